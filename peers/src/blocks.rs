@@ -1,15 +1,16 @@
 //! Blocks of 64 bytes, taken and given back: from a free list, a pool or an allocator.
 //!
-//! Warmcore's free list and the pools keep `Box<[u64; 8]>`; an allocator gives 64 bytes. All start warm. Each thread gives back
-//! what it took, so no path for blocks that were freed on another thread is measured. The floor is a load and two stores; a
-//! malloc with thread caches takes 2 to 5 ns.
+//! Warmcore's free list and the pools keep `Box<[u64; 8]>`; an allocator returns 64 bytes. All variants have blocks in
+//! their caches at the start. Each thread gives back the blocks that it took, so freeing another thread's blocks is not
+//! measured. The least possible work is a load and two stores; a malloc with thread caches takes 2 to 5 ns.
 //!
 //! # Differences
-//! An allocator finds the size class at each call, and would serve any size. It is called through `GlobalAlloc`, as `Box` does,
-//! so an allocator that can use the size when freeing gets it. jemalloc runs without its background threads, tcmalloc without
-//! `process_background_actions`: both return memory to the system later, not while a block is freed. tcmalloc keeps per-thread
-//! caches here, since glibc has registered the thread's area for restartable sequences and tcmalloc wants one of its own;
-//! `tcmalloc.rs` gives it that. The pools' guards give back on drop, and a reset, if there is one, does nothing.
+//! An allocator finds the size class at each call, and would serve any size. It is called through `GlobalAlloc`, as
+//! `Box` does, so an allocator that can use the size when freeing gets it. jemalloc runs without its background
+//! threads, tcmalloc without `process_background_actions`. Both would only return memory to the system later, not while
+//! a block is freed. tcmalloc uses per-thread caches here: for per-CPU caches it must register the thread's area for
+//! restartable sequences, and glibc has done that already. `tcmalloc.rs` runs it without glibc's registration. The
+//! pools' guards give the block back when they are dropped; a pool's function that resets a block does nothing.
 
 use crate::{rows, tcmalloc};
 use lockfree_object_pool::LinearObjectPool;
@@ -40,15 +41,15 @@ fn block() -> Block {
     Box::new([0; 8])
 }
 
-/// A variant whose `blocks(n)` takes and gives back `n` blocks; with `two`, another CPU does the same with the same list, pool
-/// or allocator.
+/// A variant whose `blocks(n)` takes and gives back `n` blocks. If `two`, a thread on another CPU does the same with
+/// the same list, pool or allocator.
 fn variant<'a>(name: &str, two: bool, blocks: impl Fn(u64) + Sync + Copy + 'a) -> Variant<'a> {
     const SOME: u64 = 8 * BATCH as u64;
     let beside = move || {
         blocks(SOME);
         SOME
     };
-    // mimalloc's first block takes a millisecond, which is as long as a slice.
+    // Warms up first: mimalloc's first block takes a millisecond, which is as long as a slice.
     blocks(SOME);
     let variant = Variant::new(name, blocks);
     if two { variant.beside(beside) } else { variant }
@@ -96,7 +97,7 @@ impl Pools {
     }
 }
 
-/// `peers.freelist.pair`, and with a partner `peers.freelist.pair.2threads`.
+/// The case `peers.freelist.pair`; if `two`, `peers.freelist.pair.2threads`.
 pub fn pair(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let pools = Pools::new();
     let variants = vec![
@@ -120,8 +121,7 @@ pub fn pair(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(ctx.interleave(variants)?.map(|measured| rows(&measured)))
 }
 
-/// `peers.freelist.batch32`, and with a partner `peers.freelist.batch32.2threads`. The times are
-/// per block.
+/// The case `peers.freelist.batch32`; if `two`, `peers.freelist.batch32.2threads`. The times are per block.
 pub fn batch32(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let pools = Pools::new();
     let variants = vec![

@@ -1,16 +1,18 @@
-//! Budgets: bytes charged to a limit and given back, beside DataFusion's memory pools and `governor`.
+//! Budgets: charges bytes to a limit and gives them back, with Warmcore's accounts, DataFusion's memory pools and
+//! `governor`.
 //!
-//! Warmcore's variant is a tenant's account, three levels deep, each with a limit. A pool has one limit and a reservation for
-//! each thread, as DataFusion makes one for each partition; Warmcore is there too, behind the same trait. No variant comes near
-//! its limit; a refusal is an error. Both threads use the same account, pool or limiter.
+//! Warmcore's variant is a tenant's account, three levels deep, each with a limit. A pool has one limit, and a
+//! reservation for each thread, as DataFusion makes one for each partition. One of the pools is Warmcore's, behind
+//! DataFusion's trait. No variant comes near its limit; a refusal is an error. If a case has two threads, both use the
+//! same account, pool or limiter.
 //!
-//! A pool takes at least three locked operations for a pair, two of them for the reservation. DataFusion's default also takes a
-//! lock and looks up its consumer.
+//! A *pair* is a charge and an uncharge. A pool takes at least three locked operations for a pair, two of them for the
+//! reservation. DataFusion's default also takes a lock and looks up its consumer.
 //!
 //! # Differences
-//! A pair is a charge and an uncharge. `governor` limits a rate: time gives back, and its pair is one call. It counts in cells, of
-//! at least a nanosecond each, and a cell is 512 bytes here. DataFusion's default is what
-//! `RuntimeEnvBuilder::with_memory_limit` makes: a greedy pool inside one that tracks the five largest consumers.
+//! `governor` limits a rate: charges expire with time, and a pair is one call. It counts in cells, each of which takes
+//! at least a nanosecond to expire; a cell is 512 bytes here. DataFusion's default is the pool that
+//! `RuntimeEnvBuilder::with_memory_limit` makes: a greedy pool inside a pool that tracks the five largest consumers.
 
 use crate::rows_over;
 use anyhow::ensure;
@@ -33,24 +35,25 @@ use warmcore_results::{Bound, Row};
 /// DataFusion's default.
 const DEFAULT: &str = "DataFusion Track(Greedy)";
 
-/// The promised ratio to DataFusion's default, for two threads on a ring.
+/// The promise for the case ring with two threads: the smallest ratio of the time of DataFusion's default to Warmcore's
+/// time.
 const DEFAULT_OVER_RSEQ_MIN: f64 = 15.0;
 
-/// Far more than is ever charged.
+/// A limit in bytes that is far above all charges.
 const LIMIT: usize = 1 << 30;
 
-/// How many charges later a charge is given back.
+/// A charge is given back after this many further charges.
 const RING: usize = 64;
 
 /// The bytes of each charge of a hit.
 const HIT: usize = 256;
 
-/// How many operations the partner makes before it checks whether it should stop.
+/// How many operations the second thread does before it checks whether it should stop.
 const BATCH: u64 = 4096;
 
-/// A limit that one thread charges and gives back to.
+/// A limit, as one thread uses it.
 trait Held {
-    /// Whether the charge fit.
+    /// Charges `n` bytes. Returns whether they were within the limit.
     fn charge(&self, n: usize) -> bool;
     fn uncharge(&self, n: usize);
 }
@@ -94,7 +97,7 @@ impl Held for DefaultDirectRateLimiter {
     fn uncharge(&self, _: usize) {}
 }
 
-/// Keyed by tenant, of which there is one.
+/// A limiter with a key for each tenant. There is one tenant.
 impl Held for DefaultKeyedRateLimiter<u64> {
     #[inline(always)]
     fn charge(&self, n: usize) -> bool {
@@ -167,13 +170,13 @@ fn name(kind: StockKind) -> String {
     format!("warmcore {kind}")
 }
 
-/// Warmcore with restartable sequences, if they run here, and the portable kind.
+/// Warmcore's stocks with restartable sequences, if they work on this machine, and the portable kind.
 fn kinds() -> Vec<StockKind> {
     let rseq = (default_kind() == StockKind::Rseq).then_some(StockKind::Rseq);
     rseq.into_iter().chain([StockKind::Atomic]).collect()
 }
 
-/// A case: `peers.budget.hit`, `peers.budget.ring`, and with a partner `….2threads`.
+/// The case `peers.budget.hit` or `peers.budget.ring`; if `two`, the same name and `.2threads`.
 pub fn case(ctx: &CaseCtx, work: Work, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let (sizes, refused) = (sizes(), AtomicU64::new(0));
     let kinds = kinds();
@@ -194,7 +197,8 @@ pub fn case(ctx: &CaseCtx, work: Work, two: bool) -> anyhow::Result<Option<Vec<R
             Arc::new(BudgetPool::fair(adapted[0].child("fair").limit(LIMIT as u64).build())),
         ),
     ];
-    // Each reservation on its own cache lines: those of DataFusion's partitions are in boxes far apart.
+    // Each reservation is on separate cache lines, because in DataFusion the partitions' reservations are in boxes far
+    // apart.
     let reservation = |pool| Padded::new(MemoryConsumer::new("peers").with_can_spill(true).register(pool));
     let reservations: Vec<[Padded<MemoryReservation>; 2]> =
         pools.iter().map(|(_, pool)| [reservation(pool), reservation(pool)]).collect();
@@ -251,7 +255,7 @@ fn variant<'a, H: Held + Sync>(
     })
 }
 
-/// Times, and all ratios to Warmcore's: the promise first, if there is one.
+/// The times, and the ratios of all variants to Warmcore's; if there is a promise, its ratio first.
 fn rows(measured: &Measured, ours: &str, promised: bool) -> Vec<Row> {
     let mut rows = rows_over(measured, ours);
     if promised {

@@ -1,10 +1,11 @@
-//! Counters: adding one, on one CPU and with a second one that adds to the same counter.
+//! Counters: adds one to a counter, on one CPU, and with a second CPU that adds to the same counter.
 //!
-//! Each peer's handle is made once and kept, as its documentation advises: no label is looked up and no name is hashed. At the end
-//! every counter must have counted all adds. `Asked` is written once a slice, or once per 256 adds.
+//! Each peer's handle is created once and kept, as its documentation advises, so no label is looked up and no name is
+//! hashed. At the end every counter must have counted all adds. The expected number, `Asked`, is written once a slice,
+//! or once per 256 adds.
 //!
-//! A locked add without contention takes 7 cycles on Zen 4 and 18 on Zen 5; with a second CPU on the same line it takes 20 to 100
-//! ns. A thread's own word takes a cycle or two.
+//! A locked add without contention takes 7 cycles on Zen 4 and 18 on Zen 5; with a second CPU on the same line it takes
+//! 20 to 100 ns. An add to a word that only this thread writes takes a cycle or two.
 
 use crate::rows;
 use anyhow::ensure;
@@ -22,8 +23,8 @@ use warmcore_line::Padded;
 use warmcore_percpu::Counter;
 use warmcore_results::Row;
 
-/// How many adds the partner makes before it checks whether it should stop, and how many a local prometheus counter keeps
-/// before it is flushed.
+/// How many adds the second thread makes before it checks whether it should stop, and after how many adds a local
+/// prometheus counter is flushed.
 const BATCH: u64 = 256;
 
 const NAME: &str = "peers_adds";
@@ -36,13 +37,13 @@ thread_local! {
     static LOCAL: LocalIntCounter = SHARED.local();
 }
 
-/// Every counter of a case.
+/// The counters of a case.
 struct Counters {
     ours: Counter,
     atomic: Padded<AtomicU64>,
     hytra: TrAdder<u64>,
     contatori: Unsigned,
-    /// Shared by all threads, which is the usual way.
+    /// One counter for all threads, the usual way to use prometheus.
     prometheus: IntCounter,
     /// The value of `SHARED` before the case.
     shared_began: u64,
@@ -53,7 +54,7 @@ struct Counters {
 
 impl Counters {
     fn new() -> Self {
-        // The usual recorder, without its server, which only reads.
+        // The usual recorder, without its HTTP server, which only reads.
         let recorder = PrometheusBuilder::new().build_recorder();
         Self {
             ours: Counter::new(),
@@ -68,7 +69,7 @@ impl Counters {
         }
     }
 
-    /// The variants; each counts in `asked` how many adds it was asked to make.
+    /// The variants. Each counts in `asked` how many adds it had to make.
     fn variants<'a>(&'a self, asked: &'a Asked, two: bool) -> Vec<Variant<'a>> {
         fn variant<'a>(
             name: &str,
@@ -81,7 +82,7 @@ impl Counters {
                 asked.fetch_add(n, Relaxed);
                 n
             };
-            // Warm before it is calibrated: the first add may allocate.
+            // Adds before the calibration, because the first add may allocate.
             adds(BATCH);
             let variant = Variant::new(name, move |n| _ = adds(n));
             if two { variant.beside(move || adds(BATCH)) } else { variant }
@@ -92,8 +93,9 @@ impl Counters {
             variant("hytra", &asked[2], two, || self.hytra.inc(1)),
             variant("contatori", &asked[3], two, || self.contatori.add(1)),
             variant("prometheus", &asked[4], two, || self.prometheus.inc()),
-            // A thread's own counter, flushed explicitly: `SHARED` lacks up to 256 adds of each thread, and for ever those of
-            // a thread that ends without a flush. The crate's auto-flush does the same by time instead of by number.
+            // A thread's local counter, flushed explicitly. `SHARED` may lack up to 256 adds of each thread, and lacks
+            // for ever the adds of a thread that ends without a flush. The crate's auto-flush flushes after a time, not
+            // after a number of adds.
             variant("prometheus local, flushed per 256", &asked[5], two, || {
                 LOCAL.with(|local| {
                     local.inc();
@@ -101,17 +103,17 @@ impl Counters {
                         local.flush();
                     }
                 });
-                // Not an atomic, so the compiler could otherwise keep it in a register.
+                // The local counter is not an atomic. Without the fence the compiler could keep it in a register.
                 compiler_fence(SeqCst);
             }),
             variant("prometheus-client", &asked[6], two, || _ = self.client.inc()),
-            // A virtual call with any recorder; this one has two atomics, the value and a generation by which it drops idle
-            // metrics.
+            // An add is a virtual call with any recorder. This recorder writes two atomics: the value, and a generation
+            // by which it drops idle metrics.
             variant("metrics", &asked[7], two, || self.metrics.increment(1)),
         ]
     }
 
-    /// Whether each variant counted what it was asked for. The times of one that did not are not used.
+    /// Checks that each variant counted all its adds. If one did not, the case fails.
     fn check(&self, asked: &Asked) -> anyhow::Result<()> {
         LOCAL.with(LocalIntCounter::flush);
         let CounterValue::Unsigned(contatori) = self.contatori.value() else {
@@ -137,10 +139,10 @@ impl Counters {
     }
 }
 
-/// How many adds each variant was asked to make.
+/// How many adds each variant had to make.
 type Asked = [Padded<AtomicU64>; 8];
 
-/// `peers.counter.add`, and with a partner `peers.counter.add.2threads`.
+/// The case `peers.counter.add`; if `two`, `peers.counter.add.2threads`.
 pub fn add(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
     let counters = Counters::new();
     let asked: Asked = std::array::from_fn(|_| Padded::new(AtomicU64::new(0)));

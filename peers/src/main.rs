@@ -1,8 +1,8 @@
-//! Warmcore beside crates that take long to build. `cargo xtask peers` runs it.
+//! Compares Warmcore with crates that take long to build. `cargo xtask peers` runs it.
 //!
-//! The cases of `warmcore bench percpu` and `bench budget` with other variants, measured by the same code; the JSON goes to a
-//! report's folder as `peers.json`. Warmcore runs in each case, in the same process and the same rounds, so each ratio is within
-//! one case.
+//! The cases are like those of `warmcore bench percpu` and `bench budget`, with other variants, and measured by the
+//! same code. The JSON is `peers.json` in the report's folder. Warmcore is a variant of each case but tcmalloc's, in
+//! the same process and the same rounds, so each ratio is within one case.
 //!
 //! Six cases of 8 variants, four of 10 and two of 2 take about 25 s; 8 s with `--quick`. Building takes a quarter of an hour on
 //! one core, much of it C, C++ and Arrow.
@@ -104,12 +104,12 @@ fn repeat(args: &Args) -> String {
     format!("cargo run --release --manifest-path peers/Cargo.toml --{quick}{case}")
 }
 
-/// Times, and all ratios to Warmcore's. No promise is made about peers.
+/// The times, and the ratios of all variants to Warmcore's. No bound was set for these ratios.
 fn rows(measured: &Measured) -> Vec<Row> {
     rows_over(measured, &percpu::ours())
 }
 
-/// Times, and all ratios to that variant.
+/// The times, and the ratios of all variants to the variant `over`.
 fn rows_over(measured: &Measured, over: &str) -> Vec<Row> {
     let mut rows = measured.times();
     rows.extend(measured.ratios_over(over));
@@ -118,7 +118,7 @@ fn rows_over(measured: &Measured, over: &str) -> Vec<Row> {
 
 #[cfg(test)]
 mod tests {
-    /// The versions in the table of the README are those that the lock file builds.
+    /// The README's table has the versions of the lock file.
     #[test]
     fn the_readme_lists_the_locked_versions() {
         let (readme, lock) = (include_str!("../README.md"), include_str!("../Cargo.lock"));

@@ -1,12 +1,12 @@
-//! Tcmalloc with its per-CPU caches, in a process that lets it own the restartable sequences.
+//! Tcmalloc with its per-CPU caches, in a process in which tcmalloc registers the areas for restartable sequences.
 //!
-//! A thread has one area for restartable sequences. tcmalloc registers its own, and writes fields that only the kernel may write;
-//! glibc ≥ 2.35 registers one first. So a child process runs with glibc's area switched off and Warmcore on its atomic backend,
-//! and times tcmalloc beside glibc's malloc. Warmcore is not in this case: only one of the two can own the area, and times of two
-//! processes are not compared.
+//! A thread has one area for restartable sequences. tcmalloc must register it itself, and writes fields of it that only
+//! the kernel may write; but glibc ≥ 2.35 registers an area first. So a child process runs with glibc's registration
+//! switched off and Warmcore on its atomic backend, and measures tcmalloc and glibc's malloc. Warmcore is no variant of
+//! this case: Warmcore and tcmalloc can't both use the area, and times of two processes are not compared.
 //!
-//! On a Zen 4 with kernel 6.18 a pair takes 5.5 ns, against 13 ns with per-thread caches. From kernel 6.19 on tcmalloc may crash:
-//! then the case is left out.
+//! On a Zen 4 with kernel 6.18 an allocation and its free take 5.5 ns, and 13 ns with per-thread caches. From kernel
+//! 6.19 on tcmalloc may crash; if it does the case is left out.
 //!
 //! # Source
 //! google/tcmalloc `docs/rseq.md`, issues 144 and 292.
@@ -25,7 +25,7 @@ use warmcore_results::{Results, Row};
 const TUNABLE: (&str, &str) = ("GLIBC_TUNABLES", "glibc.pthread.rseq=0");
 
 unsafe extern "C" {
-    /// tcmalloc's `cpu_cache.cc`; the crate has no name for it.
+    /// A function of tcmalloc's `cpu_cache.cc` that the crate does not declare.
     safe fn MallocExtension_Internal_GetPerCpuCachesActive() -> bool;
 }
 
@@ -34,14 +34,14 @@ pub fn name() -> &'static str {
     if MallocExtension_Internal_GetPerCpuCachesActive() { "tcmalloc per CPU" } else { "tcmalloc per thread" }
 }
 
-/// `peers.freelist.pair.tcmalloc`.
+/// The case `peers.freelist.pair.tcmalloc`.
 pub fn pair(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     here_or_in_a_child(ctx, || {
         vec![malloc_pair(percpu::MALLOC, false, &System), malloc_pair(name(), false, &TCMalloc)]
     })
 }
 
-/// `peers.freelist.batch32.tcmalloc`.
+/// The case `peers.freelist.batch32.tcmalloc`.
 pub fn batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     here_or_in_a_child(ctx, || {
         vec![malloc_batch(percpu::MALLOC, false, &System), malloc_batch(name(), false, &TCMalloc)]

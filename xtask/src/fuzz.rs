@@ -7,7 +7,7 @@ use anyhow::{Context, bail, ensure};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// Returns an error that names what is missing, if the targets cannot run here.
+/// Checks that the targets can run on this machine. The error names what is missing.
 pub fn is_possible(root: &Path) -> Result<(), String> {
     let succeeds = |args: &[&str]| {
         let ran = Command::new("cargo").args(args).current_dir(root).stderr(Stdio::null()).output();
@@ -22,7 +22,7 @@ pub fn is_possible(root: &Path) -> Result<(), String> {
     Ok(())
 }
 
-/// Runs each target for this number of seconds. Where that is impossible, prints what is missing and does nothing.
+/// Runs each target for this number of seconds. If that is impossible, only prints what is missing.
 pub fn run(root: &Path, seconds: &str) -> anyhow::Result<()> {
     ensure!(seconds.parse::<u32>().is_ok(), "`{seconds}` is no number of seconds");
     if let Err(why) = is_possible(root) {

@@ -1,4 +1,5 @@
-//! `cargo xtask instructions`: counts the instructions of a poll with its wake under callgrind, beside tokio's.
+//! `cargo xtask instructions`: counts the instructions of a poll with its wake under callgrind, on this runtime and on
+//! tokio.
 //!
 //! The bench `poll` of the runtime runs each case twice under callgrind, with few polls and with many, on one worker
 //! whose clock counts polls. The difference of the two counts, divided by the difference in polls, does not depend on
@@ -25,14 +26,14 @@ use std::process::{Command, Stdio};
 #[cfg(test)]
 mod tests;
 
-/// The two lengths, in polls. The first is long enough for the runtime to measure the cost of its polls. A thousand
-/// instructions more or less at the start are 0.002 % of the difference.
+/// The polls of the short and of the long run of a case. The short run is long enough for the runtime to measure the
+/// cost of its polls. A thousand instructions more or less at the start are 0.002 % of the difference.
 const POLLS: [u64; 2] = [20_000, 80_000];
 
 /// The case that is measured a second time.
 const AGAIN: &str = "8 pairs, channels";
 
-/// The largest relative difference between two counts of a case.
+/// The largest relative difference that two counts of that case may have.
 const REPEATS_TO: f64 = 0.001;
 
 /// The largest part of the executed instructions that may be missing in the disassembly: code that the dynamic loader
@@ -114,8 +115,8 @@ pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
 
 /// Builds the bench and returns its path.
 ///
-/// It has one codegen unit: with several, a line that moves between two files changes what is inlined, and the count of a
-/// poll by 20 instructions.
+/// It is built with one codegen unit. With several, moving a line between two files changes which functions are
+/// inlined, and the count of a poll by 20 instructions.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let mut cargo = cargo(root);
     cargo.args(["bench", "--package", "warmcore-runtime", "--bench", "poll", "--features", "counted-clock"]);
@@ -140,7 +141,7 @@ struct Bench {
 struct PerPoll {
     all: f64,
     locked: f64,
-    /// The backend of the counters that it uses, or `nothing`.
+    /// The backend of the counters that the case uses, or `nothing`.
     uses: String,
 }
 
@@ -149,7 +150,7 @@ impl Bench {
         said(Command::new(&self.program).args(args))
     }
 
-    /// Instructions a poll: the difference of the two lengths.
+    /// Instructions a poll, from the difference of the short and the long run.
     fn per_poll(&mut self, runtime: &str, name: &str) -> anyhow::Result<PerPoll> {
         let [few, many] = POLLS.map(|polls| self.count(runtime, name, polls));
         let ((few_polls, few, _), (many_polls, many, uses)) = (few?, many?);
@@ -198,7 +199,7 @@ struct Counts {
     locked: u64,
 }
 
-/// What a program prints. An error if it fails.
+/// Runs a program and returns its output. Returns an error if the program fails.
 fn said(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("can't run {command:?}"))?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -208,10 +209,11 @@ fn said(command: &mut Command) -> anyhow::Result<String> {
     Ok(text(&output.stdout))
 }
 
-/// How often the instruction at each address ran, by object file, of a profile with `positions: instr`.
+/// Reads how often the instruction at each address ran, by object file, from a profile with `positions: instr`.
 ///
-/// A line is an address and a count. `+4` and `-4` are relative to the address of the line before, `*` is the same.
-/// After `calls=` stands a line with what the call cost in all; its address counts, its number does not.
+/// A line is an address and a count. The addresses `+4` and `-4` are relative to the address of the line before, `*`
+/// repeats it. The line after `calls=` has the cost of the whole call: its address is the base of the next line's, and
+/// its count is ignored.
 fn executed(profile: &str) -> Option<HashMap<String, HashMap<u64, u64>>> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut ran: HashMap<String, HashMap<u64, u64>> = HashMap::new();
@@ -247,7 +249,7 @@ fn executed(profile: &str) -> Option<HashMap<String, HashMap<u64, u64>>> {
     Some(ran)
 }
 
-/// Where an object file has instructions, and which of them lock.
+/// The addresses of an object file's instructions, and which of the instructions lock.
 #[derive(Default)]
 struct Code {
     all: HashSet<u64>,
@@ -256,7 +258,7 @@ struct Code {
 
 impl Code {
     fn of_object(path: &str) -> anyhow::Result<Self> {
-        // The vDSO and code that a program makes have no file.
+        // The vDSO, and code that a program generates, have no file.
         if !Path::new(path).is_file() {
             return Ok(Self::default());
         }

@@ -1,8 +1,8 @@
-//! Checks that each lock file is what its manifests ask for.
+//! Checks that each lock file agrees with its manifests.
 //!
-//! The workspaces beside the main one (`fuzz`, `peers` and so on) are rarely built, and depend on crates of the main
-//! workspace by path. A new dependency there makes their lock files stale, and then a build of them with `--locked` fails.
-//! The check reads the index of the registry and downloads no crate.
+//! The workspaces other than the main one (`fuzz`, `peers` and so on) are rarely built, and depend on crates of the
+//! main workspace by path. A new dependency of such a crate makes their lock files stale, and then building them with
+//! `--locked` fails. The check reads the index of the registry and downloads no crate.
 
 use crate::cargo;
 use anyhow::Context;
@@ -17,11 +17,11 @@ pub const WORKSPACES: [&str; 6] =
 #[derive(Debug, PartialEq, Eq)]
 enum Lock {
     Current,
-    /// It would be changed.
+    /// Cargo would change it.
     Stale,
-    /// Cargo could not tell without a network and the index, and said why.
+    /// Cargo could not check it, because the network or the index is missing. The text is cargo's error.
     Unknown(String),
-    /// Cargo could not tell for another reason: a manifest that cannot be read, say.
+    /// Cargo could not check it for another reason, such as a manifest that can't be read.
     Failed(String),
 }
 
@@ -36,7 +36,7 @@ const AWAY: [&str; 6] = [
 ];
 
 impl Lock {
-    /// From how `cargo update --workspace --locked` ended.
+    /// The result of `cargo update --workspace --locked`, from its success and its errors.
     fn of(is_success: bool, errors: &str) -> Self {
         if is_success {
             return Self::Current;
@@ -50,14 +50,14 @@ impl Lock {
     }
 }
 
-/// Prints a line. Returns whether no lock file is stale and no manifest is wrong.
+/// Checks all workspaces and prints the result. Returns whether no lock file is stale and no manifest is wrong.
 pub fn check(root: &Path) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     for folder in WORKSPACES {
         let manifest = Path::new(folder).join("Cargo.toml");
         let mut update = cargo(root);
         update.args(["update", "--workspace", "--locked", "--manifest-path"]).arg(manifest);
-        // Without a network the first attempt shows it.
+        // One attempt is enough to find out that there is no network.
         let Output { status, stderr, .. } =
             update.env("CARGO_NET_RETRY", "0").output().context("can't run cargo")?;
         all.push((folder, Lock::of(status.success(), &String::from_utf8_lossy(&stderr))));

@@ -69,7 +69,7 @@ fn cargo(root: &Path) -> Command {
     cargo
 }
 
-/// Tests the adapter, then builds the peers and times them, each in its own workspace; draws the page
+/// Tests the adapter, then builds the peers and measures them, each in its own workspace, and draws the report's page
 /// again.
 fn peers() -> anyhow::Result<()> {
     const OUT: &str = "warmcore-report";

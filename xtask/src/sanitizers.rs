@@ -3,16 +3,16 @@
 //! | | over | needs |
 //! |---|---|---|
 //! | AddressSanitizer | percpu, cid, budget, runtime | a nightly toolchain |
-//! | ThreadSanitizer | the same | its sources of std too: std is built again, or its locks are taken for races |
-//! | Miri | line, cid, sched, the strict stock of budget | the component miri, which needs those sources |
+//! | ThreadSanitizer | the same | nightly with the sources of std, which is built again: else its locks count as races |
+//! | Miri | line, cid, sched, the strict stock of budget | nightly with the component miri and the sources of std |
 //!
-//! A step whose tool is missing is skipped, and the command that installs the tool is printed. Nothing here installs a
+//! A step whose tool is missing is skipped, and the command that installs the tool is printed. This program installs no
 //! tool.
 //!
 //! # Limits
 //!
-//! No sanitizer checks the loads and stores of restartable sequences, which are `asm!`. AddressSanitizer checks the other
-//! code; ThreadSanitizer runs on the atomic backend and the strict stocks, where all accesses are Rust. The tests link
+//! No sanitizer checks the loads and stores of restartable sequences, which are `asm!`. AddressSanitizer checks all
+//! other code. ThreadSanitizer runs on the atomic backend and the strict stocks, which use no `asm!`. The tests link
 //! mimalloc, which is C and is not sanitized.
 
 use crate::test::{Level, Step, Work, step};
@@ -23,7 +23,7 @@ use std::time::Duration;
 /// A nightly toolchain, and which of its components are installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Nightly {
-    /// What stands before cargo's command: `+nightly `, or nothing where nightly is the only toolchain.
+    /// The argument before cargo's command: `+nightly `, or nothing if nightly is the only toolchain.
     how: &'static str,
     has_std_sources: bool,
     has_miri: bool,
@@ -45,8 +45,8 @@ pub fn steps() -> Vec<Planned> {
     plan(has_runtime, find(ask, Path::exists).as_ref())
 }
 
-/// Finds a nightly toolchain: that of rustup, or the only toolchain of a distribution or a container without rustup.
-/// `ask` runs a program and returns its output, if the program succeeds.
+/// Finds a nightly toolchain: rustup's, or without rustup the only toolchain that is installed. `ask` runs a program
+/// and returns its output, if the program succeeds.
 fn find(ask: impl Fn(&str, &[&str]) -> Option<String>, exists: impl Fn(&Path) -> bool) -> Option<Nightly> {
     let how = if ask("rustc", &["+nightly", "--version"]).is_some() {
         "+nightly "
@@ -69,7 +69,7 @@ const THREAD: &str = "ThreadSanitizer";
 const MIRI: &str = "Miri";
 const MIRI_STOCK: &str = "Miri, strict stock";
 
-/// The steps that this toolchain can run, and the reasons for those that it cannot.
+/// The steps that this toolchain can run, and for the other steps the reason why it can't.
 fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
     const CRATES: &str = "-p warmcore-percpu -p warmcore-cid -p warmcore-budget -p warmcore-runtime";
     let Some(nightly) = nightly else {
@@ -81,7 +81,7 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
         env,
         // Leaked once per run: a step's arguments are static.
         args: format!("{}{args}", nightly.how).leak(),
-        // Miri has a command of its own, which builds and runs.
+        // Miri has a separate cargo command, which builds and runs the tests.
         work: match args.starts_with("test ") {
             true => Work::Tests { also_documentation: false, leaves_out_long: false },
             false => Work::Cargo,

@@ -25,7 +25,8 @@ pub fn run(root: &Path, revision: Option<&str>) -> anyhow::Result<()> {
     }
 }
 
-/// The names of the packages in `crates/` that are libraries, not macros: those have no interface to compare.
+/// The names of the packages in `crates/` that are libraries. Crates of macros are left out, because they have no
+/// interface to compare.
 fn product(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(root.join("crates"))? {

@@ -3,11 +3,11 @@
 //! A step is one cargo command, or programs that an earlier step built, run again in another environment. A step that
 //! fails does not stop the run, so that one run shows everything that is broken.
 //!
-//! The programs of tests are built first (`cargo test --no-run`) and then run one by one. So a limit holds for tests
-//! alone: a program of tests that makes no progress is ended and shown, while compiling may take as long as it needs.
+//! The test programs are built first (`cargo test --no-run`) and then run one by one. So a limit applies to tests only:
+//! a test program that makes no progress is ended and reported, while compiling may take as long as it needs.
 //!
-//! What a step prints is kept in `target/xtask/STEP.txt`. How long each step took is kept in `target/xtask/times`: the
-//! next run estimates from it how much time is left.
+//! The output of a step is kept in `target/xtask/STEP.txt`. The times of the steps are kept in `target/xtask/times`,
+//! from which the next run estimates how much time is left.
 
 mod binaries;
 mod estimate;
@@ -77,25 +77,25 @@ impl Counts {
 struct Outcome {
     ok: bool,
     counts: Counts,
-    /// What failed, and what it printed.
+    /// The failed part, and its output.
     report: String,
-    /// The programs of tests with their seconds and seconds of CPU, the longest first.
+    /// The test programs with their seconds and seconds of CPU time, the longest first.
     parts: Vec<(String, f64, f64)>,
 }
 
-/// A run: what was built, and how the steps ended.
+/// A run: the programs that were built, and how the steps ended.
 struct Run<'a> {
     root: &'a Path,
     folder: PathBuf,
     live: Live,
     estimates: Estimates,
-    /// The programs that a step built, by its name.
+    /// The test programs that each step built, by the step's name.
     built: BTreeMap<&'static str, Vec<Binary>>,
     /// The command `warmcore`, if a step built it.
     command: Option<PathBuf>,
     total: Counts,
     failed: Vec<String>,
-    /// Seconds and seconds of CPU of each step that ran.
+    /// Seconds and seconds of CPU time of each step that ran.
     times: Vec<(String, f64, f64)>,
 }
 
@@ -136,7 +136,7 @@ pub fn run(root: &Path, range: Range) -> anyhow::Result<()> {
 }
 
 impl Run<'_> {
-    /// Runs a step, prints its line, and what it printed if it failed.
+    /// Runs a step and prints its line, and if the step failed its output.
     fn step(
         &mut self,
         name: &str,
@@ -165,7 +165,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Why a step cannot run here, if it cannot.
+    /// The reason if a step can't run on this machine.
     fn missing(&self, step: &Step) -> Option<String> {
         match step.needs {
             Needs::Nothing => None,
@@ -229,7 +229,7 @@ impl Run<'_> {
         self.folder.join(format!("{}{end}.txt", step.name.replace([' ', ',', '\''], "-")))
     }
 
-    /// Builds the programs of a step's tests; `None` if they do not build.
+    /// Builds the test programs of a step. `None` if they do not build.
     fn build(&mut self, step: &Step, args: &[&str]) -> anyhow::Result<Option<Vec<Binary>>> {
         let more = ["--no-run", "--message-format", "json-render-diagnostics"];
         let args: Vec<&str> = args.iter().copied().chain(more).collect();
@@ -254,7 +254,7 @@ impl Run<'_> {
         Ok(Outcome { report: format!("{said}\nagain: {}", step.command()), ..Outcome::default() })
     }
 
-    /// Runs programs of tests, each with its arguments, one after the other.
+    /// Runs test programs, each with its arguments, one after the other.
     fn run_all(&mut self, step: &Step, binaries: &[(Binary, Vec<&str>)]) -> anyhow::Result<Outcome> {
         let mut outcome = Outcome { ok: true, ..Outcome::default() };
         let path = self.output(step, "");
@@ -264,7 +264,7 @@ impl Run<'_> {
             let one = self.folder.join("running.txt");
             let mut command = binary.command(harness)?;
             command.envs(step.env.iter().copied());
-            // Both append: each would overwrite what the other one wrote.
+            // Standard output and standard error both append. Otherwise each would overwrite the other's text.
             File::create(&one)?;
             let append = || File::options().append(true).open(&one);
             command.stdout(append()?).stderr(append()?);
@@ -288,7 +288,7 @@ impl Run<'_> {
         Ok(outcome)
     }
 
-    /// Runs cargo. What it prints is kept in files of the step's name and `end`.
+    /// Runs cargo. Its output is kept in files named by the step and `end`.
     fn cargo(&mut self, step: &Step, args: &[&str], end: &str) -> anyhow::Result<Outcome> {
         let (out, err) = (self.output(step, end), self.output(step, &format!("{end}-cargo")));
         let mut cargo = process::cargo(self.root, args);
@@ -308,8 +308,8 @@ impl Run<'_> {
         })
     }
 
-    /// Whether restartable sequences run here, as the command says that an earlier step built. Without one that step
-    /// has failed already.
+    /// Whether restartable sequences work on this machine, as the command `warmcore` reports, which an earlier step
+    /// built. If there is no command, that step has failed.
     fn has_rseq(&self) -> bool {
         let Some(command) = &self.command else { return false };
         let doctor = Command::new(command).arg("doctor").env_remove("WARMCORE_PERCPU").output();
@@ -337,12 +337,12 @@ impl Run<'_> {
     }
 }
 
-/// A command line's words.
+/// The words of a command line.
 fn words(args: &str) -> Vec<&str> {
     args.split(' ').filter(|word| !word.is_empty()).collect()
 }
 
-/// Cargo's arguments, and those of the programs of tests, behind ` -- `.
+/// Splits arguments at ` -- ` into cargo's and the test programs'.
 fn split(args: &str) -> (Vec<&str>, Vec<&str>) {
     let (cargo, harness) = args.split_once(" -- ").unwrap_or((args, ""));
     (words(cargo), words(harness))

@@ -1,9 +1,9 @@
 //! `cargo xtask tidy`: counts what keeps the code readable, and fails if a count is above its limit.
 //!
 //! Lines of code are those of the product (`crates/`) and of the tools (`tools/`, `xtask/`) with neither tests, blank
-//! lines nor lines that are only a comment. Pronouns are counted in `//` comments of every Rust file. The words of
-//! `words.txt` are names that were replaced by the field's: they must not come back. A circle is a set of files of one
-//! crate that import each other.
+//! lines nor lines that are only a comment. Pronouns are counted in `//` comments of every Rust file. `words.txt` lists
+//! names that were replaced by the usual term of the field and must not be used again. A circle is a set of files of
+//! one crate that import each other.
 
 mod circles;
 mod rust_file;
@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Names that were replaced, a line each.
+/// Names that were replaced, one per line.
 const WORDS: &str = include_str!("../words.txt");
 
 /// Files that the next rewrite of the scheduler core replaces: their comments are left out.
@@ -28,16 +28,16 @@ const REPLACED: [&str; 7] = [
     "crates/sched/tests/common/model.rs",
 ];
 
-/// A count and the most that it may be.
+/// A count and its limit.
 struct Row {
     what: &'static str,
     count: f64,
     limit: f64,
-    /// Where the count comes from, the largest parts first.
+    /// The parts of the count, the largest first.
     parts: Vec<String>,
 }
 
-/// Counts, prints a line each, and fails if one is above its limit. `shows_all` lists the parts of each count.
+/// Prints a line for each count, and fails if a count is above its limit. `shows_all` lists the parts of each count.
 pub fn run(root: &Path, shows_all: bool) -> anyhow::Result<()> {
     let rows = rows(root)?;
     let mut above = Vec::new();
@@ -83,7 +83,8 @@ fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     let circles = circles::largest(&crates);
     let untold = untold_constants(root, &crates);
     let row = |what, count, limit, parts| Row { what, count, limit, parts };
-    // The goals are 15 000 and 20 000 lines, 4 files and 600 files. Until they are reached the limits hold what is there.
+    // The goals are 15 000 and 20 000 lines, 4 files and 600 files. Until they are reached, the limits are the present
+    // counts.
     Ok(vec![
         row("lines of code, product", product, 17_600.0, product_parts),
         row("lines of code, tools", tools, 25_300.0, tools_parts),
@@ -96,7 +97,7 @@ fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     ])
 }
 
-/// Files that git tracks, but those that are deleted.
+/// Files that git tracks, without deleted files.
 fn tracked(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     let output =
         Command::new("git").args(["ls-files", "-z"]).current_dir(root).output().context("can't run git")?;
@@ -157,7 +158,8 @@ fn read_module(
     for child in children {
         let name = child.trim_start_matches("r#");
         let paths = [folder.join(format!("{name}.rs")), folder.join(name).join("mod.rs")];
-        // A module with a `path` attribute has its file elsewhere: it is counted there or not at all.
+        // A module with a `path` attribute has its file in another place. The file is counted at that place or not at
+        // all.
         if let Some(path) = paths.iter().find(|path| root.join(path).is_file()) {
             let mut module = module.clone();
             module.push(name.to_owned());
@@ -167,7 +169,7 @@ fn read_module(
     Ok(())
 }
 
-/// Lines with a pronoun per 100 with a comment, and the files that have most of them.
+/// The number of lines with a pronoun per 100 lines with a comment, and the files that have the most.
 fn pronouns(root: &Path, tracked: &[PathBuf]) -> anyhow::Result<(f64, Vec<String>)> {
     let (mut comments, mut hits, mut parts) = (0, 0, Vec::new());
     for path in tracked.iter().filter(|path| path.extension().is_some_and(|end| end == "rs")) {
@@ -187,7 +189,7 @@ fn pronouns(root: &Path, tracked: &[PathBuf]) -> anyhow::Result<(f64, Vec<String
     Ok((rate, parts.into_iter().map(|(lines, path)| format!("{lines:>6} {path}")).collect()))
 }
 
-/// Whether `path` is the file `module`, or one of the folder of its children.
+/// Whether `path` is the file `module`, or a file in the folder of the module's children.
 fn is_or_belongs_to(path: &Path, module: &Path) -> bool {
     path == module || path.starts_with(module.with_extension(""))
 }
@@ -205,10 +207,10 @@ fn words(root: &Path, tracked: &[PathBuf]) -> Vec<String> {
     };
     let mut lines = Vec::new();
     for path in tracked.iter().filter(|path| is_read(path)) {
-        // Corpora and pictures are bytes.
+        // Files that are not text, such as corpora and pictures, are skipped.
         let Ok(text) = std::fs::read_to_string(root.join(path)) else { continue };
         for (number, line) in (1..).zip(text.lines()) {
-            // A reader that takes the name of an older version says so with `alias`.
+            // A line with `alias` lets an input file use the name of an older version.
             if line.contains("alias") {
                 continue;
             }
@@ -222,7 +224,8 @@ fn words(root: &Path, tracked: &[PathBuf]) -> Vec<String> {
     lines
 }
 
-/// How many crates' public structs share the name that most share, and which names more than two share.
+/// The largest number of crates that have a public struct of the same name, and the names that more than two crates
+/// have.
 fn struct_names(crates: &[Crate]) -> (f64, Vec<String>) {
     let mut places: BTreeMap<&str, BTreeSet<String>> = BTreeMap::new();
     for krate in crates {
@@ -240,7 +243,7 @@ fn struct_names(crates: &[Crate]) -> (f64, Vec<String>) {
     (most as f64, shared.into_iter().map(|(_, text)| text).collect())
 }
 
-/// Named numbers of the product's crates that decide scheduling, which `docs/tuning.md` does not name.
+/// Constants of the crates `DECIDE` that `docs/tuning.md` does not name.
 fn untold_constants(root: &Path, crates: &[Crate]) -> Vec<String> {
     const DECIDE: [&str; 5] =
         ["crates/sched", "crates/runtime", "crates/cid", "crates/tenant", "crates/budget"];

@@ -19,16 +19,16 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use warmcore_budget::{Account, OverBudget};
 
-/// A [`MemoryPool`] whose limits are an account's and those of all accounts above it. Units are bytes.
+/// A [`MemoryPool`] that obeys the limits of an account and of all accounts above it. Units are bytes.
 ///
-/// Any number of pools may charge one account. [`Account::set_limit`] applies to queries that run.
+/// Any number of pools may charge one account. [`Account::set_limit`] also applies to queries that already run.
 #[derive(Debug)]
 pub struct BudgetPool {
     account: Account,
     fair: Option<Fair>,
 }
 
-/// What a fair pool has in addition.
+/// The additional state of a fair pool.
 #[derive(Debug)]
 struct Fair {
     spillable: Account,
@@ -40,18 +40,19 @@ struct Fair {
 }
 
 impl BudgetPool {
-    /// First come, first served, as `GreedyMemoryPool`: for queries that do not spill, or spill in one
-    /// operator.
+    /// Makes a pool that grants reservations first come, first served, as `GreedyMemoryPool` does. For queries
+    /// that do not spill, or spill in one operator.
     pub fn new(account: Account) -> Self {
         Self { account, fair: None }
     }
 
-    /// As `FairSpillPool`: a reservation that can be spilled gets an equal part of the account's own limit,
-    /// less what cannot be spilled; the rest is first come, first served. For queries in which several
-    /// operators spill.
+    /// Makes a pool that works as `FairSpillPool`: the account's own limit, less the memory that cannot be
+    /// spilled, is divided equally among the reservations that can be spilled. The other reservations are first
+    /// come, first served. For queries in which several operators spill.
     ///
-    /// This pool keeps to the limit: `FairSpillPool` exceeds it when a late reservation takes its part before
-    /// the others have spilled theirs, and this pool refuses then. An account without a limit has no parts.
+    /// Unlike `FairSpillPool`, this pool never exceeds the limit: if a late reservation asks for its part before
+    /// the other reservations have spilled what is above theirs, this pool refuses. If the account has no limit,
+    /// reservations are not divided into parts.
     pub fn fair(account: Account) -> Self {
         let child = |name| account.child(format!("{}/{name}", account.name())).build();
         let (spillable, unspillable) = (child("spillable"), child("unspillable"));
@@ -59,8 +60,9 @@ impl BudgetPool {
         Self { account, fair: Some(fair) }
     }
 
-    /// Keeps so many bytes of a fair pool for consumers that cannot spill, so that consumers that can spill do
-    /// not starve them. An error if the account has too little left for it now. Does nothing to other pools.
+    /// Keeps this number of bytes of a fair pool for consumers that cannot spill, so that consumers that can
+    /// spill do not take all memory. Returns an error if the account has too little left for that now. Does
+    /// nothing to other pools.
     pub fn keep_for_unspillable(mut self, bytes: u64) -> Result<Self, OverBudget> {
         if let Some(fair) = &mut self.fair {
             fair.unspillable.set_guarantee(bytes)?;
@@ -84,7 +86,7 @@ impl BudgetPool {
         }
     }
 
-    /// How much a reservation of a consumer that can spill may have.
+    /// The most bytes that a reservation of a consumer that can spill may have.
     fn share(&self, fair: &Fair) -> u64 {
         let limit = self.account.limit();
         if limit == u64::MAX {
@@ -126,7 +128,8 @@ impl MemoryPool for BudgetPool {
     #[inline]
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         let result = self.of(reservation.consumer()).uncharge(shrink as u64);
-        // It fails if other code uncharged more than it had charged. No panic, because destructors call this.
+        // This fails if other code uncharged more than it had charged. It must not panic, because destructors
+        // call this method.
         debug_assert!(result.is_ok(), "{result:?}");
     }
 
@@ -142,8 +145,8 @@ impl MemoryPool for BudgetPool {
         account.try_charge(additional as u64).map_err(|over| over_budget(reservation, additional, &over))
     }
 
-    /// Units in use at one moment of the call: of the account, or of a fair pool's two. Empties the stocks, so
-    /// it is for occasional calls.
+    /// Units in use at one moment of the call: of the account, or of both accounts of a fair pool. It empties the
+    /// stocks of all CPUs, so don't call it often.
     fn reserved(&self) -> usize {
         let used = match &self.fair {
             None => self.account.exact_usage(),
@@ -160,7 +163,7 @@ impl MemoryPool for BudgetPool {
     }
 }
 
-/// `budget(account: tenant, used: 3.1 MB, limit: 64.0 MB)`; stocks count as used here.
+/// `budget(account: tenant, used: 3.1 MB, limit: 64.0 MB)`; units in stocks count as used.
 impl fmt::Display for BudgetPool {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let used = size(self.account.usage().charged);
@@ -176,7 +179,8 @@ fn size(bytes: u64) -> String {
     human_readable_size(bytes as usize)
 }
 
-/// Begins as DataFusion's own errors do, because users search for that text; then names the full account.
+/// The error text begins as DataFusion's own errors do, because users search for that text; then it names the
+/// full account.
 #[cold]
 fn over_budget(reservation: &MemoryReservation, additional: usize, over: &OverBudget) -> DataFusionError {
     let (account, used, limit) = (over.account(), size(over.usage()), size(over.limit()));
@@ -190,7 +194,8 @@ fn over_budget(reservation: &MemoryReservation, additional: usize, over: &OverBu
     refused(reservation, additional, &why)
 }
 
-/// The account may not be full, but the rest is kept for other reservations.
+/// The error for a reservation above its share. The account need not be full: the rest is kept for other
+/// reservations.
 #[cold]
 fn over_share(
     reservation: &MemoryReservation,

@@ -1,4 +1,4 @@
-//! The pool through DataFusion's reservations, without a query.
+//! Tests of the pool with DataFusion's reservations, without a query.
 
 use datafusion_common::DataFusionError;
 use datafusion_execution::memory_pool::{
@@ -58,7 +58,7 @@ fn an_error_names_the_consumer_and_the_account_that_is_full() {
     );
     assert!(text(join.try_grow(11 * MIB).unwrap_err()).ends_with("the limit of server is 10.0 MB"));
     assert!(text(join.try_grow(usize::MAX).unwrap_err()).ends_with("the limit of acme is 64.0 MB"));
-    // The refused reservation left nothing behind.
+    // The refused reservation left no charge behind.
     assert_eq!((join.size(), pool.reserved()), (MIB / 2, 8 * MIB + MIB / 2));
 }
 
@@ -116,7 +116,7 @@ fn a_fair_pool_divides_spillable_memory() {
          - its fair share of acme is 15.0 MB of 64.0 MB"
     );
     drop(sorts);
-    // Consumers that cannot spill have no share: they may have all that is left.
+    // Consumers that cannot spill have no share: each of them may take all that is left.
     join.try_grow(60 * MIB).unwrap();
     assert_eq!((pool.reserved(), acme.exact_usage()), (64 * MIB, 64 << 20));
     drop(join);

@@ -1,4 +1,5 @@
-//! Queries over the pool: they spill, they fail with the account's name, they share a root.
+//! Tests with queries that use the pool: queries that spill, that fail with the account's name, and that share a
+//! root account.
 
 use datafusion::arrow::array::{ArrayRef, AsArray, Int64Array, RecordBatch};
 use datafusion::arrow::datatypes::Int64Type;
@@ -18,19 +19,19 @@ const MIB: u64 = 1 << 20;
 
 /// Rows of the table: 64 MB in two columns.
 const ROWS: i64 = 4_000_000;
-/// Rows of a batch: few, because a merge of spilled files needs two batches of each file at once.
+/// Rows of a batch. The number is small because a merge of spilled files needs two batches of each file at once.
 const BATCH: i64 = 1024;
 
 /// The number of different keys.
 const KEYS: i64 = 1_000_000;
 
-/// A table of `ROWS` rows in no order: a key that many rows have, and a value that no other row has.
+/// A table of `ROWS` unordered rows. Many rows have the same key; each row has a different value.
 fn table() -> Arc<MemTable> {
     static TABLE: OnceLock<Arc<MemTable>> = OnceLock::new();
     let make = || {
         let batch = |begin: i64| {
             let rows = begin..(begin + BATCH).min(ROWS);
-            // An odd factor: a permutation of all 32-bit numbers.
+            // The factor is odd, so the product is a permutation of all 32-bit numbers.
             let value = |row: i64| i64::from((row as u32).wrapping_mul(0x9e37_79b1));
             let column = |of: &dyn Fn(i64) -> i64| -> ArrayRef {
                 Arc::new(Int64Array::from_iter_values(rows.clone().map(of)))
@@ -50,7 +51,8 @@ fn session(pool: Arc<dyn MemoryPool>) -> SessionContext {
     // One partition: with several, the first may leave nothing for the last, and the query fails at random,
     // with DataFusion's greedy pool too.
     let config = SessionConfig::new().with_target_partitions(1).with_batch_size(BATCH as usize);
-    // What every sort keeps for its merge: the default of 10 MB would be everything here.
+    // The memory that every sort keeps for its merge. The default of 10 MB is too much for the limits of these
+    // tests.
     let config = config.with_sort_spill_reservation_bytes(1 << 20);
     SessionContext::new_with_config_rt(config, runtime.unwrap())
 }
@@ -62,7 +64,7 @@ fn unlimited() -> SessionContext {
 type Query = fn(DataFrame) -> Result<DataFrame, DataFusionError>;
 
 /// All rows in order. Rows of several sorted columns take more memory than DataFusion expects when it reserves
-/// some for a merge.
+/// memory for a merge.
 fn sorted(table: DataFrame) -> Result<DataFrame, DataFusionError> {
     table.sort(vec![col("v").sort(true, false)])
 }
@@ -93,7 +95,7 @@ impl Outcome {
         })
     }
 
-    /// Equal rows, in the same order or in any.
+    /// Asserts that both have the same rows; if `ordered`, in the same order.
     fn assert_same(&self, other: &Outcome, ordered: bool) {
         let rows = |outcome: &Outcome| {
             let mut rows: Vec<Vec<i64>> = outcome.values().collect();
@@ -131,7 +133,8 @@ fn kinds() -> Vec<StockKind> {
     rseq.into_iter().chain([StockKind::Atomic]).collect()
 }
 
-/// The account never had more than its limit; with the rseq kind, than its limit and what may be in stocks.
+/// The account never had more than its limit; with the rseq kind, not more than the limit plus the units that may
+/// be in stocks.
 fn assert_within(account: &Account) {
     let over = if account.kind() == StockKind::Rseq { account.limit() / 100 } else { 0 };
     let (peak, limit) = (account.peak(), account.limit());
@@ -149,7 +152,7 @@ async fn assert_empty(account: &Account) {
     panic!("{} bytes are left in {}: {}", account.exact_usage(), account.name(), account.explain());
 }
 
-/// Runs a query without a limit and below one; it must spill there and return the same.
+/// Runs a query without a limit and with one. With the limit the query must spill and return the same rows.
 async fn assert_spills_and_agrees(query: Query, limit: u64, ordered: bool, fair: bool) {
     let expected = run(&unlimited(), query).await.unwrap();
     assert_eq!(expected.spills, 0);
@@ -219,11 +222,12 @@ fn two_sessions_below_one_root_respect_their_limits_and_the_roots() {
         let expected = run(&unlimited(), sorted).await.unwrap();
         for kind in kinds() {
             let server = Account::root("server").kind(kind).limit(40 * MIB).build();
-            // Both cannot have their limit at once.
+            // The root's limit is less than the sum of both limits.
             let tenant = |name: &str| server.child(name).limit(24 * MIB).build();
             let (acme, zeta) = (tenant("acme"), tenant("zeta"));
             let tasks = [&acme, &zeta].map(|account| {
-                // A sort gives back its memory before its merge asks again: the other sort would take it.
+                // A sort gives back its memory before its merge asks for memory again; in between the other sort
+                // would take it.
                 let pool = BudgetPool::fair(account.clone()).keep_for_unspillable(8 * MIB).unwrap();
                 let session = session(Arc::new(pool));
                 tokio::spawn(async move { run(&session, sorted).await })

@@ -1,13 +1,13 @@
 //! A tree of accounts with limits, charged through per-CPU stocks.
 //!
-//! `try_charge` takes units from the account's stock on this CPU. If the stock cannot serve, the charge goes up
-//! the tree (`charge_ancestors`) and brings the units that fill the stock (`refill`). If it does not fit a
-//! limit, all stocks below the full account are closed (`drain`), and the charge is decided on the exact usage
-//! (`exact`). One charge in some hundreds goes up the tree.
+//! `try_charge` takes units from the account's stock on this CPU. If the stock has too few units, the charge goes
+//! up the tree (`charge_ancestors`) and also takes units that fill the stock (`refill`). If it does not fit a
+//! limit, all stocks below the full account are closed (`drain`), and the charge is granted or refused by the
+//! exact usage (`exact`). One charge in some hundreds goes up the tree.
 //!
-//! Units are conserved: what an account is charged is what is used of it, plus the units in its stocks, less
-//! the debts of its stocks. Every step moves units from one of these to another. `node` and `stock` list the
-//! writers of each field.
+//! Units are conserved: charged = used + units in stocks − debts of stocks, for each account. (A debt is units
+//! that were spent from a stock after a drain had taken them.) Every step moves units from one of these terms to
+//! another. `node` and `stock` list the writers of each field.
 
 mod ancestors;
 mod drain;
@@ -42,7 +42,7 @@ pub struct Accounts<S> {
     stocks: S,
     nodes: Nodes,
     retired: Mutex<Retired>,
-    /// 1 if units came back to an account where a charge waits, until `take_pending_wake`.
+    /// 1 if units came back to an account where a charge waits and `take_pending_wake` was not called since.
     wake_pending: AtomicU32,
 }
 
@@ -70,7 +70,7 @@ impl std::ops::AddAssign for Drained {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Starts without accounts.
+    /// Makes an empty set of accounts.
     pub fn new(stocks: S) -> Self {
         Self {
             stocks,
@@ -93,14 +93,14 @@ impl<S: Stocks> Accounts<S> {
         if self.charge_stock(node, &cpu, n) { Ok(()) } else { self.charge_slow(node, cpu(), n, None) }
     }
 
-    /// Charges `n` units to this CPU's stock. False if the stock cannot serve; then nothing happened.
+    /// Charges `n` units to this CPU's stock. Returns false, and changes nothing, if the stock has too few units.
     #[inline(always)]
     pub(crate) fn charge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
         n <= STOCKED_MAX && self.stocks.charge(cpu, node.key, n as u32)
     }
 
-    /// Charges `n` units, whatever the limits. `Err` names an account that is over its limit, and by how much;
-    /// the units are charged all the same. Panics above 2^60 units.
+    /// Charges `n` units, even if they exceed a limit. `Err` names an account that is over its limit, and by how
+    /// much; the units are charged in this case too. Panics above 2^60 units.
     pub fn force_charge(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), Overrun> {
         assert!(n <= 1 << 60, "{}: {n} units at once; at most 2^60 are allowed", node.name());
         if self.charge_slow(node, cpu, n, None).is_ok() {
@@ -109,8 +109,8 @@ impl<S: Stocks> Accounts<S> {
         self.force_charge_past_stocks(node, n).map_or(Ok(()), Err)
     }
 
-    /// As `try_charge`, but never through a stock: for callers without a handle, whose units keep the account
-    /// in existence.
+    /// As `try_charge`, but never through a stock: for callers without a handle. The units that they have charged
+    /// already keep the account in existence.
     pub fn try_charge_past_stocks(&self, node: &Node, n: u64) -> Result<(), OverBudget> {
         self.charge_tree(node, n, None)?;
         self.add_direct(node, n);
@@ -122,7 +122,7 @@ impl<S: Stocks> Accounts<S> {
         let over = self.force_charge_ancestors(node, n);
         self.add_direct(node, n);
         for full in node.path().filter(|a| a.usage.load(Relaxed) > a.limit.load(Relaxed)) {
-            // Units in stocks below are over the limit now, too.
+            // With this account over its limit, units in the stocks below would be over the limit too.
             if full.slack_units() > 0 {
                 let _disabled = DisableStocks::new(full);
                 self.drain_open(full);
@@ -134,15 +134,16 @@ impl<S: Stocks> Accounts<S> {
 
     /// Gives back `n` units that were charged to this account, on any CPU.
     ///
-    /// An error if fewer are charged, found at once where the uncharge goes up the tree and no other CPU has a
-    /// stock of the account. Otherwise a stock may take the surplus, and the next drain finds less in use than
-    /// there is in stocks.
+    /// Returns an error if fewer are charged, provided that the uncharge goes up the tree and no other CPU has a
+    /// stock of the account. Otherwise a stock may take the surplus, and the next drain finds more units in
+    /// stocks than are charged.
     #[inline(always)]
     pub fn uncharge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverUncharge> {
         if self.uncharge_stock(node, &cpu, n) { Ok(()) } else { self.uncharge_slow(node, cpu(), n) }
     }
 
-    /// Returns `n` units to this CPU's stock. False if the stock cannot take them; then nothing happened.
+    /// Returns `n` units to this CPU's stock. Returns false, and changes nothing, if the stock has too little
+    /// room.
     #[inline(always)]
     pub(crate) fn uncharge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
         n <= STOCKED_MAX && self.stocks.uncharge(cpu, node.key, n as u32)
@@ -150,7 +151,8 @@ impl<S: Stocks> Accounts<S> {
 
     /// Changes the limit. With a limit below usage every charge is refused until usage is below it.
     pub fn set_limit(&self, node: &Node, limit: u64) {
-        // ORDERING: SeqCst; before the drain, so that no stock opens with a share of the old limit after it.
+        // ORDERING: SeqCst; before the drain, so that after the drain no stock opens with a share of the old
+        // limit.
         let before = node.limit.swap(limit, SeqCst);
         if limit < before {
             let _disabled = DisableStocks::new(node);
@@ -175,8 +177,8 @@ impl<S: Stocks> Accounts<S> {
         node.limit.load(Relaxed)
     }
 
-    /// Whether units came back to an account where a charge waits, since the last call. Callers ask after every
-    /// operation that may return units, and then wake waiters.
+    /// Whether units came back to an account where a charge waits, since the last call. Callers call this after
+    /// every operation that may return units, and if it returns true, they wake the waiters.
     #[inline]
     pub fn take_pending_wake(&self) -> bool {
         self.wake_pending.load(Relaxed) != 0 && self.wake_pending.swap(0, AcqRel) != 0
@@ -193,7 +195,7 @@ impl<S: Stocks> Accounts<S> {
     /// charge is granted there.
     pub fn begin_waiting(&self, node: &Node, by: &Node) {
         by.charging.fetch_add(1, Relaxed);
-        // ORDERING: SeqCst, both; before the caller's look at usage; pairs with `take_back`.
+        // ORDERING: SeqCst, both; before the caller reads usage; pairs with `take_back`.
         node.waiting.fetch_add(1, SeqCst);
         std::mem::forget(DisableStocks::new(node));
         self.drain_open(node);

@@ -1,10 +1,11 @@
 //! How many units a stock may hold.
 //!
-//! An account lets [`share`] units be in all stocks below it: a hundredth of its limit. A stock takes its
-//! capacity from the share of every account on its path when it opens, and returns it when it closes, so the
-//! bound holds for any number of threads and tenants. A stock asks for the capacity of [`CHARGES`] charges like
-//! the present one. It gets at most half of an equal part of each share, and a quarter of an equal part of what
-//! is left below each limit. Near a limit that is nothing, and charges go up the tree one by one.
+//! All stocks of an account and of the accounts below together may hold [`share`] units: a hundredth of the
+//! account's limit. A stock takes its capacity from the share of every account on its path when it opens, and
+//! returns it when it closes, so the bound holds for any number of threads and tenants. A stock asks for capacity
+//! for [`CHARGES`] charges of the present charge's size. Each share, and what is left below each limit, is
+//! divided equally among the open stocks; a stock gets at most half of its part of the share and a quarter of its
+//! part of what is left. Near a limit that is 0, and each charge goes up the tree.
 //!
 //! Example: with a limit of 1 GiB and 384 CPUs, 10.7 MB may be in stocks, 16 KiB (2^14) in each.
 //!
@@ -12,8 +13,8 @@
 
 use crate::stock::CAPACITY_LOG2_MAX;
 
-/// Charges like the present one that a stock has capacity for: a refill takes about 50 ns and
-/// fills half of it, 0.2 ns per charge.
+/// The number of charges of the present size for which a stock has capacity. A refill takes about 50 ns and fills
+/// half of the capacity: 0.2 ns per charge.
 pub const CHARGES: u64 = 512;
 
 /// The share of an account without a limit, in units.
@@ -25,21 +26,21 @@ pub const fn share(limit: u64) -> u64 {
     if hundredth < SHARE_MAX { hundredth } else { SHARE_MAX }
 }
 
-/// What one account on the path contributes to a stock's capacity.
+/// The numbers of one account on the path that limit a stock's capacity.
 #[derive(Debug, Clone, Copy)]
 pub struct Facts {
-    /// Its limit; `u64::MAX` if there is none.
+    /// The account's limit; `u64::MAX` if there is none.
     pub limit: u64,
-    /// Its usage, units in stocks included.
+    /// The account's usage, units in stocks included.
     pub usage: u64,
-    /// How much of its share is taken, without the asking stock's own capacity.
+    /// How much of the share is taken, without the capacity of the stock that asks.
     pub taken: u64,
-    /// Open stocks below it, including the asking one.
+    /// The number of open stocks, including the one that asks.
     pub stocks: u64,
 }
 
 impl Facts {
-    /// The largest capacity that it allows.
+    /// The largest capacity that this account allows.
     pub fn allows(&self) -> u64 {
         let share = share(self.limit);
         let left = share.saturating_sub(self.taken);

@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// assert_eq!((over.account(), over.usage(), over.limit()), ("server", 0, 100));
 /// ```
 ///
-/// One word wide, so that a charge that fits returns in a register.
+/// One word wide, so that the result of a charge fits in a register.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub struct OverBudget(pub(crate) Box<Refused>);
@@ -26,7 +26,7 @@ pub(crate) struct Refused {
     pub(crate) usage: u64,
     pub(crate) limit: u64,
     pub(crate) is_queued: bool,
-    /// The account, for the charge's wait there. It is on the path of the account that was charged.
+    /// The full account, where the charge may wait. It is on the path of the account that was charged.
     pub(crate) key: Key,
 }
 
@@ -36,22 +36,23 @@ impl OverBudget {
         &self.0.account
     }
 
-    /// How much was asked of that account: less than was charged below it if a guarantee covered the rest.
+    /// How many units were to be charged to that account: fewer than to the accounts below if a guarantee covered
+    /// the rest.
     pub fn asked(&self) -> u64 {
         self.0.asked
     }
 
-    /// The usage of that account then.
+    /// The usage of that account when the charge was refused.
     pub fn usage(&self) -> u64 {
         self.0.usage
     }
 
-    /// The limit of that account then.
+    /// The limit of that account when the charge was refused.
     pub fn limit(&self) -> u64 {
         self.0.limit
     }
 
-    /// Whether it was refused because other charges wait there and came first.
+    /// Whether the charge was refused because other charges wait at that account and came first.
     pub fn is_queued(&self) -> bool {
         self.0.is_queued
     }
@@ -83,7 +84,7 @@ impl fmt::Display for OverBudget {
 
 impl std::error::Error for OverBudget {}
 
-/// More was uncharged than is charged. Nothing was changed.
+/// The error of an uncharge of more units than are charged. Nothing was changed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverUncharge(pub(crate) Box<Missing>);
 
@@ -100,12 +101,12 @@ impl OverUncharge {
         &self.0.account
     }
 
-    /// How much was to be uncharged.
+    /// How many units were to be uncharged.
     pub fn asked(&self) -> u64 {
         self.0.asked
     }
 
-    /// How much is charged to this very account, without its children.
+    /// How many units are charged to this account itself, without the accounts below.
     pub fn charged(&self) -> u64 {
         self.0.charged
     }
@@ -131,12 +132,12 @@ pub struct Overrun {
 }
 
 impl Overrun {
-    /// The name of the account that is over its limit by most.
+    /// The name of the account that is furthest over its limit.
     pub fn account(&self) -> &str {
         &self.account
     }
 
-    /// By how many units it is over.
+    /// By how many units the account is over its limit.
     pub fn by(&self) -> u64 {
         self.by
     }
@@ -152,12 +153,13 @@ impl fmt::Display for Overrun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Usage went over the soft limit, or a charge is about to be refused at the limit. Reported once until
-    /// usage is a sixteenth below. A listener that frees units here may save the charge: it is tried again.
+    /// Usage went over the soft limit, or a charge is about to be refused at the limit. Not reported again until
+    /// usage is a sixteenth below that. If the listener frees units, a charge that was about to be refused may
+    /// fit: it is tried again.
     Pressure {
         /// The name of the account.
         account: Arc<str>,
-        /// Its usage, units in stocks included.
+        /// The account's usage, units in stocks included.
         usage: u64,
         /// The soft limit, or the limit if that is lower.
         limit: u64,

@@ -1,6 +1,7 @@
-//! Accounts of this process, and everything that acts: handles, wakers, the allocator, the background thread.
+//! The accounts of this process, and what uses them: handles, waiting charges, the allocator, the background
+//! thread.
 //!
-//! All accounts of one stock kind are in one [`Accounts`], so that a CPU's stocks stand together. An
+//! All accounts of one stock kind are in one [`Accounts`], so that all stocks of a CPU are next to each other. An
 //! `AccountPtr` refers to an account with one word, which a block of memory can carry.
 
 mod account;
@@ -72,8 +73,8 @@ pub(crate) fn atomic() -> &'static Accounts<AtomicStocks> {
 pub(crate) fn rseq() -> &'static Accounts<RseqStocks> {
     #[cold]
     fn begin() -> &'static Accounts<RseqStocks> {
-        // The backend is chosen here at the latest: sections are enabled now or never, also where a kind was
-        // forced.
+        // The backend is chosen here at the latest, also if a kind was forced: the choice decides for good
+        // whether sections are enabled.
         let _ = warmcore_percpu::try_backend();
         set_up_unaccounted();
         // SAFETY: only sections, and compare-and-swaps on the word that is meant for them, ever write these
@@ -88,8 +89,8 @@ fn set_up_unaccounted() {
     warmcore_percpu::set_up_within(|act| unaccounted(act));
 }
 
-/// This CPU's stock, of the strict kind. `None` where the CPU number would need a call, for which the fast path
-/// would have to save registers.
+/// This CPU's stock, of the strict kind. `None` if only a call could return the CPU number: for a call the fast
+/// path would have to save registers.
 #[inline(always)]
 fn atomic_stock(area: Option<RseqArea>, addr: StockAddr) -> Option<&'static AtomicU64> {
     let cpu = area.map(RseqArea::index).or_else(cpu_hint)?;
@@ -123,8 +124,8 @@ impl AccountPtr {
         unsafe { self.0.map_addr(addr).as_ref() }
     }
 
-    /// [`Accounts::charge_stock`], without a look at the accounts. `addr` is the node's; a handle has it in
-    /// registers, where a loop charges more than once.
+    /// [`Accounts::charge_stock`], without access to [`Accounts`]. `addr` is the node's stock address; a loop
+    /// over a handle can keep it in a register.
     #[inline(always)]
     pub(crate) fn charge_stock(self, addr: StockAddr, n: u64) -> bool {
         // Before the kind is tested, so that a loop tests it once.
@@ -207,15 +208,15 @@ impl AccountPtr {
         result
     }
 
-    /// As `wake_waiters`, for the allocator: it may be called under any lock, also of an executor whose wakers
-    /// take the same locks. So the background thread wakes them.
+    /// As `wake_waiters`, for the allocator. An allocation may run under any lock, also of an executor whose
+    /// wakers take the same lock. So the background thread wakes the waiters.
     pub(crate) fn wake_waiters_elsewhere(self) {
         if on_account!(self, |accounts, _node| accounts.wake_pending()) {
             reclaim::notify_reclaimer();
         }
     }
 
-    /// Wakes charges that wait for units, after anything that may have returned some.
+    /// Wakes charges that wait for units. Called after each operation that may have returned units.
     pub(crate) fn wake_waiters(self) {
         if on_account!(self, |accounts, _node| accounts.take_pending_wake()) {
             wait::wake_first_waiters();

@@ -1,15 +1,16 @@
 //! Stocks: units that one CPU holds ready for one account, and three implementations of them.
 //!
-//! Every CPU has a table, and an account's stock is at the same index in each, its *slot*. There are more
-//! accounts than slots, so a slot names the account whose stock it holds: it is *bound* to it. A stock has free
-//! units and a *capacity*, the number of units that it may hold. With capacity 0 it is closed: nothing is taken
-//! from it and nothing returns to it.
+//! Every CPU has a table of stocks. An account's stock is at the same index, its *slot*, in each table. There are
+//! more accounts than slots, so a slot names the account whose stock it holds: the slot is *bound* to that
+//! account. A stock has free units and a *capacity*, the number of units that it may hold. A stock with capacity
+//! 0 is closed: no charge takes units from it and no uncharge returns units to it.
 //!
-//! A stock is 16 bytes; a table is 32 KiB of addresses, and its pages exist where one of their 256 stocks was
-//! used. `charge`, `uncharge`, `refill` and `bind` are called on the CPU that owns the table, `reduce` on any.
+//! A stock is 16 bytes; a table is 32 KiB of addresses, and a page of it takes memory once one of its 256 stocks
+//! was used. `charge`, `uncharge`, `refill` and `bind` are called on the CPU that owns the table, `reduce` on
+//! any.
 //!
-//! Source: Linux `mm/memcontrol.c`, `struct memcg_stock_pcp`; linux-mm, January 2023, "Introduce
-//! memcg_stock_pcp remote draining", v2. Bound slots are our own.
+//! Source: Linux `mm/memcontrol.c`, `struct memcg_stock_pcp`; linux-mm, January 2023, "Introduce memcg_stock_pcp
+//! remote draining", v2. Bound slots are not from there.
 
 #[cfg(not(loom))]
 mod locked;
@@ -50,30 +51,30 @@ pub const CAPACITY_LOG2_MAX: u8 = 30;
 /// The mark of a stock that is being bound to another account.
 const LEAVING: u8 = 7;
 
-/// The state of a stock at one moment. Operations that change a stock name the state that they expect, and fail
-/// if it is another.
+/// The state of a stock at one moment. Operations that change a stock are given the state that they expect, and
+/// fail if the stock has another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StockSnapshot {
-    /// The account that it is bound to; 0 if none.
+    /// The account that the stock is bound to; 0 if none.
     pub key: Key,
-    /// Units in it. Negative is a debt: units spent after a drain had taken them.
+    /// Units in the stock. A negative number is a debt: units that were spent after a drain had taken them.
     pub free: i32,
-    /// The capacity is `2^capacity_log2 - 1`; 0 is closed.
+    /// The capacity is `2^capacity_log2 - 1`; 0 if the stock is closed.
     pub capacity_log2: u8,
-    /// Whether it has not changed since it was marked.
+    /// Whether the stock is unchanged since it was marked.
     pub is_idle: bool,
-    /// It is being bound to another account: closed and empty, until `bind` has finished.
+    /// Whether the stock is being bound to another account. It is closed and empty until `bind` has finished.
     pub is_leaving: bool,
     pub(crate) words: [u64; 2],
 }
 
 impl StockSnapshot {
-    /// The number of units that it may hold.
+    /// The number of units that the stock may hold.
     pub fn capacity(&self) -> u64 {
         capacity(self.capacity_log2)
     }
 
-    /// Whether it may hold units.
+    /// Whether the stock may hold units.
     pub fn is_open(&self) -> bool {
         self.capacity_log2 > 0
     }
@@ -108,12 +109,12 @@ pub trait Stocks: Sync {
     /// The number of CPU numbers with a table.
     fn cpus(&self) -> u32;
 
-    /// Takes `n` units from the stock of `key` on this CPU. False if it is not bound to `key`, has fewer, or
-    /// the section was aborted; then nothing happened.
+    /// Takes `n` units from the stock of `key` on this CPU. Returns false, and changes nothing, if the stock is
+    /// not bound to `key` or has fewer units, or if the section was aborted.
     fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool;
 
-    /// Returns `n` units to the stock of `key` on this CPU. False if it would exceed its capacity, or as in
-    /// `charge`.
+    /// Returns `n` units to the stock of `key` on this CPU. Returns false, and changes nothing, if the stock
+    /// would exceed its capacity, is not bound to `key`, or if the section was aborted.
     fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool;
 
     /// Where the stocks of `key` are.
@@ -123,14 +124,15 @@ pub trait Stocks: Sync {
     /// The state of `key`'s slot of that CPU, whichever account it is bound to.
     fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot;
 
-    /// Adds units and capacity. Only on the CPU that owns the stock: false elsewhere.
+    /// Adds units and capacity. Works only on the CPU that owns the stock; returns false elsewhere.
     fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool;
 
-    /// Takes units or capacity, or marks. From any CPU, without disturbing the one that owns the stock.
+    /// Takes units or capacity, or marks the stock. Works from any CPU, and does not interrupt the CPU that owns
+    /// the stock.
     fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool;
 
-    /// Binds a slot that is closed and even (no units, no debt) to `key`. Only on the CPU that owns it: false
-    /// elsewhere.
+    /// Binds a slot that is closed and has no units and no debt to `key`. Works only on the CPU that owns the
+    /// slot; returns false elsewhere.
     fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool;
 
     /// Resident memory of the tables, in bytes.
@@ -158,8 +160,8 @@ impl Tag {
     }
 }
 
-/// The mark of a stock with these units. Use that changes them by a multiple of six looks like no use: it costs
-/// one slow charge.
+/// The mark of a stock with these units. If the units changed by a multiple of six, the stock looks unused and
+/// may be closed; the next charge is then a slow one.
 fn mark_of(units: u32) -> u8 {
     1 + (units % 6) as u8
 }

@@ -12,7 +12,7 @@ pub(crate) use std::sync::{
 };
 
 /// Waits for a thread that is in the middle of a few instructions, or was preempted there. Sleeps after a short
-/// spin: a thread of higher priority that kept spinning would keep the other one from its CPU.
+/// spin: a thread of higher priority that kept spinning would keep the other thread from running.
 pub(crate) fn pause(tries: u32) {
     #[cfg(loom)]
     {

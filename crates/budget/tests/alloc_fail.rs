@@ -17,7 +17,8 @@ static ALLOC: BudgetAlloc<System> = BudgetAlloc::with(System, OnFull::Fail);
 
 const HEADER: u64 = size_of::<usize>() as u64;
 
-/// Whether so many bytes can be allocated. Behind `black_box`, or the compiler would remove both calls.
+/// Whether this number of bytes can be allocated. Without `black_box` the compiler would remove the allocation
+/// and the free.
 fn fits(bytes: usize) -> bool {
     let mut block = Vec::<u8>::new();
     let result = block.try_reserve_exact(bytes);
@@ -37,7 +38,7 @@ fn an_allocation_that_does_not_fit_fails_and_leaves_nothing() {
         block.try_reserve_exact(50_000 - HEADER as usize).unwrap();
         assert_eq!(used(&root), 50_000);
         assert!(!fits(1));
-        // A block that cannot grow stays as it was, and may shrink.
+        // A block that cannot grow keeps its size, and may shrink.
         assert!(block.try_reserve_exact(60_000).is_err());
         block.shrink_to(10_000);
         assert_eq!(used(&root), 10_000 + HEADER);
@@ -143,8 +144,8 @@ fn under_load_the_strict_kind_stays_within_the_limit_and_both_kinds_end_at_zero(
     on_each_kind(|kind| {
         let root = Account::root("root").kind(kind).limit(LIMIT).build();
         let tenants: Arc<Vec<Account>> = Arc::new((0..3).map(|_| root.child("tenant").build()).collect());
-        // All threads keep their blocks until the last one is done: together that is more than the limit, in
-        // any order.
+        // Each thread keeps its blocks until all threads are done. Together the threads ask for more than the
+        // limit, in whatever order they run, so some requests are refused.
         let all_are_done = Arc::new(std::sync::Barrier::new(4));
         let threads: Vec<_> = (0..4)
             .map(|n| {

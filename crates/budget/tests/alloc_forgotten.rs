@@ -1,5 +1,5 @@
-//! Forgotten scopes: what their thread allocates is charged to their account until that ends, and to no later
-//! one.
+//! Guards of `enter` that are forgotten: what the thread allocates is charged to the guard's account until that
+//! account ends, and then to no account.
 
 #[allow(dead_code)]
 #[path = "alloc/kit.rs"]
@@ -32,7 +32,7 @@ fn a_forgotten_scope_ends_with_its_account() {
             assert_eq!(used(account), 0, "{kind}: charged to an account that this thread never entered");
         }
         drop(held);
-        // A guard that is dropped as intended works as ever, and leaves no account active.
+        // A guard that is dropped still works, and leaves no account active.
         {
             let _current = enter(&later[0]);
             let held = bytes(5000);

@@ -1,10 +1,10 @@
-//! The charging allocator in children of fork: a child's allocations go on, whatever other threads of the
-//! parent were doing.
+//! The charging allocator in children of fork: a child can allocate, in whatever state the parent's other threads
+//! were at the fork.
 //!
 //! Threads charge, drain and refuse all the time, under this crate's locks, while children are forked. A child
 //! has only its own thread, and allocates in the same accounts. A child that waits for a lock whose holder does
-//! not exist there is killed and counted. 200 children for each kind; before children knew of the fork, one of
-//! 40 hung.
+//! not exist there is killed and counted. 200 children for each kind. Before the allocator checked for a fork,
+//! one of 40 hung.
 
 #![cfg(target_os = "linux")]
 
@@ -37,13 +37,13 @@ fn allocate(account: &Account, rounds: usize) {
     }
 }
 
-/// Whether a child that allocates finishes.
+/// Forks a child that allocates, and returns whether it finishes.
 fn child_ends(account: &Account) -> bool {
     // SAFETY: the child allocates and calls `_exit`; anything else that it calls is the subject of the test.
     let child = unsafe { libc::fork() };
     if child == 0 {
-        // A child that hangs ends also if its parent was killed meanwhile.
-        // SAFETY: no memory; `SIGALRM` ends the process.
+        // The alarm ends a child that hangs, also if the parent was killed meanwhile. SAFETY: no memory;
+        // `SIGALRM` ends the process.
         unsafe { libc::alarm(3 * HANGS_AFTER.as_secs() as u32) };
         allocate(account, 100);
         // SAFETY: ends the child at once.

@@ -108,7 +108,7 @@ fn memory_of_a_listener_is_charged_to_no_account() {
         let account = Account::root("account")
             .kind(kind)
             .limit(1000)
-            // With a lock of its own: what it allocates must not call it again.
+            // The listener has a lock: what it allocates must not call the listener again.
             .on_event(move |event| heard.lock().unwrap().push(format!("{event:?}")))
             .build();
         let held = full(&account);
@@ -225,7 +225,7 @@ fn futures_wait_in_a_full_scope_with_wakers_that_allocate() {
                     assert!(future.as_mut().poll(&mut Context::from_waker(waker)).is_pending());
                 }
             }
-            // From the front, from the middle, from the back.
+            // Drops the futures at the front, in the middle and at the back of the queue.
             for at in [0, 9, 17, 0] {
                 drop(waiting.remove(at));
             }
@@ -258,7 +258,7 @@ fn futures_wait_and_are_served_inside_of_their_own_account() {
     });
 }
 
-/// As an executor's run queue: wakers take its lock.
+/// A queue like an executor's run queue: wakers take its lock.
 struct Queue {
     lock: Mutex<Vec<Vec<u8>>>,
     is_woken: AtomicBool,
@@ -300,7 +300,7 @@ fn memory_is_allocated_and_freed_under_the_lock_that_a_waker_takes() {
             blocks.reserve_exact(200);
             *blocks = Vec::new();
         }
-        // The pending wake arrives.
+        // Waits for the pending wake.
         loop {
             match future.as_mut().poll(&mut Context::from_waker(&waker)) {
                 Poll::Ready(charge) => break drop(charge.unwrap()),

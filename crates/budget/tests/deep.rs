@@ -1,7 +1,8 @@
 //! Trees of the greatest depth need little stack, and deeper ones are refused.
 //!
 //! A chain of `DEPTH_MAX` accounts, every operation on it, and its end, on a thread with 128 KiB of stack: the
-//! smallest stack in this program, of the thread that compacts tenants' ids, which drops accounts.
+//! stack size of the thread that compacts tenants' ids, the smallest of warmcore's threads. That thread may drop
+//! accounts.
 #![cfg(not(loom))]
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,7 +11,7 @@ use warmcore_budget::{Account, DEPTH_MAX, StockKind};
 
 const STACK: usize = 128 << 10;
 
-/// From the root down.
+/// The accounts from the root down.
 fn chain(kind: StockKind, limit: u64) -> Vec<Account> {
     let mut chain = vec![Account::root("0").kind(kind).limit(limit).on_event(|_| ()).build()];
     while chain.len() < DEPTH_MAX {
@@ -33,7 +34,7 @@ fn the_deepest_tree_fits_a_small_stack() {
             for account in &chain {
                 account.try_charge(10).unwrap();
             }
-            // Refused at the root, and forced: every stock on the path is closed first.
+            // A charge that the root refuses, and a forced one: both first close every stock on the path.
             assert!(leaf.try_charge(10_000).is_err());
             assert!(leaf.force_charge(10_000).is_err());
             let used = 10_000 + 10 * DEPTH_MAX as u64;
@@ -47,7 +48,7 @@ fn the_deepest_tree_fits_a_small_stack() {
                 account.uncharge(10).unwrap();
             }
             chain[0].drain_all();
-            // The leaf last: its end ends all others.
+            // The leaf's handle is dropped last: its end ends all other accounts.
             drop(chain);
             drop(leaf);
             Account::reclaim_idle_all();

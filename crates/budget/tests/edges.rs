@@ -1,5 +1,5 @@
 //! Extreme numbers and lifetimes: zero, all units, overflow, forks, threads without rseq, accounts that end
-//! before their units come back. Each on both kinds of stocks.
+//! before their units come back. Each test runs with both kinds of stocks.
 #![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicU64, Ordering::*};
@@ -14,7 +14,7 @@ fn root(kind: StockKind, limit: u64) -> Account {
     Account::root("root").kind(kind).limit(limit).build()
 }
 
-/// Runs `act` on an account that also has stocks on other CPUs.
+/// Runs `act` on another thread, so that it may use the stocks of another CPU.
 fn elsewhere<R: Send>(act: impl FnOnce() -> R + Send) -> R {
     std::thread::scope(|scope| scope.spawn(act).join().unwrap())
 }
@@ -79,7 +79,7 @@ fn huge_charges_outlive_their_account() {
     for kind in KINDS {
         let root = root(kind, u64::MAX);
         let leaf = root.child("leaf").build();
-        // Twice as much is 0, modulo 2^64.
+        // Twice this number is 0 modulo 2^64.
         let held = leaf.try_hold(1 << 63).unwrap();
         drop(leaf);
         Account::reclaim_idle_all();
@@ -114,7 +114,7 @@ fn a_limit_below_usage_refuses_until_usage_is_below_it() {
     for kind in KINDS {
         let root = root(kind, 1_000_000);
         let leaf = root.child("leaf").build();
-        // Stocks on more than one CPU, if there are more.
+        // Opens stocks on more than one CPU, if this machine has more.
         (0..1000).for_each(|_| leaf.try_charge(100).unwrap());
         elsewhere(|| (0..1000).for_each(|_| leaf.try_charge(100).unwrap()));
         root.set_limit(150_000);
@@ -146,7 +146,7 @@ fn uncharging_more_than_was_charged_is_an_error() {
                 let text = over.to_string();
                 assert!(text.contains(&n.to_string()) && text.contains(&(n + more).to_string()), "{text}");
             }
-            // What is charged to the child is not the parent's to uncharge.
+            // Units that are charged to the child cannot be uncharged from the parent.
             assert!(root.uncharge(1).is_err());
             assert_eq!((leaf.exact_usage(), root.exact_usage()), (n, n + 1_000_000));
             leaf.uncharge(n).unwrap();
@@ -252,7 +252,7 @@ fn a_parent_that_uncharges_too_much_takes_nothing_from_orphans() {
 
 type EventLog = Arc<Mutex<Vec<Event>>>;
 
-/// Collects the events from now on.
+/// Returns a list, and a listener that adds each event to it.
 fn event_log() -> (EventLog, impl Fn(&Event) + Send + Sync + 'static) {
     let log = EventLog::default();
     (log.clone(), move |event: &Event| log.lock().unwrap().push(event.clone()))
@@ -274,7 +274,7 @@ fn pressure_is_reported_once_for_each_crossing() {
         assert_eq!(pressures(&log), 0);
         (0..100).for_each(|_| leaf.try_charge(100).unwrap());
         assert_eq!(pressures(&log), 1);
-        // A little below the mark is no relief yet.
+        // Usage goes only a little below the soft limit, so pressure is not reported again.
         leaf.uncharge(11_000).unwrap();
         leaf.drain_all();
         leaf.try_charge(11_000).unwrap();
@@ -355,14 +355,14 @@ fn a_listener_that_frees_units_under_pressure_saves_the_charge() {
         (0..90).for_each(|_| cache.lock().unwrap().push(leaf.try_hold(1000).unwrap()));
         let saved = leaf.try_hold(80_000).unwrap();
         assert!(cache.lock().unwrap().is_empty() && root.exact_usage() == 80_000);
-        // The listener has nothing left to free: refused.
+        // The listener has nothing left to free, so the charge is refused.
         assert!(leaf.try_charge(30_000).is_err());
         drop(saved);
         assert_eq!(root.exact_usage(), 0);
     }
 }
 
-/// A listener may do what any thread may do, whatever operation called it.
+/// A listener may use accounts as other code does, from every operation that calls it.
 #[test]
 fn a_listener_may_read_charge_and_drop() {
     for kind in KINDS {
@@ -392,8 +392,8 @@ fn a_listener_may_read_charge_and_drop() {
         let leaf = root.child("leaf").build();
         accounts.lock().unwrap().push(root.clone());
         (0..20).for_each(|_| accounts.lock().unwrap().push(root.child("victim").guarantee(20).build()));
-        // The mark is crossed by a charge that fills a stock, by a large one, by force, by a guarantee, and by
-        // a new limit.
+        // The soft limit is crossed by a charge that fills a stock, by a large charge, by a forced charge, by a
+        // guarantee, and by a new limit.
         (0..11_000).for_each(|_| leaf.try_charge(1).unwrap());
         leaf.uncharge(11_000).unwrap();
         leaf.try_charge(1 << 19).unwrap();
@@ -422,7 +422,7 @@ fn charges_in_a_child_of_fork_do_not_change_the_parent() {
         let child = unsafe { libc::fork() };
         assert!(child >= 0, "{}", std::io::Error::last_os_error());
         if child == 0 {
-            // SAFETY: a child that hangs ends nevertheless.
+            // SAFETY: the alarm ends a child that hangs.
             unsafe { libc::alarm(60) };
         }
         for _ in 0..50_000 {
@@ -503,7 +503,8 @@ fn threads_without_an_area_lose_nothing() {
     }
 }
 
-/// Every other test of this file, where glibc registers no area, and where no section runs at all.
+/// Runs every other test of this file in a process in which glibc registers no area, and in one without any
+/// sections.
 #[test]
 fn all_tests_pass_without_rseq() {
     const INNER: &str = "WARMCORE_BUDGET_TEST_INNER";

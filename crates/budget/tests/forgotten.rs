@@ -1,8 +1,8 @@
-//! Forgotten charges: a `ChargeFuture` that is never polled nor dropped costs nothing after the end of its
+//! Forgotten charges: a `ChargeFuture` that is neither polled nor dropped has no effect after the end of its
 //! account.
 //!
-//! It stays in its queue and blocks the charges behind it until its account has no handle. Then it is removed
-//! from the queue, and only after that the account's node may be reused.
+//! It stays in its queue and blocks the charges behind it until its account has no handle. Then the charge is
+//! removed from the queue, and only after that the account's node may be reused.
 #![cfg(not(loom))]
 
 use std::future::Future;
@@ -24,7 +24,7 @@ impl Wake for Flag {
     }
 }
 
-/// Waits, and is forgotten.
+/// Makes a charge that waits, and forgets it.
 fn forget_a_wait(account: &Account, n: u64) {
     let mut waits = Box::pin(account.charge(n));
     assert!(waits.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
@@ -64,7 +64,7 @@ fn a_forgotten_charge_does_not_block_the_account_above_for_ever() {
         forget_a_wait(&child, 5);
         let flag = Arc::<Flag>::default();
         let waker = Waker::from(flag.clone());
-        // Both do not fit.
+        // The two charges do not fit together.
         let mut waits = pin!(root.charge(6));
         assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         drop(held);
@@ -73,7 +73,8 @@ fn a_forgotten_charge_does_not_block_the_account_above_for_ever() {
         flag.0.store(false, SeqCst);
         drop(child);
         Account::reclaim_idle_all();
-        // By this thread, or by the background thread, which may have begun a round just before.
+        // The forgotten charge is removed by this thread, or by the background thread, which may have begun a
+        // round just before.
         let began = Instant::now();
         while !flag.0.load(SeqCst) {
             assert!(began.elapsed() < Duration::from_secs(60), "{kind}: the next one was not woken");

@@ -31,7 +31,7 @@ fn a_guarantee_is_never_refused_nor_another_accounts() {
                 thread::spawn(move || {
                     let mut refused = 0;
                     for _ in 0..20_000 {
-                        // Half of it on each thread.
+                        // Each thread charges half of the guarantee.
                         let held: Vec<_> = (0..PIECES / 2).map(|_| owner.try_hold(PIECE)).collect();
                         refused += held.iter().filter(|held| held.is_err()).count();
                     }

@@ -1,4 +1,4 @@
-//! The public interface of accounts against a few integers, on the stocks of this machine.
+//! Compares the public interface of accounts with a model of a few integers, on the stocks of this machine.
 //!
 //! A server, two tenants with limits, a query in each; the model is an integer per account for the units that
 //! are held of it. A charge fits if it fits every account on its path. The larger model, with guarantees and
@@ -33,14 +33,16 @@ impl Known {
         Self::path(i).find(is_full)
     }
 
-    /// Whether `n` may be granted: it fits, or is over by no more than may be unseen.
+    /// Whether a charge of `n` units may be granted: it fits, or exceeds a limit by at most the units that may be
+    /// unseen.
     fn may_let_in(&self, kind: StockKind, i: usize, n: u64) -> bool {
         let most = |a: usize| u128::from(self.limits[a]) + u128::from(self.unseen(kind, a));
         n == 0 || Self::path(i).all(|a| u128::from(self.used(a)) + u128::from(n) <= most(a))
     }
 
     /// Units that were spent in a stock, or given back to it, while the background thread emptied it: the rseq
-    /// kind notices at its next look. No more than may be in stocks, a hundredth of the limit.
+    /// kind notices these at its next drain. They are at most the units that may be in stocks, a hundredth of the
+    /// limit.
     fn unseen(&self, kind: StockKind, i: usize) -> u64 {
         if kind.is_strict() { 0 } else { self.limits[i] / 100 }
     }
@@ -100,7 +102,7 @@ fn every_answer_is_as_expected(kind: StockKind) {
                 }
             }
             17 => {
-                // All or none, with one account twice.
+                // Charges several accounts or none; one account is in the list twice.
                 let other = rng.u64(..5) as usize;
                 let charges = [(i, 40), (other, n), (i, 40)];
                 let before = known.held;

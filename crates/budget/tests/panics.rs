@@ -1,8 +1,8 @@
 //! Panics in code that this crate calls: wakers, listeners, and what a listener owns.
 //!
 //! Each of them panics at every call. The charge under way is finished, other waiters are woken, and the
-//! background thread continues, which shows in an idle stock that it takes back. A hang fails after 60 s; the
-//! thread's period is 0.1 s.
+//! background thread continues; the test checks the latter by an idle stock, which only that thread takes back. A
+//! hang fails the test after 60 s; the thread's period is 0.1 s.
 #![cfg(not(loom))]
 
 use std::future::Future;
@@ -18,7 +18,7 @@ const KINDS: [StockKind; 2] = [StockKind::Rseq, StockKind::Atomic];
 
 const HANGS_AFTER: Duration = Duration::from_secs(60);
 
-/// Panics when it is dropped; the first time with another one as the payload.
+/// A value that panics when it is dropped. The first panic has another such value as its payload.
 struct Bomb(Arc<AtomicUsize>);
 
 impl Drop for Bomb {
@@ -94,14 +94,14 @@ fn a_waker_that_panics_does_not_stop_other_wakes() {
         let accounts: Vec<Account> = (0..32).map(|_| root.child("full").limit(10).build()).collect();
         let held: Vec<_> = accounts.iter().map(|account| account.try_hold(10).unwrap()).collect();
         let (bad, good) = (Arc::<BadWaker>::default(), Arc::<GoodWaker>::default());
-        // One of the queues has a good waker at its head; their order is random.
+        // One of the queues has a waker at its head that does not panic; the order of the queues is random.
         let mut waits: Vec<_> = accounts.iter().map(|account| Box::pin(account.charge(1))).collect();
         for (i, waits) in waits.iter_mut().enumerate() {
             let waker = if i == 7 { Waker::from(good.clone()) } else { Waker::from(bad.clone()) };
             assert!(waits.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         }
         good.0.store(false, SeqCst);
-        // Frees units in all of them, and wakes from this thread.
+        // Frees units in all accounts, so that this thread wakes the waiters.
         root.set_limit(u64::MAX - 1);
         assert!(good.0.load(SeqCst), "{kind}: not woken");
         drop(held);
@@ -145,7 +145,7 @@ fn what_a_listener_owns_may_panic_where_the_account_ends() {
         let charge = account.try_hold(100).unwrap();
         drop(account);
         assert_eq!(dropped.load(SeqCst), 0);
-        // It has ended: the background thread finds that nothing is charged any more.
+        // The account has ended: the background thread finds that nothing is charged to it any more.
         drop(charge);
         wait_until("the listener is dropped", || dropped.load(SeqCst) > 0);
         the_thread_goes_on(kind);

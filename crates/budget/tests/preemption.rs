@@ -1,10 +1,11 @@
-//! A thread of high priority preempts a thread that is in the middle of a charge, and charges itself.
+//! Tests a thread of high priority that preempts another thread in the middle of a charge, and then charges too.
 //!
 //! Both are pinned to one CPU and both are real-time threads, the preempted one too: otherwise the kernel would
-//! let it run for a moment each second, and a hang would be a long stall. With the published stock, a lock, the
-//! high thread soon spins for a lock whose holder it keeps from running, and would spin for ever; a watchdog
-//! thread on another CPU sees that and lowers its priority. With the kinds that users get, it finishes. The
-//! lock hangs at one of the first wakes, which is why `stock::LockedStocks` is not offered.
+//! let the preempted thread run for a moment each second, and a hang would only be a long stall. With a stock
+//! behind a lock (`stock::LockedStocks`, as published on linux-mm), the thread of high priority soon spins for a
+//! lock whose holder it keeps from running, and would spin for ever. A watchdog thread on another CPU detects
+//! that and lowers the priority. With the kinds that users get, the thread finishes. With the lock the hang is at
+//! one of the first wakes; therefore that kind is not offered.
 #![cfg(all(target_os = "linux", not(loom)))]
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
@@ -18,8 +19,8 @@ use warmcore_types::CpuId;
 /// Wakes of the high thread.
 const WAKES: u64 = if cfg!(debug_assertions) { 1000 } else { 10_000 };
 
-/// A thread that has run for so long inside one operation of some microseconds, while the other did not run at
-/// all, is hung. CPU time, which does not depend on how busy the machine is.
+/// The CPU time after which a thread counts as hung: it was inside one operation, which takes some microseconds,
+/// while the other thread did not run at all. CPU time does not depend on how busy the machine is.
 const HUNG_NS: u64 = 100_000_000;
 
 /// More than fits into a stock: it goes up the tree.
@@ -58,11 +59,12 @@ fn interruptions() -> i64 {
 enum End {
     /// The high thread made all its wakes.
     Finished,
-    /// It hung, and finished once its priority was lowered.
+    /// The high thread hung, and finished after its priority was lowered.
     Hung,
 }
 
-/// Runs `low` again and again, and `high` at each wake, on the same CPU. `None`: not permitted here.
+/// Runs `low` again and again, and `high` at each wake, on the same CPU. Returns `None` if real-time threads are
+/// not permitted here.
 fn contend(
     low: impl Fn(u64) + Sync,
     high: impl Fn(u64) + Sync,
@@ -91,11 +93,11 @@ fn contend(
         let (begin, ended, hung, wakes, inside) = (&begin, &ended, &hung, &wakes, &inside);
         let (interrupted, low, high) = (&interrupted, &low, &high);
         affinity::pin(watch).unwrap();
-        // The high one first: it sleeps, and the low one never does.
+        // The high thread starts first: it sleeps, and the low thread never does.
         let high = scope.spawn(move || {
             if begin(0, 2) {
                 for wake in 0..WAKES {
-                    // At any moment of the other's operation.
+                    // The wake comes at a random moment of the low thread's operation.
                     std::thread::sleep(Duration::from_nanos(20_000 + wake * 7919 % 50_000));
                     inside.store(true, Release);
                     high(wake);
@@ -173,7 +175,7 @@ fn no_thread_hangs(kind: StockKind) {
         charge(&leaf, LARGE);
         match wake % 8 {
             0 => assert!(root.drain_all().units < LIMIT),
-            // Refused and decided exactly, whatever is in flight.
+            // A charge that is refused, and decided exactly while other charges may be in flight.
             1 | 2 => assert!(leaf.try_charge(LIMIT + 1).is_err()),
             3 => assert!(root.exact_usage() < LIMIT),
             4 => drop(leaf.child("child").build().try_hold(20).unwrap()),

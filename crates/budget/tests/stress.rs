@@ -1,4 +1,4 @@
-//! All operations on accounts at once, on real threads: no unit is lost or created.
+//! Runs all operations on accounts concurrently, on real threads, and checks that no unit is lost or created.
 //!
 //! Workers charge and give back while they are signalled and moved every millisecond, and while other threads
 //! drain, reclaim, change limits, and make and drop accounts. At the end everything must be exactly 0. A second
@@ -19,10 +19,10 @@ use warmcore_sys::{affinity, rseq};
 
 /// Operations of the long test, for each kind. Debug builds take a tenth.
 const OPERATIONS: u64 = if cfg!(debug_assertions) { 10_000_000 } else { 100_000_000 };
-/// Sets the number instead.
+/// The environment variable that sets another number of operations.
 const VARIABLE: &str = "WARMCORE_BUDGET_OPERATIONS";
 const THREADS: u64 = 8;
-/// Between two signals or moves of a thread.
+/// The time between two signals or moves of a thread.
 const EVERY: Duration = Duration::from_millis(1);
 
 fn operations() -> u64 {
@@ -50,8 +50,8 @@ fn install_handler() {
     }
 }
 
-/// Runs `work` on so many threads, which are signalled and moved every millisecond, and beside them each of
-/// `beside` again and again until all of `work` is done.
+/// Runs `work` on `threads` threads, which are signalled and moved every millisecond. Meanwhile other threads
+/// repeat each function of `beside` until all of `work` is done.
 fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Sync)]) {
     #[cfg(feature = "delay")]
     rseq::section::DELAY_SPINS.store(60, Relaxed);
@@ -59,7 +59,7 @@ fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Syn
     let cpus: Vec<_> = affinity::allowed().unwrap().iter().collect();
     let (handles, working) = (Mutex::new(Vec::new()), AtomicU64::new(threads));
     let is_done = || working.load(Acquire) == 0;
-    /// Counts a worker out, also when it panics.
+    /// Decrements the number of running workers when it is dropped, also after a panic.
     struct Out<'a>(&'a AtomicU64);
     impl Drop for Out<'_> {
         fn drop(&mut self) {
@@ -108,7 +108,7 @@ fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Syn
     });
 }
 
-/// Nothing is charged anywhere, and stocks are empty.
+/// Asserts that nothing is charged to any account, and that all stocks are empty.
 fn assert_all_is_given_back(accounts: &[&Account]) {
     for account in accounts {
         assert_eq!(account.exact_usage(), 0, "{}", account.explain());
@@ -119,7 +119,8 @@ fn assert_all_is_given_back(accounts: &[&Account]) {
     }
 }
 
-/// One worker: charges now, gives back 64 charges later, and passes some charges to the next worker.
+/// The loop of one worker: gives each charge back after 64 later ones, and passes some charges to the next
+/// worker.
 fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge>, mine: &Receiver<Charge>) {
     const RING: usize = 64;
     let mut rng = Rng::with_seed(seed);
@@ -141,7 +142,7 @@ fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge
             2 => kept.extend(mine.try_iter().take(20)),
             3 => {
                 if let Some(charge) = kept.pop() {
-                    // Full: then it is given back here.
+                    // If the channel is full, the charge is given back here.
                     let _ = next.try_send(charge);
                 }
             }
@@ -221,11 +222,11 @@ fn nothing_is_lost(kind: StockKind) {
             for _ in 0..rng.u64(..40) {
                 let held = grandchild.try_hold(rng.u64(..50));
                 drop(child.try_hold(rng.u64(..50)));
-                // The next owner's units outlive their account.
+                // A charge that another worker gets outlives its account.
                 let _ = held.map(|charge| senders[rng.u64(..THREADS) as usize].try_send(charge));
             }
         }
-        // What a dropped account held is its parent's.
+        // Units of a dropped account are charged to its parent.
         let testator = estate.child("testator").build();
         let mut left = 0;
         for _ in 0..rng.u64(..40) {
@@ -279,7 +280,7 @@ fn atomic_stocks_lose_and_create_nothing() {
     nothing_is_lost(StockKind::Atomic);
 }
 
-/// A call, timed by a clock that all threads share.
+/// A call, with its begin and its end on a clock that all threads share.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Call {
     began: u64,
@@ -296,7 +297,7 @@ enum Act {
     GaveBack,
 }
 
-/// One account in the check.
+/// The parameters of one account in the check.
 #[derive(Debug, Clone, Copy)]
 struct Law {
     up: Option<usize>,
@@ -310,14 +311,15 @@ struct Verdict {
     refusals: u64,
     /// Refusals of charges that fitted throughout the call.
     falsely: Vec<Call>,
-    /// The most that was certainly held beyond a limit.
+    /// The largest number of units by which a limit was certainly exceeded.
     overshoot: u64,
 }
 
-/// Checks the calls. At any moment an account holds at most what charges that had begun and were not refused
-/// brought, without what was given back by then; and at least what had been charged by then, without what was
-/// about to be given back. Units that are being given back may have left an account whose guarantee keeps as
-/// many, and not yet its parent: there they come on top.
+/// Checks the calls. At any moment an account holds at most the units of all charges that had begun and were not
+/// refused, less the units that had been given back. It holds at least the units that had been charged, less
+/// those that were being given back. Units that are being given back may have left an account but not yet its
+/// parent, while the account's guarantee already keeps the same number: then the parent's upper bound is larger
+/// by these units.
 fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
     fn used(laws: &[Law], held: &[u64], i: usize) -> u64 {
         let below = |c: &usize| laws[*c].up == Some(i);
@@ -345,7 +347,7 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
     moments.sort_unstable_by_key(|(at, ..)| *at);
     let [mut most, mut going, mut least] = [(); 3].map(|()| vec![0u64; laws.len()]);
     let mut verdict = Verdict::default();
-    // Refused calls under way that fitted so far.
+    // Refused calls that have not ended yet and that fitted at each moment so far.
     let mut doubtful: Vec<Call> = Vec::new();
     for (_, begins, call) in moments {
         match (call.act, begins) {
@@ -385,7 +387,8 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
     verdict
 }
 
-/// Threads that together want more than there is; what they want, by account.
+/// Runs threads that together ask for more than the limits. `wants`: for each thread, the most that it asks of
+/// each account.
 fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: usize) -> Verdict {
     let mut accounts: Vec<Account> = Vec::new();
     for (i, law) in laws.iter().enumerate() {
@@ -397,7 +400,7 @@ fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: u
         accounts.push(builder.limit(law.limit).guarantee(law.guarantee).build());
     }
     let (clock, calls) = (AtomicU64::new(0), Mutex::new(Vec::new()));
-    // ORDERING: SeqCst; for every thread the call is between the two ticks.
+    // ORDERING: SeqCst; so that all threads agree that a call is between its two ticks.
     let tick = || clock.fetch_add(1, SeqCst);
     let seeds = AtomicU64::new(0);
     let drain = || {
@@ -426,7 +429,7 @@ fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: u
                 }
                 let (account, most) =
                     wants[thread as usize][rng.u64(..wants[thread as usize].len() as u64) as usize];
-                // Also all of it, each time.
+                // Half of the charges are of the largest size.
                 let n = if rng.u64(..2) == 0 { most } else { 1 + rng.u64(..most) };
                 let began = tick();
                 let result = accounts[account].try_charge(n);
@@ -461,7 +464,7 @@ fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: u
 
 const CALLS: usize = if cfg!(debug_assertions) { 20_000 } else { 300_000 };
 
-/// Three levels, all of them too small for four threads.
+/// Three levels, each with a limit that is too small for four threads.
 const NARROW: [Law; 4] = [
     Law { up: None, limit: 50_000, guarantee: 0 },
     Law { up: Some(0), limit: 40_000, guarantee: 0 },
@@ -487,7 +490,7 @@ fn atomic_stocks_keep_guarantees_under_contention() {
     let _alone = alone();
     let laws = [
         Law { up: None, limit: 100_000, guarantee: 0 },
-        // So much is guaranteed to it; more only while the greedy account leaves it.
+        // This account always gets its guarantee; it gets more only while the greedy account leaves units free.
         Law { up: Some(0), limit: u64::MAX, guarantee: 30_000 },
         Law { up: Some(0), limit: u64::MAX, guarantee: 0 },
     ];
@@ -507,8 +510,9 @@ fn rseq_stocks_exceed_a_limit_by_at_most_their_capacity() {
     assert!(verdict.overshoot <= cpus * largest, "{verdict:?}");
 }
 
-/// Eight threads that together never want more than there is. They charge `base` once, and charge and give back
-/// what is left again and again. All of it is often wanted, so a unit in the wrong place is missed.
+/// Runs eight threads that together never ask for more than the limit. Each charges `base` once, and then
+/// repeatedly charges and gives back the rest of its part. Often all threads hold their whole part, so a charge
+/// fails if any unit is in the wrong place.
 fn no_charge_is_refused(kind: StockKind, base: u64) -> u64 {
     const SWING: u64 = 500;
     let each = base + SWING;
@@ -559,7 +563,8 @@ fn no_charge_is_refused(kind: StockKind, base: u64) -> u64 {
     refused.into_inner()
 }
 
-/// Below a limit of some thousand, stocks have capacity for few units; below a million, for all that is left.
+/// With a limit of some thousand units, stocks have capacity for few units; with a limit of a million, for all
+/// units that are left.
 const BASES: [u64; 3] = [0, 10_000, 1_000_000];
 
 #[test]

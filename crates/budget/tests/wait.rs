@@ -39,14 +39,14 @@ struct Waiter<'a> {
 }
 
 impl<'a> Waiter<'a> {
-    /// Polls for the first time, and has to wait.
+    /// Makes a charge and polls it once. Panics unless it has to wait.
     fn new(account: &'a Account, n: u64) -> Self {
         let mut waiter = Self { future: Box::pin(account.charge(n)), flag: Arc::default() };
         assert!(waiter.poll().is_none(), "it fitted");
         waiter
     }
 
-    /// Polls, woken or not.
+    /// Polls the charge, whether it was woken or not.
     fn poll(&mut self) -> Option<Result<Charge, OverBudget>> {
         self.flag.0.store(false, Release);
         match self.future.as_mut().poll(&mut Context::from_waker(&Waker::from(self.flag.clone()))) {
@@ -59,8 +59,8 @@ impl<'a> Waiter<'a> {
         self.flag.0.load(Acquire)
     }
 
-    /// Asserts that the previous call has woken it. The background thread may have taken the wake over: then it
-    /// comes a little later, and is counted.
+    /// Asserts that the previous call has woken the charge. The background thread may have taken over the wake:
+    /// then the charge is woken a little later, and that is counted in `LATE`.
     fn expect_wake(&self) {
         if !self.is_woken() {
             LATE.fetch_add(1, Relaxed);
@@ -70,19 +70,19 @@ impl<'a> Waiter<'a> {
         }
     }
 
-    /// Was woken, and its charge is granted.
+    /// Asserts that the charge was woken and is granted.
     fn take(mut self) -> Charge {
         self.expect_wake();
         self.poll().expect("it is not granted").expect("it was refused")
     }
 }
 
-/// How often a waiter was not woken at once. Each test does each thing once for each kind, so a call that never
-/// wakes is late twice.
+/// How often a waiter was not woken at once. Each test makes each call once for each of the two kinds, so a call
+/// that never wakes is counted twice, which is above `LATE_MAX`.
 static LATE: AtomicU64 = AtomicU64::new(0);
 const LATE_MAX: u64 = 1;
 
-/// One test after the other: each may wake waiters of the others.
+/// Runs the tests one after the other, because each could wake waiters of the others.
 struct Alone(#[allow(dead_code, reason = "held")] MutexGuard<'static, ()>);
 
 fn alone() -> Alone {
@@ -102,7 +102,7 @@ impl Drop for Alone {
     }
 }
 
-/// Sleeps until the future is ready.
+/// Polls the future, and sleeps between polls until it is woken.
 fn block_on<F: Future>(future: F) -> F::Output {
     struct Sleeper(std::thread::Thread);
     impl Wake for Sleeper {
@@ -143,7 +143,7 @@ fn a_charge_that_can_never_fit_is_refused_at_once() {
         let leaf = root.child("leaf").build();
         assert!(block_on(leaf.charge(101)).unwrap_err().exceeds_limit());
         assert!(block_on(leaf.charge(u64::MAX)).unwrap_err().exceeds_limit());
-        // Also behind other charges, once it comes first.
+        // A charge that can never fit is also refused if it waited behind other charges, when it is the first.
         let held = leaf.try_hold(100).unwrap();
         let first = Waiter::new(&leaf, 1);
         let mut hopeless = Waiter::new(&leaf, 100);
@@ -169,7 +169,7 @@ fn waiters_are_served_in_order() {
         let mut served = Vec::new();
         while !waiters.is_empty() {
             held.shrink(10);
-            // Polled from the last to the first: only the first is granted.
+            // The waiters are polled from the last to the first: only the first is granted.
             for waiter in waiters.iter_mut().skip(1).rev() {
                 assert!(waiter.poll().is_none(), "it overtook another charge");
             }
@@ -181,7 +181,7 @@ fn waiters_are_served_in_order() {
     }
 }
 
-/// The first may be polled late: units for it and for those behind it are not idle meanwhile.
+/// The first waiter may be polled late. Units that suffice for it and for those behind it are not idle meanwhile.
 #[test]
 fn waiters_that_fit_are_woken_and_served_before_the_first_is_polled() {
     let _alone = alone();
@@ -239,7 +239,7 @@ fn a_bypassing_waiter_leaves_units_in_shared_accounts_below() {
             beside.poll().is_none(),
             "it would take units that the first one needs in the account they share"
         );
-        // The charges before it do not need its account.
+        // The charges before this one do not need units of its account.
         let elsewhere = elsewhere.take();
         let large = large.take();
         beside.expect_wake();
@@ -251,8 +251,8 @@ fn a_bypassing_waiter_leaves_units_in_shared_accounts_below() {
     }
 }
 
-/// Each is the first in the queue of its own account, and behind the large one in the root's: besides that only
-/// one of them fits.
+/// Each of the two charges is the first in the queue of its own account, and behind a large charge in the root's
+/// queue. Only one of the two fits in addition to the large one.
 #[test]
 fn two_bypassing_waiters_do_not_take_the_same_units() {
     let _alone = alone();
@@ -313,7 +313,7 @@ fn a_large_request_is_not_starved_by_small_ones() {
         }
         held.shrink(10);
         let large = large.take();
-        // Nothing left for the small charges, which wait on in their order.
+        // No units are left for the small charges, which continue to wait in their order.
         assert!(small.iter_mut().all(|small| small.poll().is_none()));
         held.shrink(5);
         let small: Vec<Charge> = small.into_iter().map(Waiter::take).collect();
@@ -334,11 +334,11 @@ fn a_dropped_waiter_wakes_the_next() {
         held.shrink(20);
         first.expect_wake();
         assert!(!second.is_woken());
-        // It was woken, and is dropped instead.
+        // The first charge was woken, but is dropped and not polled.
         drop(first);
         let second = second.take();
         let third = third.take();
-        // A charge in the middle wakes no other, and leaves no gap.
+        // Dropping a charge in the middle of the queue wakes no other, and does not break the order.
         let (first, middle, last) = (Waiter::new(&root, 5), Waiter::new(&root, 5), Waiter::new(&root, 5));
         drop(middle);
         assert!(!last.is_woken());
@@ -390,7 +390,7 @@ fn a_waiter_is_woken_by_every_way_to_free_units() {
         waits(&mut || drop(victim.take()));
         kept.grow(&root, 90).unwrap();
         let mut held = Some(root.try_hold(10).unwrap());
-        // On another thread, and by the last holder of what a dropped account had.
+        // Units are freed on another thread, and by the drop of a charge that outlived its account.
         waits(&mut || std::thread::scope(|scope| scope.spawn(|| held.take()).join().map(drop).unwrap()));
         let mut orphaned = Some(root.child("dropped").build().try_hold(10).unwrap());
         waits(&mut || drop(orphaned.take()));
@@ -409,7 +409,7 @@ fn units_in_stocks_are_free_for_waiters() {
         let (leaf, other) = (root.child("leaf").build(), root.child("other").build());
         (0..1000).for_each(|_| drop(other.try_hold(10).unwrap()));
         let held = leaf.try_hold(900_000).unwrap();
-        // All units but those in use, whatever is in the other account's stock.
+        // A charge of all units that are not in use fits, although some are in the other account's stock.
         let all = block_on(leaf.charge(100_000)).unwrap();
         let waiter = Waiter::new(&leaf, 50_000);
         drop(all);
@@ -437,7 +437,7 @@ fn a_waiter_moves_to_the_full_account_above_and_keeps_its_order() {
         early.expect_wake();
         assert!(early.poll().is_none());
         assert_eq!((waiting(&leaf), waiting(&root)), (0, 2));
-        // It has the earlier ticket.
+        // The other charge has the earlier ticket.
         rest.shrink(10);
         assert!(late.poll().is_none());
         let early = early.take();
@@ -493,7 +493,8 @@ fn a_waiter_in_one_leaf_does_not_block_another() {
     }
 }
 
-/// Threads that charge, hold for a while, and give back; together they want more than there is.
+/// Runs threads that charge, hold the units for a while, and give them back; together they ask for more than the
+/// limit.
 fn every_waiter_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
     let _alone = alone();
     let root = root(kind, limit);
@@ -506,16 +507,17 @@ fn every_waiter_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) 
                 let (mut rng, mut kept) = (Rng::with_seed(thread), None);
                 for i in 0..CHARGES {
                     let leaf = [&leaves[0], &leaves[1], root][rng.u64(..3) as usize];
-                    // Sometimes all that one may have.
+                    // Sometimes the largest charge that an account may have.
                     let n = if i % 64 == 0 { limit / 2 } else { 1 + rng.u64(..most) };
                     if i % 7 == 0 {
-                        // Dropped while it waits, or before.
+                        // The future is dropped while it waits, or before its first poll.
                         let mut future = pin!(leaf.charge(n));
                         let mut context = Context::from_waker(Waker::noop());
                         let _ = rng.u64(..2) == 0 && future.as_mut().poll(&mut context).is_ready();
                         continue;
                     }
-                    // No thread waits while it holds units: otherwise all might wait.
+                    // A thread gives back its units before it waits: otherwise all threads might wait for each
+                    // other.
                     drop(kept.take());
                     let mut has_waited = false;
                     let mut future = pin!(leaf.charge(n));

@@ -21,12 +21,12 @@ impl Bits {
         Self { words: vec![0; width.div_ceil(64) as usize].into(), width, len: 0 }
     }
 
-    /// How many are in it.
+    /// The number of members.
     pub(crate) fn len(&self) -> u32 {
         self.len
     }
 
-    /// Its members are below this.
+    /// All members are below this.
     pub(crate) fn width(&self) -> u32 {
         self.width
     }
@@ -78,7 +78,7 @@ impl SharedBits {
         Self { words: (0..width.div_ceil(64)).map(|_| AtomicU64::new(0)).collect() }
     }
 
-    /// How many are in it.
+    /// The number of members.
     pub(crate) fn len(&self) -> u32 {
         // ORDERING: SeqCst; pairs with `insert`: see `Ids::in_use`.
         self.words.iter().map(|word| word.load(SeqCst).count_ones()).sum()

@@ -1,20 +1,23 @@
 //! The concurrency ids of one tenant.
 //!
-//! Every CPU has a [`PcpuCid`] in the tenant. A user that enters takes the `PcpuCid` of its CPU and, with it, the id that
-//! is cached there; on leaving, the id stays there. That is one compare-and-swap and one store, on a line that no other
-//! CPU writes. A user that comes back after a pause *retakes* the id that it had on this CPU, if that id is free: this sets
-//! one bit more, and takes no lock either, because CPUs that pause together come back at the same moment. Everything else
-//! (an id for an empty `PcpuCid`, a user that moved, compaction) happens under the tenant's lock and asks the [`Policy`].
+//! Every CPU has a [`PcpuCid`] in the tenant. A user is a task or thread of the tenant. When it enters, it takes
+//! the `PcpuCid` of its CPU and, with it, the id that is cached there; when it leaves, the id stays there. An
+//! entry and a leave cost one compare-and-swap and one store, on a line that no other CPU writes. A user that
+//! comes back after a pause *retakes* the id that it had on this CPU, if that id is free: this sets one bit more.
+//! It takes no lock either, because users that pause together come back at the same moment, and would wait for
+//! each other. Everything else (an id for an empty `PcpuCid`, a user that moved, compaction) happens under the
+//! tenant's lock and asks the [`Policy`].
 //!
 //! # Protocol
-//! An id belongs to one `PcpuCid` from the moment its bit in `used` is set until that bit is cleared. The thread that sets
-//! the bit holds the `PcpuCid` already. Freeing an id takes three steps: first the `PcpuCid` is emptied, by its holder or
-//! by a compare-and-swap that fails if a user entered; then the id that it is to remember is written; then the bit is
-//! cleared. One user at a time holds a `PcpuCid`. So ids are unique, nothing that takes ids back (`ids/reclaim.rs`) takes
-//! one in use, and a thread that sets a bit finds the `PcpuCid` complete.
+//! An id belongs to one `PcpuCid` from the moment its bit in `used` is set until that bit is cleared. The thread
+//! that sets the bit holds the `PcpuCid` already. Freeing an id takes three steps: first the `PcpuCid` is
+//! emptied, by its holder or by a compare-and-swap that fails if a user entered; then the id that the `PcpuCid`
+//! must remember is written; then the bit is cleared. One user at a time holds a `PcpuCid`. So ids are unique,
+//! nothing that takes ids back (`ids/reclaim.rs`) takes one in use, and a thread that sets a bit finds the
+//! `PcpuCid` complete.
 //!
-//! `PcpuCid`s are written as their module says; the bits of `used` and `occupied` by the thread that takes an id or frees
-//! it; everything else under the lock.
+//! The module `pcpu_cid` lists the writers of a `PcpuCid`. The thread that takes or frees an id writes its bits
+//! in `used` and `occupied`. Everything else is written under the lock.
 //!
 //! # Cost
 //! Enter and leave: 2.3 ns on a 3.7 GHz Zen 4, where a compare-and-swap and a store alone take 2.2; no clock is read.
@@ -42,19 +45,20 @@ pub use stats::Stats;
 #[must_use = "it counts as a user until `remove_user`"]
 pub struct User {
     token: Token,
-    /// The CPU whose `PcpuCid` it took last; `NOWHERE` before the first, and after an overflow.
+    /// The CPU whose `PcpuCid` this user took last; `NOWHERE` before its first entry, and after it got an
+    /// overflow id.
     cpu: u32,
-    /// The `cid_word` of that `PcpuCid` then.
+    /// The `cid_word` of that `PcpuCid` when this user took it.
     cid_word: CidWord,
     /// On how many CPUs this user may run.
     nr_cpus_allowed: u32,
     /// `Shared::mask_changes` at the last call of `needs_mask`.
     mask_changes: u32,
-    /// Entries beyond the first that it has not left yet.
+    /// The number of nested entries that this user has not left yet, without the outermost.
     nested: u32,
-    /// How many of its entries have no [`HeldCid`]: `leave_unguarded` ends those.
+    /// How many of this user's entries have no [`HeldCid`]: `leave_unguarded` ends those.
     unguarded: u32,
-    /// The overflow id that it holds.
+    /// The overflow id that this user holds.
     overflow: Option<Cid>,
 }
 
@@ -64,7 +68,7 @@ const NOWHERE: u32 = u32::MAX;
 #[derive(Debug)]
 #[must_use = "the id is held until `leave`"]
 pub struct HeldCid<'a> {
-    /// None: an overflow id.
+    /// `None` for an overflow id.
     pcpu_cid: Option<&'a PcpuCid>,
     cid_word: CidWord,
 }
@@ -76,7 +80,8 @@ impl HeldCid<'_> {
         self.cid_word.assigned_cid()
     }
 
-    /// Whether it is an overflow id: another user lost this CPU while it held the CPU's id.
+    /// Whether this is an overflow id. A user gets one if another user still holds the CPU's id, although it does
+    /// not run there now.
     pub fn is_overflow(&self) -> bool {
         self.pcpu_cid.is_none()
     }
@@ -84,8 +89,8 @@ impl HeldCid<'_> {
 
 /// The concurrency ids of one tenant.
 ///
-/// The methods take the CPU as an argument, and read neither a clock nor which thread runs. Time passes by calls of
-/// [`compact`](Ids::compact). Nothing is allocated after `new`.
+/// The methods take the CPU as an argument, and read neither a clock nor which thread runs. Each call of
+/// [`compact`](Ids::compact) is one step of time. Nothing is allocated after `new`.
 #[derive(Debug, Line)]
 #[line(pair)]
 #[repr(C, align(128))]
@@ -94,32 +99,34 @@ pub struct Ids<S: PcpuCids> {
     pcpu_cids: S,
     #[line(read_mostly)]
     policy: &'static dyn Policy,
-    /// Ids that a `PcpuCid` has. Written by each thread that takes an id or frees it.
+    /// The ids that belong to a `PcpuCid`. Written by each thread that takes an id or frees it.
     #[line(read_mostly)]
     used: SharedBits,
-    /// CPUs whose `PcpuCid` has an id: compaction looks at no other. Set after the id's bit in `used`, cleared before it.
+    /// The CPUs whose `PcpuCid` has an id; compaction reads no other. A bit is set after the id's bit in `used`,
+    /// and cleared before it.
     #[line(read_mostly)]
     occupied: SharedBits,
     #[line(contended)]
     shared: Padded<Mutex<Shared>>,
-    /// What is read or counted without the lock.
+    /// Fields that are read or written without the lock.
     #[line(contended)]
     lockless: Lockless,
 }
 
-/// The two ends are written under the lock, and read by every sum over slots.
+/// The fields that are accessed without the lock. The two ends are written under the lock, and read by every sum
+/// over slots.
 #[derive(Debug, Default)]
 struct Lockless {
     /// One more than the highest id that a `PcpuCid` ever had.
     cids_end: AtomicU32,
-    /// One more than the highest overflow id ever, counted from 0.
+    /// One more than the highest overflow id that was ever used; overflow ids are counted from 0.
     overflow_end: AtomicU32,
     /// `Facts::max_nr_cid`. Raised under the lock, lowered by each thread that gets an id.
     max_nr_cid: AtomicU32,
-    /// `Facts::bound`; 0 if the policy retakes none.
+    /// `Facts::bound`; 0 if the policy does not let users retake ids.
     retake_end: AtomicU32,
-    /// How many ids were retaken without the lock. Written by the thread that retakes one: this line moves between caches,
-    /// as that of `used` does.
+    /// How many ids were retaken without the lock. Written by the thread that retakes an id. So this line moves
+    /// between caches, as the line of `used` does.
     retaken: AtomicU64,
 }
 
@@ -138,7 +145,7 @@ impl<S: PcpuCids> Ids<S> {
     /// Makes the ids of a tenant without users. Ids below `pcpu_cids.cpus()` are for CPUs. Above them are `overflow` more,
     /// for users that find the id of their CPU in use.
     ///
-    /// Panics without CPUs, and if there are more ids than 24 bits can tell apart.
+    /// Panics if there are no CPUs, or more than 2^24 ids.
     pub fn new(pcpu_cids: S, overflow: u32, policy: &'static dyn Policy) -> Self {
         let cpus = pcpu_cids.cpus();
         let ids = cpus.saturating_add(overflow);
@@ -164,8 +171,8 @@ impl<S: PcpuCids> Ids<S> {
         self.policy
     }
 
-    /// Adds a task or thread, with the CPUs that it may use. `token` is a number that no other user has now. Panics if it
-    /// is one of the three highest of 32 bits.
+    /// Adds a task or thread, with the CPUs that it may use. `token` is a number that no other present user has.
+    /// Panics if it is one of the three highest of 32 bits.
     pub fn add_user(&self, token: u32, allowed: &CpuSet) -> User {
         let token = Token::new(token);
         let mut shared = ignore_poison(self.shared.lock());
@@ -207,19 +214,21 @@ impl<S: PcpuCids> Ids<S> {
         self.update_retake_end(&shared);
     }
 
-    /// Makes [`needs_mask`](Ids::needs_mask) true for each user once, at its next move. For a caller that finds a changed
-    /// mask of another thread than its own.
+    /// Makes [`needs_mask`](Ids::needs_mask) true for each user once, at its next move. For a caller that finds
+    /// that the mask of a thread other than the calling one has changed.
     pub fn notify_masks_changed(&self) {
         let shared = &mut *ignore_poison(self.shared.lock());
         shared.mask_changes = shared.mask_changes.wrapping_add(1);
     }
 
-    /// Whether the caller should read the user's affinity mask again, for [`allow_user`](Ids::allow_user): `user` moved to
-    /// a CPU that is not in the tenant's set, or moved for the first time since a mask
-    /// [changed](Ids::notify_masks_changed). Without `allow_user`, `enter` adds only this CPU to the tenant's set. Call it
-    /// before reading the mask: then it is true once more, at the next move, if the mask changes after the reading.
+    /// Whether the caller should read the user's affinity mask again, for [`allow_user`](Ids::allow_user): `user`
+    /// moved to a CPU that is not in the tenant's set, or moved for the first time since a mask
+    /// [changed](Ids::notify_masks_changed). If `allow_user` is not called, `enter` adds only this CPU to the
+    /// tenant's set. Call `needs_mask` before reading the mask: if the mask changes after that, `needs_mask`
+    /// returns true again at the next move.
     ///
-    /// **Touches** nothing if the user was on `cpu` last; else it takes the tenant's lock, as `enter` does then.
+    /// **Touches** nothing if the user was on `cpu` last; otherwise it takes the tenant's lock, as `enter` does
+    /// in that case.
     pub fn needs_mask(&self, cpu: CpuId, user: &mut User) -> bool {
         if user.cpu == cpu.0 {
             return false;
@@ -245,17 +254,20 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// Takes an id for `user`, which runs on `cpu`. None: the CPU's id is in use, and so are all overflow ids.
+    /// Takes an id for `user`, which runs on `cpu`. Returns `None` if the CPU's id and all overflow ids are in
+    /// use.
     ///
-    /// A user that holds an id already gets the same one, and leaves as often as it entered.
+    /// A user that already holds an id gets the same id, and must leave as often as it entered.
     ///
-    /// **Touches** the line of this CPU's `PcpuCid`, for writing, if the user was here last.
+    /// **Touches** the line of this CPU's `PcpuCid`, for writing, if the user was on this CPU last; otherwise
+    /// also the tenant's lock.
     #[inline(always)]
     pub fn enter(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         self.enter_fast(cpu, user).or_else(|| self.enter_slow(cpu, user))
     }
 
-    /// As [`enter`](Ids::enter), if this user was on this CPU last and the id is still cached here. None: call `enter`.
+    /// As [`enter`](Ids::enter), if this user was on this CPU last and the id is still cached here. If it returns
+    /// `None`, call `enter`.
     #[inline(always)]
     pub fn enter_fast(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         if user.cpu != cpu.0 {
@@ -271,7 +283,8 @@ impl<S: PcpuCids> Ids<S> {
         Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
-    /// Gives an id back with one store, which mostly suffices. Returns the id if the slow path is needed.
+    /// Gives an id back with one store. Returns the id as an error, unchanged, if [`leave`](Ids::leave) is
+    /// needed, which is rare.
     ///
     /// **Touches** the line of the `PcpuCid`, for writing.
     #[inline(always)]
@@ -363,7 +376,7 @@ impl<S: PcpuCids> Ids<S> {
             self.free(cpu, pcpu_cid.cid_word().recent());
             return self.enter_locked(shared, cpu, user);
         }
-        // Another id: this CPU got it since this user left.
+        // The CPU got another id since this user left.
         user.cid_word = cid_word;
         Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word })
     }
@@ -388,8 +401,8 @@ impl<S: PcpuCids> Ids<S> {
         self.enter_locked(&mut shared, cpu, user)
     }
 
-    /// Takes the id again that this user left on this CPU, if a compaction freed it and the policy allows that without
-    /// being asked.
+    /// Takes the id again that this user left on this CPU, if a compaction freed it and the policy allows that
+    /// without a call of `pick`.
     ///
     /// Not under the lock: CPUs that pause together come back at the same moment, and would wait for each other.
     fn retake(&self, cpu: CpuId, user: &User) -> Option<HeldCid<'_>> {
@@ -399,7 +412,7 @@ impl<S: PcpuCids> Ids<S> {
         if cid.0 >= bound || pcpu_cid.cid_word() != user.cid_word {
             return None;
         }
-        // First the `PcpuCid`, so that no other user takes it during the search for the id; then the id.
+        // Takes the `PcpuCid` first, so that no other user takes it during the search for the id; then the id.
         if !pcpu_cid.claim(user.token) {
             return None;
         }
@@ -416,7 +429,7 @@ impl<S: PcpuCids> Ids<S> {
         }
         self.occupied.insert(cpu.0);
         self.lockless.retaken.fetch_add(1, Relaxed);
-        // As in `pick`. Mostly `max_nr_cid` is not above the bound: the comparison saves writing its line.
+        // As in `pick`. `max_nr_cid` is rarely above the bound, and the comparison saves writing its line.
         if self.lockless.max_nr_cid.load(Relaxed) > bound {
             self.lockless.max_nr_cid.fetch_min(bound, Relaxed);
         }
@@ -467,7 +480,8 @@ impl<S: PcpuCids> Ids<S> {
                     }
                 }
                 State::Empty => {
-                    // First the `PcpuCid`: without the lock, another user may retake its recent id.
+                    // Takes the `PcpuCid` first: otherwise another user, which needs no lock for that, could
+                    // retake the recent id meanwhile.
                     if pcpu_cid.claim(token) {
                         let Some(cid) = self.pick(shared, pcpu_cid.cid_word().cid()) else {
                             pcpu_cid.vacate();
@@ -488,7 +502,7 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// Has the policy choose a free id, and marks it as used.
+    /// Lets the policy choose a free id, and marks it as used.
     fn pick(&self, shared: &mut Shared, recent: Option<Cid>) -> Option<Cid> {
         self.lockless.max_nr_cid.fetch_min(self.facts(shared).bound(), Relaxed);
         let pick = loop {
@@ -514,7 +528,7 @@ impl<S: PcpuCids> Ids<S> {
 
     /// Takes an overflow id for a user that finds the id of its CPU in use.
     fn overflow(&self, shared: &mut Shared, user: &mut User) -> Option<HeldCid<'_>> {
-        // With `NOWHERE` the next entry takes the lock, and finds the overflow id that this user holds.
+        // `NOWHERE` makes the next entry take the lock, where it finds the overflow id that this user holds.
         user.cpu = NOWHERE;
         user.overflow = Some(self.take_overflow(shared)?);
         self.held(user)
@@ -546,15 +560,15 @@ impl<S: PcpuCids> Ids<S> {
         count
     }
 
-    /// Takes an overflow id for a thread that is no user because it is about to end. The id goes back through
-    /// [`leave_overflow`](Ids::leave_overflow). None: all overflow ids are in use.
+    /// Takes an overflow id for a thread that is not a user because it is about to end.
+    /// [`leave_overflow`](Ids::leave_overflow) gives the id back. Returns `None` if all overflow ids are in use.
     pub fn enter_overflow(&self) -> Option<HeldCid<'_>> {
         let mut shared = ignore_poison(self.shared.lock());
         let cid = self.take_overflow(&mut shared)?;
         Some(HeldCid { pcpu_cid: None, cid_word: CidWord::of(cid) })
     }
 
-    /// Gives back an id of [`enter_overflow`](Ids::enter_overflow). Panics if it is another one.
+    /// Gives back an id of [`enter_overflow`](Ids::enter_overflow). Panics if it is another id.
     pub fn leave_overflow(&self, held: HeldCid<'_>) {
         let mut shared = ignore_poison(self.shared.lock());
         self.free_overflow(&mut shared, held.cid());

@@ -1,13 +1,15 @@
-//! `PcpuCid`: what one CPU has of one tenant: an id, and whether a user holds it.
+//! `PcpuCid`: the state of one tenant on one CPU: the CPU's id, and whether a user holds it.
 //!
-//! It is two words. `state` is empty, cached, stale (cached, and not used since the last compaction) or in use, and then
-//! names the user. `cid_word` is the id, and two flags that send the holder's leave to the slow path. Entering is one
-//! compare-and-swap, cached → in use; leaving is one store, in use → cached. An empty one is claimed in the same way,
-//! before there is an id for it. Every other change is made under the tenant's lock.
+//! It is two words. `state` is empty, cached, stale (cached, and not used since the last compaction) or in use,
+//! and then names the user. `cid_word` is the id, and two flags that send the holder's leave to the slow path.
+//! Entering is one compare-and-swap, cached → in use; leaving is one store, in use → cached. An empty `PcpuCid`
+//! is claimed by a compare-and-swap too, before there is an id for it. Every other change is made under the
+//! tenant's lock.
 //!
 //! # Cost
-//! 8 bytes. Those of 512 tenants on one CPU share a page and, 8 by 8, cache lines. Between compactions only their own CPU
-//! writes these lines, so they need no padding: 3 KiB for a tenant that used all of 384 CPUs.
+//! 8 bytes. On one CPU, the `PcpuCid`s of 512 tenants share a page, and those of 8 tenants a cache line. Between
+//! compactions only their own CPU writes these lines, so they need no padding: 3 KiB for a tenant that used all
+//! of 384 CPUs.
 //!
 //! # Writers
 //! `state`: the holder, with a store, from in use; an entering thread, by compare-and-swap, from cached, stale or empty;
@@ -16,7 +18,7 @@
 use crate::sync::{AtomicU32, Ordering::*};
 use warmcore_types::{Cid, CpuId};
 
-/// One CPU's share of one tenant's state. All zeros is that of a CPU on which the tenant never ran.
+/// The state of one tenant on one CPU. All zeros is the state of a CPU on which the tenant never ran.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C)]
@@ -25,14 +27,14 @@ pub struct PcpuCid {
     cid_word: AtomicU32,
 }
 
-/// What the state word says.
+/// The decoded state word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It has no id. `cid_word` may still name the id that was there last.
+    /// The CPU has no id. `cid_word` may still name its last id.
     Empty,
-    /// It has an id that no user holds.
+    /// The CPU has an id that no user holds.
     Cached,
-    /// The same, and the last compaction found it so already.
+    /// As `Cached`, and no user entered since the last compaction.
     Stale,
     /// A user holds its id.
     InUse(Token),
@@ -43,7 +45,7 @@ const CACHED: u32 = 1;
 const STALE: u32 = 2;
 const IN_USE: u32 = 3;
 
-/// The user that holds an id: the state word that says so.
+/// The state word that names the user that holds the id.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token(u32);
 
@@ -65,7 +67,7 @@ pub(crate) struct CidWord(u32);
 impl CidWord {
     /// The holder must give the id back when it leaves.
     const RECALLED: u32 = 1;
-    /// The holder entered more than once, and leaves as often.
+    /// The holder entered more than once, and must leave as often.
     const NESTED: u32 = 2;
     const HAS_ID: u32 = 4;
     const ID_SHIFT: u32 = 8;
@@ -74,7 +76,7 @@ impl CidWord {
         Self(cid.0 << Self::ID_SHIFT | Self::HAS_ID)
     }
 
-    /// The id, if there was ever one.
+    /// The id, if the CPU ever had one.
     #[inline(always)]
     pub(crate) fn cid(self) -> Option<Cid> {
         (self.0 & Self::HAS_ID != 0).then_some(Cid(self.0 >> Self::ID_SHIFT))
@@ -94,7 +96,7 @@ impl CidWord {
         Self(self.0 | Self::RECALLED)
     }
 
-    /// The id alone: what an empty one remembers.
+    /// The id without flags: what an empty `PcpuCid` remembers.
     pub(crate) fn recent(self) -> Self {
         Self(self.0 & !(Self::RECALLED | Self::NESTED))
     }
@@ -132,7 +134,7 @@ impl PcpuCid {
         self.cid_word.store(cid_word.0, Relaxed);
     }
 
-    /// Cached → in use. False: it was in another state, which includes stale.
+    /// Cached → in use. Returns false in any other state, also stale.
     #[inline(always)]
     pub(crate) fn enter(&self, token: Token) -> bool {
         // ORDERING: Acquire; pairs with the Release in `leave`: what the last holder wrote to the id's slot is visible.
@@ -154,7 +156,7 @@ impl PcpuCid {
         self.state.store(CACHED, Release);
     }
 
-    /// Empty → in use, before there is an id. False: another thread was first.
+    /// Empty → in use, before there is an id. Returns false if another thread was first.
     pub(crate) fn claim(&self, token: Token) -> bool {
         // ORDERING: Relaxed; what an id's last holder wrote becomes visible with the id, not with the state word.
         self.state.compare_exchange(EMPTY, token.0, Relaxed, Relaxed).is_ok()
@@ -165,14 +167,14 @@ impl PcpuCid {
         self.state.store(EMPTY, Relaxed);
     }
 
-    /// Cached or stale → empty, under the lock. False: a user entered in between.
+    /// Cached or stale → empty, under the lock. Returns false if a user entered in between.
     pub(crate) fn take(&self) -> bool {
-        // An entry and a leave turn stale into cached; cached becomes stale only under the lock, which the caller holds.
-        // So in this order no id that is unused throughout is missed.
+        // An entry and a leave turn stale into cached; cached becomes stale only under the lock, which the caller
+        // holds. So with this order of the two attempts, no id is missed that is unused during the whole call.
         self.take_from(STALE) || self.take_from(CACHED)
     }
 
-    /// Stale → empty, under the lock. False: a user entered since it became stale.
+    /// Stale → empty, under the lock. Returns false if a user entered since it became stale.
     pub(crate) fn take_stale(&self) -> bool {
         self.take_from(STALE)
     }
@@ -195,11 +197,12 @@ pub trait PcpuCids {
     /// How many CPU numbers there are: at most 8192 on Linux.
     fn cpus(&self) -> u32;
 
-    /// That of this CPU. Panics if the CPU's number is not below `cpus()`.
+    /// Returns the `PcpuCid` of this CPU. Panics if the CPU's number is not below `cpus()`.
     fn pcpu_cid(&self, cpu: CpuId) -> &PcpuCid;
 }
 
-/// Side by side, for hosts with one thread and for tests: several CPUs share a line.
+/// `PcpuCid`s side by side in memory, so that those of several CPUs share a line. For simulators and tests with
+/// one thread.
 impl PcpuCids for Box<[PcpuCid]> {
     fn cpus(&self) -> u32 {
         self.len() as u32
@@ -211,7 +214,7 @@ impl PcpuCids for Box<[PcpuCid]> {
     }
 }
 
-/// Makes those of `cpus` CPU numbers, in one piece.
+/// Makes the `PcpuCid`s of `cpus` CPU numbers, in one allocation.
 pub fn pcpu_cids(cpus: u32) -> Box<[PcpuCid]> {
     (0..cpus).map(|_| PcpuCid::default()).collect()
 }

@@ -1,10 +1,10 @@
 //! Policies: which id a CPU gets when it has none, and what becomes of an id that its user left behind.
 //!
-//! A policy gets facts and returns a choice. It sees the tenant's numbers and which ids are free, and changes nothing.
-//! What all policies share is in `ids`, not here: a cached id is used again, an id belongs to one CPU, compaction takes no
-//! id in use.
+//! A policy gets facts and returns a choice. It sees the tenant's numbers and which ids are free, and changes
+//! nothing. The rules that all policies share are in the module `ids`: a cached id is used again, an id belongs
+//! to one CPU, compaction takes no id in use.
 //!
-//! There are three: what Linux did in 6.3, in 6.4, and in 6.13 with the bound that came in 6.14.
+//! There are three policies: those of Linux 6.3, of 6.4, and of 6.13 with the bound of 6.14.
 //!
 //! # Source
 //! Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to` of those versions. Before 6.13 a
@@ -25,16 +25,16 @@ use crate::bits::SharedBits;
 use std::fmt;
 use warmcore_types::Cid;
 
-/// What a policy knows of a tenant.
+/// The numbers of a tenant that a policy gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Facts {
-    /// Tasks, or threads, that belong to it.
+    /// The number of tasks, or threads, that belong to the tenant.
     pub users: u32,
-    /// On how many CPUs any of them was ever allowed, or entered.
+    /// The number of CPUs on which any of them was ever allowed, or entered.
     pub nr_cpus_allowed: u32,
     /// How many ids were allocated by expanding; falls with [`Facts::bound`].
     pub max_nr_cid: u32,
-    /// Ids that CPUs have now.
+    /// The number of ids that CPUs have now.
     pub in_use: u32,
     /// How many CPU numbers the machine has.
     pub cpus: u32,
@@ -68,7 +68,7 @@ impl Used<'_> {
 pub enum Pick {
     /// The id that this CPU used last.
     Recent(Cid),
-    /// One that was not allocated since the bound was last as low.
+    /// An id that was not allocated since the bound was last as low.
     New(Cid),
     /// The lowest free id.
     Lowest(Cid),
@@ -82,7 +82,7 @@ impl Pick {
     }
 }
 
-/// What a user finds on the CPU that it moved to.
+/// The state of the CPU to which a user moved.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Destination {
     /// The CPU has an id now, in use or not.
@@ -94,11 +94,11 @@ pub struct Destination {
 /// What becomes of the id that a user left behind on the CPU that it moved from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LeftBehind {
-    /// It stays there.
+    /// The id stays on the CPU.
     Stays,
-    /// It goes to the user's new CPU.
+    /// The id goes to the user's new CPU.
     Follows,
-    /// It is free again.
+    /// The id becomes free.
     Freed,
 }
 
@@ -146,8 +146,9 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         false
     }
 
-    /// Every id that it picks is below this. While a CPU without an id asks for one, not all of these are in use: each
-    /// CPU that has an id counts as allowed, so there are fewer such CPUs than ids.
+    /// Every id that [`pick`](Policy::pick) returns is below this. When a CPU without an id needs one, not all
+    /// ids below this are in use: each CPU that has an id counts as allowed, and so does this CPU, so fewer CPUs
+    /// have an id than there are ids.
     fn end(&self, facts: &Facts) -> u32 {
         facts.nr_cpus_allowed
     }
@@ -157,8 +158,9 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         facts.bound()
     }
 
-    /// Chooses an id for a CPU that has none and had `recent` last. If another thread takes the chosen id first, the method
-    /// is called again. None: no id is free, and the user that enters gets an overflow id.
+    /// Chooses an id for a CPU that has none and had `recent` last. If another thread takes the chosen id first,
+    /// the method is called again. `None` means that no id is free; then the user that enters gets an overflow
+    /// id.
     fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick>;
 
     /// Decides what becomes of the id that a user left behind when it moved. `own_cpus_allowed`: on how many CPUs that user

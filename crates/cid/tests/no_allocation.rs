@@ -65,7 +65,7 @@ fn every_operation(policy: &'static dyn Policy) {
         ids.allow(&more);
         ids.compact_if(|cpu, unused| unused || cpu.0 > 20);
         for user in &mut users[128 - 32 * (round as usize + 1)..][..32] {
-            // The first three rounds remove 32 users each; the two that hold an id stay.
+            // The first three rounds remove 32 users each; the two users that hold an id stay.
             if round < 3
                 && let Some(user) = user.take()
             {

@@ -28,9 +28,9 @@ pub const VARIABLE: &str = "WARMCORE_PERCPU";
 pub enum Backend {
     /// Restartable sections on the kernel's ids.
     Rseq(rseq::Support),
-    /// Locked instructions on the slot of the current CPU. The text says why sections are not used.
+    /// Locked instructions on the slot of the current CPU. The text is the reason why sections are not used.
     Atomic(String),
-    /// Atomics on one slot. The text says why sections are not used.
+    /// Atomics on one slot. The text is the reason why sections are not used.
     Plain(String),
 }
 
@@ -58,7 +58,7 @@ impl fmt::Display for Backend {
     }
 }
 
-/// `WARMCORE_PERCPU` forces a backend that this system lacks, or names none.
+/// The error if `WARMCORE_PERCPU` names a backend that is not available on this system or does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct BackendError {
     text: String,
@@ -141,7 +141,8 @@ pub fn register_thread() -> bool {
 static LOCKS: AtomicBool = AtomicBool::new(false);
 
 fn choose(forced: Option<&str>) -> Result<Backend, BackendError> {
-    // Also without sections: the areas contain the CPU number, which is faster to read than a system call.
+    // Areas are used also without sections: they contain the CPU number, and reading it there is faster than a
+    // system call.
     let _ = rseq::support();
     match forced {
         None | Some("") => Ok(rseq_backend().unwrap_or_else(without_rseq)),

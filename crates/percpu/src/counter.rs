@@ -17,18 +17,19 @@ use std::fmt;
 /// A counter with one slot per concurrency id: CPUs that add at the same time write different cache lines.
 ///
 /// It takes 256 bytes, and 16 bytes in each slot that was touched. Slots are indexed by concurrency id. The
-/// kernel uses at most as many ids as the process has threads, and at most as many as CPUs it may run on.
+/// kernel gives a process at most as many ids as it has threads, and at most one for each CPU that the process
+/// may run on.
 ///
 /// # First add
 ///
-/// The first add reserves the slots, under a lock, and chooses the process's
-/// [`backend`](crate::backend()) if it was not chosen before. The choice takes 5 to 50 ms. A program that needs
-/// a fast first add calls `backend` in `main`. So does a program whose first add is in a hot loop, since that
-/// loop may stay on the slow path to its end.
+/// The first add reserves the slots, under a lock, and chooses the process's [`backend`](crate::backend()) if it
+/// was not chosen before. The choice takes 5 to 50 ms. A program that needs a fast first add calls `backend` in
+/// `main`. So does a program whose first add is in a hot loop: the compiler may move the look-up of the thread's
+/// rseq area before the loop, and then the whole loop takes the slow path.
 ///
-/// A global allocator may use a counter: adds that its own allocations cause while the slots are reserved go to
-/// a separate word. The allocator must not hold a lock during the first add that the allocations of this add
-/// need. To avoid this, call `backend` and add 0 before the allocator takes locks.
+/// A global allocator may use a counter. The first add allocates; the adds that these allocations cause go to a
+/// separate word. During the first add the allocator must not hold a lock that an allocation takes. To avoid
+/// this, call `backend` and add 0 before the allocator takes locks.
 ///
 /// # Signal handlers and fork
 ///
@@ -134,9 +135,9 @@ impl Gauge {
         self.sum.add((n as u64).wrapping_neg());
     }
 
-    /// Returns the level, reading the slots one after the other. A unit that is added on one CPU and subtracted on
-    /// another during the call may be counted twice or not at all, so the result can be below zero. The cost is
-    /// that of [`Counter::sum`].
+    /// Returns the level, reading the slots one after the other. If a unit is added on one CPU and subtracted on
+    /// another during the call, the result may include only one of the two changes; if that is the subtraction,
+    /// the result can be below zero. The cost is that of [`Counter::sum`].
     pub fn sum(&self) -> i64 {
         self.sum.sum() as i64
     }

@@ -49,8 +49,9 @@ impl LocalU64 {
 /// An id is in [`allocated`](IdSource::allocated) before a holder gets it, and these ranges only grow. Slots outside of
 /// them are not cleared for the next owner of the memory.
 pub unsafe trait IdSource: Send + Sync {
-    /// Calls `act` with an id that no other thread holds during the call: the id of the guard that this thread holds,
-    /// or else a temporary one. The accesses of the id's previous holder happened before.
+    /// Calls `act` with an id that no other thread holds during the call: the id of the guard that this thread
+    /// holds, or else a temporary one. The accesses of the id's previous holder happened before this call of
+    /// `act`.
     fn with_id(&self, act: &mut dyn FnMut(Cid));
 
     /// Returns all ids that were ever allocated, as two ranges. They only grow.
@@ -72,7 +73,7 @@ pub unsafe trait CidHolder {
 /// The slot of an id that the caller holds, so no other thread adds to it. Returned by [`PerCid::owned_slot`].
 pub struct OwnedSlot<'a, T> {
     slot: &'a T,
-    /// The holder of an id stays on its thread, so this must too.
+    /// The holder of an id stays on its thread, so an `OwnedSlot` must stay there too.
     not_send: PhantomData<*const ()>,
 }
 
@@ -166,7 +167,7 @@ macro_rules! per {
         $(#[$doc])*
         pub struct $name<T: Zeroable + Sync + 'static> {
             block: Block,
-            /// None: the kernel's ids.
+            /// The allocator of the ids; `None` for the kernel's ids.
             source: Option<Arc<dyn IdSource>>,
             of: PhantomData<T>,
         }
@@ -252,7 +253,7 @@ macro_rules! per {
                 exists.then(|| self.copy(id.index()))
             }
 
-            /// Returns the id of an [`IdSource`]. Panics if there is no slot for it.
+            /// Checks an id of an [`IdSource`] and returns it. Panics if there is no slot for it.
             #[inline(always)]
             fn checked(&self, id: usize) -> usize {
                 assert!(id < self.slots(), "id {id} of a source of ids, in a pool of {} slots", self.slots());
@@ -280,7 +281,8 @@ macro_rules! per {
                     source.with_id(&mut |cid| id = cid.index());
                     return self.copy(self.checked(id));
                 }
-                // The slot of a section where sections run; otherwise the slot of a locked add.
+                // If sections run, the slot that a section would use; otherwise the slot that a locked add would
+                // use.
                 let id = if locks() { None } else { RseqArea::lookup($mode).map(|area| area.index() as usize) };
                 self.copy(id.filter(|id| *id < self.slots()).unwrap_or_else(|| probable_slot(self.slots())))
             }

@@ -1,9 +1,10 @@
 //! Pool: memory with one copy per slot, allocated when a slot is touched.
 //!
-//! A chunk is `slots × 4 KiB` of address space. Each slot owns 4 KiB of it: one page, or a part of a page where pages
-//! are larger. A block is the same few bytes in every slot. Many small blocks share a chunk, so a slot in use takes one
-//! page for hundreds of counters, on its own NUMA node, and an unused slot takes no memory. A block larger than 2 KiB
-//! gets a region of its own, whose stride is a multiple of a pair of cache lines and not a power of two.
+//! A chunk is `slots × 4 KiB` of address space. Each slot owns 4 KiB of it: one page, or a part of a page where
+//! pages are larger. A block is the same few bytes in every slot. Many small blocks share a chunk, so a slot in
+//! use takes one page for hundreds of counters, on the NUMA node of the CPU that uses it, and an unused slot
+//! takes no memory. A block larger than 2 KiB gets a region of its own, whose stride is a multiple of a pair of
+//! cache lines and not a power of two.
 //!
 //! # Cost
 //!
@@ -53,7 +54,7 @@ pub struct Pool {
 #[derive(Debug)]
 struct Chunk {
     region: Region,
-    /// A bit per grain: whether it is taken. Writers: `Pool::block`, `Block::drop`.
+    /// One bit per grain; it is set if the grain is taken. Writers: `Pool::block`, `Block::drop`.
     taken: Mutex<[u64; GRAINS / 64]>,
     /// The number of free grains, so that a search skips chunks with too few. Written under the lock of `taken`.
     free: AtomicUsize,

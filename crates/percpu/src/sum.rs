@@ -11,10 +11,11 @@
 //!
 //! # Protocol
 //!
-//! The store to `active` is the cut of a snapshot. An add that returned before the store is in the old bank, which
-//! is read after the fence. If add x happened before add y and x went to the new bank, then y did too: both loaded
-//! `active`, and of two ordered loads of one location the later one never returns the older value. So the cut is
-//! consistent. Together with the lock on `direct`, the snapshot is one moment inside the call.
+//! The store to `active` separates the adds that a snapshot includes from the others. An add that returned before
+//! the store is in the old bank, which is read after the fence. If add x happened before add y and x went to the
+//! new bank, then y did too: both loaded `active`, and of two ordered loads of one location the later one never
+//! returns the older value. So a snapshot that includes y also includes x. Together with the lock on `direct`,
+//! the snapshot is one moment inside the call.
 //!
 //! With locked instructions a bank cannot be frozen, because a thread may be preempted between its load of `active`
 //! and its add. There a snapshot sets `active` to null: new adds block at the lock, and late adds are harmless, as
@@ -23,7 +24,7 @@
 //! # Cost
 //!
 //! An add is 2 stores and 4 loads, all on lines of the CPU's own slot except for the read-mostly `active`. A
-//! snapshot is one fence and two loads per slot. A drain is the loads alone.
+//! snapshot is one fence and two loads per slot. A drain has the loads and no fence.
 //!
 //! Writers. `active`: the first add and snapshots, under `state`. `words`: the first add, under `state`. Words:
 //! sections of the slot's CPU, or locked adds of any thread; they are never reset. `state`: under its lock.
@@ -49,8 +50,8 @@ use warmcore_sys::{
 };
 use warmcore_types::ignore_poison;
 
-/// How often an aborted section is tried before the slow path stops using sections. A debugger that single-steps
-/// aborts each of them.
+/// How often the slow path tries an aborted section before it adds without one. A debugger that single-steps
+/// aborts each try.
 #[cfg(not(loom))]
 pub(crate) const RETRIES: u32 = 16;
 
@@ -99,7 +100,7 @@ impl Sum {
 
     #[inline(always)]
     pub(crate) fn add(&self, n: u64) {
-        // Before any branch, so that the compiler may hoist it out of a loop.
+        // The area is read before any branch, so that the compiler may hoist the read out of a loop.
         if let Some(area) = RseqArea::current(PercpuMode::Cid) {
             // Null before the first add: one branch, predicted after it. The section loads `active` again,
             // which on `rseq` never becomes null again.
@@ -121,8 +122,8 @@ impl Sum {
         self.add_to(probable_slot, n);
     }
 
-    /// The slow path of `add`: the first add, an aborted section, or a thread without an area. Or `add` called `locks`
-    /// just before another thread's first add chose the backend.
+    /// The slow path of `add`: the first add, an aborted section, or a thread without an area. It also runs if
+    /// `add` called `locks` just before another thread's first add chose the backend.
     #[cold]
     fn add_slow(&self, n: u64) {
         // ORDERING: Acquire; pairs with the Release in `bind`: the backend was chosen before it, so
@@ -143,7 +144,8 @@ impl Sum {
 
     /// Reserves the slots: a word of each bank for every id.
     fn words() -> Words {
-        // Before any slot exists, because the backend decides whether sections or locked instructions write it.
+        // The backend is chosen before any slot exists, because it decides whether sections or locked
+        // instructions write the slots.
         backend();
         Words::new(Pool::of(PercpuMode::Cid), BANKS)
     }

@@ -18,7 +18,8 @@ fn number(n: u64) -> NonZeroU64 {
     NonZeroU64::new(n + 1).expect("not zero")
 }
 
-/// Starts threads at the same time, each with a first add and a first push.
+/// Several threads start at the same time to use a counter, a gauge and a list that were never used. Checks that
+/// no add and no item is lost.
 fn race(counter: &Counter, gauge: &Gauge, list: &FreeList<NonZeroU64>) {
     let begin = Barrier::new(THREADS as usize + 1);
     let (snapshots, drained) = std::thread::scope(|scope| {
@@ -54,7 +55,7 @@ fn concurrent_first_adds_and_pushes_lose_nothing() {
     }
 }
 
-/// The first use in a process also chooses the backend, so this test starts a new process.
+/// The first use in a process also chooses the backend, so this test starts new processes, one after the other.
 #[test]
 fn a_process_may_begin_with_statics() {
     const VARIABLE: &str = "WARMCORE_TEST_BEGINS_WITH_STATICS";

@@ -1,5 +1,6 @@
-//! Operations under signals, preemption and migration, on every backend. `cargo xtask test --full` runs this with
-//! `WARMCORE_PERCPU` unset, `rseq`, `atomic` and `plain`, and with lengthened sections (feature `delay`).
+//! Tests of operations under signals, preemption and migration, on every backend. `cargo xtask test --full` runs
+//! this with `WARMCORE_PERCPU` unset, `rseq`, `atomic` and `plain`, and with lengthened sections (feature
+//! `delay`).
 //!
 //! The negative control `sys::rseq::tests::a_section_that_is_never_armed_loses_updates` shows that a broken section
 //! fails under the same conditions.
@@ -20,7 +21,8 @@ const THREADS: u64 = 8;
 const EVERY: Duration = Duration::from_millis(1);
 
 fn lengthen_sections() {
-    // About 20 ns, forty times the length of a section. 10⁸ of them still take only seconds.
+    // This lengthens a section to about 20 ns, forty times its normal length. 10⁸ sections still take only
+    // seconds.
     #[cfg(feature = "delay")]
     rseq::section::DELAY_SPINS.store(60, Relaxed);
 }
@@ -64,7 +66,7 @@ fn disturbed_once(work: &(impl Fn(u64) + Sync)) {
                 while !done.load(Acquire) {
                     std::thread::sleep(EVERY);
                 }
-                // Leaves the list before it ends, so that no signal is sent to a dead thread.
+                // The thread is removed from the list before it ends, so that no signal is sent to a dead thread.
                 handles.lock().unwrap().clear();
             });
         }

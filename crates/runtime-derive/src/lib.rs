@@ -1,9 +1,9 @@
 //! The attributes `#[warmcore::main]` and `#[warmcore::test]`, which the crate `warmcore` re-exports.
 //!
-//! The annotated function keeps its body, its return type and `async`, inside a function that is not async, builds a
-//! runtime and blocks on the inner one. So the compiler checks the body in place, and its errors point at what the user
-//! wrote. Attributes go to the outer function. Mistakes that can be seen in the source, such as an unknown argument or
-//! policy, are compile errors at the word that is wrong.
+//! The attribute moves the annotated function, unchanged, into a function that is not async. The outer function builds
+//! a runtime and blocks on the inner function. So the compiler checks the user's own code, and its errors point there.
+//! Attributes go to the outer function. Mistakes in the arguments, such as an unknown argument or policy, are compile
+//! errors at the wrong word.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -15,7 +15,7 @@ use syn::{Error, Ident, ItemFn, LitInt, LitStr, Path, Result, Token, parse_quote
 /// Each policy's name, and its variant of `warmcore_sched::PolicyKind`.
 const POLICIES: [(&str, &str); 2] = [("home", "Home"), ("shared-queue", "SharedQueue")];
 
-/// Most workers of a runtime.
+/// The largest number of workers of a runtime.
 const WORKERS_MAX: usize = 4096;
 
 /// Runs an `async fn main` on a Warmcore runtime. The function's body runs on the main thread; tasks that it spawns
@@ -37,15 +37,16 @@ const WORKERS_MAX: usize = 4096;
 /// | `name = "orders"` | name of the threads | `warmcore` |
 /// | `crate = ::warmcore` | path of `Runtime` and `PolicyKind`, for crates that re-export them | `::warmcore` |
 ///
-/// Panics if no runtime can be built, with the reason. For other settings, or to handle that, use `Runtime::builder()`.
+/// Panics with the reason if no runtime can be built. For other settings, or to handle the error, use
+/// `Runtime::builder()`.
 #[proc_macro_attribute]
 pub fn main(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     expand(MacroKind::Main, args.into(), item.into()).into()
 }
 
-/// Runs an `async fn` as a test on a Warmcore runtime of its own. It has two workers by default, the least on which two
-/// tasks can run at once. It takes the arguments of [`macro@main`]. `#[should_panic]`, `#[ignore]` and the like work; a
-/// test may return a `Result`.
+/// Runs an `async fn` as a test on its own Warmcore runtime. By default the runtime has two workers, so that two tasks
+/// can run at once. The attribute takes the arguments of [`macro@main`]. `#[should_panic]`, `#[ignore]` and similar
+/// attributes work; a test may return a `Result`.
 ///
 /// ```ignore
 /// #[warmcore::test(worker_threads = 4, policy = "shared-queue")]
@@ -147,7 +148,7 @@ fn worker_threads(input: ParseStream) -> Result<LitInt> {
         .map_err(|error| Error::new(error.span(), "how many workers is a number: `worker_threads = 4`"))?;
     match number.base10_parse::<usize>() {
         Ok(1..=WORKERS_MAX) => {
-            // Without its suffix, if it has one: the builder takes a usize.
+            // Drops the number's suffix if it has one, because the builder takes a usize.
             Ok(LitInt::new(number.base10_digits(), number.span()))
         }
         _ => {
@@ -188,8 +189,8 @@ fn name(literal: LitStr) -> Result<LitStr> {
     Ok(literal)
 }
 
-/// What the attribute expands to. If there is a mistake, to the errors and the function, so that its callers are not
-/// told that it does not exist.
+/// Returns the code to which the attribute expands. After a mistake that is the errors and a function of the same name,
+/// so that calls of the function cause no further errors.
 fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream {
     let function: ItemFn = match syn::parse2(item.clone()) {
         Ok(function) => function,
@@ -198,7 +199,8 @@ fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream 
             let error = Error::new(first_span(&item), text).into_compile_error();
             return quote!(#error #item);
         }
-        // A syntax error in the body: the compiler's own error, at its place, is better.
+        // A syntax error in the body. The item is returned too, so that the compiler reports its own error in the right
+        // place.
         Err(error) => {
             let error = error.into_compile_error();
             return quote!(#error #item);
@@ -220,14 +222,14 @@ fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream 
             let error = error.into_compile_error();
             let ItemFn { mut attrs, vis, mut sig, .. } = function;
             sig.asyncness = None;
-            // A second test attribute would report an error of its own.
+            // A second test attribute is removed, because it would report another error.
             attrs.retain(|attribute| !is_test(attribute.path()));
             quote! { #error #(#attrs)* #[allow(unused_variables)] #vis #sig { ::core::unreachable!() } }
         }
     }
 }
 
-/// Whether the item has no `fn`, so that it is no function at all.
+/// Whether the item is not a function, because it has no word `fn`.
 fn is_no_function(item: &TokenStream) -> bool {
     !item.clone().into_iter().any(|token| token.to_string() == "fn")
 }
@@ -261,7 +263,7 @@ fn check(kind: MacroKind, function: &ItemFn) -> Result<()> {
     Ok(())
 }
 
-/// `#[test]`, `#[tokio::test]`, `#[warmcore::test]` and others' tests.
+/// Whether the attribute's last word is `test`, as in `#[test]`, `#[tokio::test]` and `#[warmcore::test]`.
 fn is_test(path: &Path) -> bool {
     path.segments.last().is_some_and(|last| last.ident == "test")
 }

@@ -1,15 +1,15 @@
 //! Cost of a poll with its wake: tasks that yield, and pairs of tasks that only wake each other.
 //!
-//! One worker on one CPU, ours and tokio's in turn, so that nothing crosses between CPUs, no worker parks, and no second
-//! CPU of a core disturbs. The result is the ratio of each round, since clocks drift.
+//! This runtime and tokio run in turn, each with one worker on the same CPU. So no data move between CPUs, no worker
+//! parks, and the CPU's SMT sibling is not used. The result is the ratio within each round, since clock rates drift.
 //!
-//! The least that a poll with its wake can cost here: three exchanges of async-task's, and the lock of the run queue,
-//! which no other thread wants, taken and released twice: seven locked instructions of 2 ns. What a channel or a oneshot
-//! costs comes on top, and is the same for both.
+//! The least that a poll with its wake can cost here are seven locked instructions of 2 ns: three exchanges of
+//! async-task, and taking and releasing the run queue's lock twice, without contention. A channel or a oneshot costs
+//! the same on both runtimes and is added to that.
 //!
-//! With arguments the bench times nothing: `poll count ours|tokio CASE POLLS` runs one case for that many polls, from one
-//! task on, and prints their number. `cargo xtask instructions` runs that under callgrind, with the feature
-//! `counted-clock`.
+//! With arguments the bench measures no time: `poll count ours|tokio CASE POLLS` runs one case for that many polls and
+//! prints their number. One task spawns all others. `cargo xtask instructions` runs that under callgrind, with the
+//! feature `counted-clock`.
 
 use std::pin::Pin;
 use std::process::ExitCode;
@@ -27,18 +27,18 @@ const SLICE: Duration = Duration::from_millis(100);
 struct Case {
     name: &'static str,
     make: Make,
-    /// How many of what `make` makes.
+    /// How often `make` is called.
     times: usize,
     how: How,
 }
 
-/// Options of our tasks and their runtime. Tokio's have none of them.
+/// Options of this runtime and its tasks. Tokio's runtime has none of them.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Plain,
     /// The tasks belong to a tenant.
     Tenant,
-    /// `warmcore top` may look at the runtime, and does not.
+    /// `warmcore top` could observe the runtime, but does not.
     Observable,
 }
 
@@ -53,7 +53,7 @@ const CASES: &[Case] = &[
     Case { name: "8 pairs, oneshots", make: oneshots, times: 8, how: How::Plain },
 ];
 
-/// The cases that can run here: a runtime is observable only where it can open a socket.
+/// The cases that can run on this machine: a runtime is observable only if it can open a socket.
 fn cases() -> impl Iterator<Item = &'static Case> {
     let is_listed = || {
         let _runtime = Host::ours(How::Observable);
@@ -62,7 +62,7 @@ fn cases() -> impl Iterator<Item = &'static Case> {
     CASES.iter().filter(move |case| case.how != How::Observable || is_listed())
 }
 
-/// When to stop, and how many polls were counted.
+/// The end of a run, and the number of polls.
 struct Count {
     is_over: AtomicBool,
     /// Polls after which each task or pair stops.
@@ -94,7 +94,8 @@ impl Host {
         Self::Ours(builder.build().expect("threads and descriptors can be had"))
     }
 
-    /// `turns`: the polls after which the worker looks at the shared queue; if `None`, tokio adapts it to the clock.
+    /// `turns` is the number of polls after which the worker looks at the shared queue. If it is `None`, tokio adapts
+    /// the number to the duration of polls.
     fn tokio(turns: Option<u32>) -> Self {
         let mut builder = tokio::runtime::Builder::new_multi_thread();
         builder.worker_threads(1).enable_all();
@@ -106,7 +107,7 @@ impl Host {
         (0..case.times).flat_map(|_| (case.make)(count, self)).collect()
     }
 
-    /// Nanoseconds of a poll, measured over many.
+    /// The average time of a poll in ns.
     fn slice(&self, case: &Case) -> f64 {
         let count = Count::new(u64::MAX);
         let began = Instant::now();
@@ -131,8 +132,8 @@ impl Host {
         began.elapsed().as_nanos() as f64 / count.polls.load(Relaxed) as f64
     }
 
-    /// Runs that many polls, and returns how many it were. One task spawns the others, because the time at which spawns from
-    /// another thread arrive varies.
+    /// Runs about `polls` polls, and returns their exact number. One task spawns the others, because the time at which
+    /// spawns from another thread arrive varies.
     fn count(&self, case: &Case, polls: u64) -> u64 {
         let count = Count::new(polls / case.times as u64);
         let works = self.works(case, &count).into_iter();
@@ -200,7 +201,7 @@ fn channels(count: &Arc<Count>, _: &Host) -> Vec<Work> {
     vec![Box::pin(serve), Box::pin(play)]
 }
 
-/// Carries the sender of the answer, which carries the sender of the next ping.
+/// A message with the sender for its answer. The answer contains the sender for the next ping.
 struct Ping(oneshot::Sender<Pong>);
 struct Pong(oneshot::Sender<Ping>);
 
@@ -233,10 +234,10 @@ fn oneshots(count: &Arc<Count>, _: &Host) -> Vec<Work> {
 }
 
 fn main() -> ExitCode {
-    // `cargo bench` adds an argument of its own.
+    // `cargo bench` adds the argument `--bench`.
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    // Both runtimes get the CPUs that this process may use.
+    // Both runtimes run on the last of the CPUs that this process may use.
     let cpus = affinity::allowed().expect("the system says which CPUs are allowed");
     affinity::pin(cpus.iter().last().expect("one is allowed")).expect("an allowed CPU can be had");
     match args[..] {
@@ -245,7 +246,8 @@ fn main() -> ExitCode {
         ["count", whose @ ("ours" | "tokio"), name, polls] => {
             let case = CASES.iter().find(|case| case.name == name).expect("one of `cases`");
             let polls = polls.parse().expect("a number of polls");
-            // Natively tokio's polls are so short that it arrives at 127; by Valgrind's clock it would not.
+            // Natively tokio adapts to 127, because the polls are so short. Under Valgrind they take longer, so the
+            // number is set.
             let host = if whose == "ours" { Host::ours(case.how) } else { Host::tokio(Some(127)) };
             println!("polls {}", host.count(case, polls));
             let is_counted = whose == "ours" && case.how == How::Tenant;

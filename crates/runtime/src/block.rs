@@ -1,8 +1,9 @@
 //! Block: `block_on`, which runs a future on a thread that is no worker, and `block_in_place`, which runs a closure that
 //! blocks on a worker's thread.
 //!
-//! `block_on` parks the thread between polls. `block_in_place` first hands the worker off to another thread, so that its
-//! tasks and its sockets don't wait: it costs the wake of a thread, about 10 µs, and the start of a thread the first time.
+//! `block_on` parks the thread between polls. `block_in_place` first hands the worker off to another thread, so that
+//! the worker's tasks and sockets don't wait. That costs the wake of a thread, about 10 µs, and the first time the
+//! start of a thread.
 
 use crate::context;
 use crate::driver::Driver;
@@ -27,7 +28,8 @@ impl Wake for Parked {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        // ORDERING: Release; pairs with the Acquire in `on`: the poll sees what the waker's thread did before.
+        // ORDERING: Release; pairs with the Acquire in `on`: the poll sees the writes that the waking thread made
+        // before.
         if !self.is_woken.swap(true, Release) {
             self.thread.unpark();
         }
@@ -49,7 +51,7 @@ pub(crate) fn with_context<R>(shared: &Arc<Shared>, act: impl FnOnce() -> R) -> 
     result.expect("a driver calls what it is given")
 }
 
-/// The thread is inside the runtime until the guard is dropped.
+/// Enters the runtime on this thread until the guard is dropped.
 pub(crate) fn enter(shared: &Arc<Shared>) -> EnterGuard<'_> {
     let _entered = context::enter(shared.clone());
     EnterGuard { tokio: nearest_driver(shared).tokio().map(|handle| handle.enter()), _entered }
@@ -99,9 +101,9 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     })
 }
 
-/// Calls a closure that blocks or computes for long. On a worker, another thread first takes over the worker, which goes
-/// on with its other tasks and its sockets, and this thread may then run on all CPUs that the process may use. Only the
-/// task that calls this waits for the closure. On other threads it just calls the closure.
+/// Calls a closure that blocks or computes for long. If this thread is a worker's, another thread first takes over the
+/// worker with its other tasks and its sockets, and this thread may then run on all CPUs that the process may use. Only
+/// the calling task waits for the closure. On other threads this just calls the closure.
 ///
 /// ```
 /// # let runtime = warmcore_runtime::Runtime::new().unwrap();
@@ -113,14 +115,16 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
     let is_handed_off = context::with_worker(|worker| {
         let worker = worker?;
-        // If no thread can be started the worker blocks, and the watchdog finds it stuck.
+        // If the system refuses a thread, the worker itself blocks, and the watchdog finds it stuck.
         Some(worker.hand_off())
     });
     if is_handed_off == Some(true) {
-        // The other thread is pinned to the worker's CPU. If this thread can't leave it, the two share it.
+        // The other thread is pinned to the worker's CPU. If this thread can't leave that CPU, the two threads share
+        // it.
         let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
     }
-    // The closure must not use the poll's budget of operations: what it blocks on would stay pending once that is used up.
+    // The closure must not use the poll's budget of operations. Once the budget is used up, a future on which the
+    // closure blocks would stay pending for ever.
     let mut act = Some(act);
     let unlimited = pin!(tokio::task::coop::unconstrained(poll_fn(|_| match act.take() {
         Some(act) => Poll::Ready(act()),

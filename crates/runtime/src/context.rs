@@ -1,10 +1,10 @@
 //! Context: the runtime and the worker of the current thread, in thread-local variables.
 //!
-//! A worker's thread has a pointer to its `Worker`. A thread in `block_on`, or that entered a runtime, has the runtime.
-//! [`schedule`] is called for every wake: if the current thread is a worker of the task's runtime it goes to
-//! `Worker::schedule`, else to placement. [`measured`] wraps every poll of a task.
+//! A worker's thread has a pointer to its `Worker`. A thread in `block_on`, and a thread that entered a runtime, has
+//! that runtime. [`schedule`] is called for every wake. If the current thread is a worker of the task's runtime, it
+//! calls `Worker::schedule`; else placement chooses a queue. [`measured`] wraps every poll of a task.
 //!
-//! A wake on the worker that polled the task last costs reading the pointer, two comparisons and the queue's lock.
+//! A wake on the worker that polled the task last reads the pointer, compares twice, and locks the queue.
 
 use crate::header::{Header, RunnableTask};
 use crate::shared::{SchedulerRef, Shared};
@@ -49,7 +49,7 @@ pub(crate) fn with_worker<R>(act: impl FnOnce(Option<&Worker>) -> R) -> R {
     act(unsafe { worker.as_ref() })
 }
 
-/// Makes this the thread's worker until the guard is dropped, or the worker is handed off.
+/// Makes `worker` the current thread's worker until the guard is dropped or the worker is handed off.
 pub(crate) fn set_current(worker: &Worker) -> impl Drop {
     struct Back;
     impl Drop for Back {
@@ -61,18 +61,18 @@ pub(crate) fn set_current(worker: &Worker) -> impl Drop {
     Back
 }
 
-/// The thread has no worker any more.
+/// Clears the current thread's worker.
 pub(crate) fn clear_current() {
     let _ = WORKER.try_with(|worker| worker.set(std::ptr::null()));
 }
 
-/// The current thread's runtime: the one that it entered last, else the one of its worker.
+/// The current thread's runtime: the runtime that it entered last, else the runtime of its worker.
 pub(crate) fn current() -> Option<Arc<Shared>> {
     let entered = ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten();
     entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.shared.clone())))
 }
 
-/// The thread is inside this runtime until the guard is dropped.
+/// Enters a runtime on the current thread until the guard is dropped.
 pub(crate) fn enter(shared: Arc<Shared>) -> Entered {
     let depth = ENTERED.with(|entered| {
         let mut entered = entered.borrow_mut();
@@ -90,7 +90,8 @@ pub(crate) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // Not always the last one: `block_in_place` enters the worker's runtime until the poll ends.
+        // This runtime is not always the last in the list: `block_in_place` enters the worker's runtime until the poll
+        // ends.
         let left = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
             (self.depth < entered.len()).then(|| entered.remove(self.depth))
@@ -99,19 +100,19 @@ impl Drop for Entered {
     }
 }
 
-/// The thread leaves every runtime that it entered.
+/// Makes the current thread leave every runtime that it entered.
 pub(crate) fn exit_all() {
     let all = ENTERED.with(|entered| std::mem::take(&mut *entered.borrow_mut()));
     drop(all);
 }
 
-/// The scheduler of a task that is spawned here, on the current thread's runtime.
+/// The scheduler of a task that this thread spawns on its current runtime.
 pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
     let entered = ENTERED.try_with(|entered| entered.borrow().last().map(scheduler)).ok().flatten();
     entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.scheduler.clone())))
 }
 
-/// The scheduler of a task that is spawned here on `shared`: the current worker's, or, from a thread that is none of
+/// The scheduler of a task that this thread spawns on `shared`: the current worker's, or, if this thread is not one of
 /// its workers, the next worker's in turn.
 pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     with_worker(|worker| match worker {
@@ -140,7 +141,7 @@ fn outside(runnable: RunnableTask) {
     shared.schedule_external(runnable);
 }
 
-/// Polls a task, records in its header what the poll shows, and counts its run time for its tenant.
+/// Polls a task, records the poll's duration in the task's header, and counts the run time for the task's tenant.
 #[inline]
 pub(crate) fn measured<T, E>(
     header: &Header,
@@ -170,10 +171,10 @@ pub(crate) fn measured<T, E>(
 /// A poll whose duration is measured.
 #[derive(Clone, Copy)]
 struct Measured {
-    /// When it began.
+    /// When the poll began.
     since: Nanos,
-    /// How many halves of a poll this one stands for in its tenant's run time, unmeasured polls before it included. 2:
-    /// for itself alone. 0: it is not measured.
+    /// For how many halves of a poll this poll's duration is counted in its tenant's run time. A sampled poll also
+    /// counts for the polls before it that were not measured. 2: for itself alone. 0: it is not counted.
     stands_for: u32,
 }
 
@@ -185,25 +186,25 @@ const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0 };
 #[inline(never)]
 fn begin_of(tenant: &TenantRef, header: &Header) -> bool {
     tenant.count_poll();
-    // The task's polls were never measured: take the average of this worker.
+    // If the task's polls were never measured, this worker's average is taken.
     let usual =
         || with_worker(|worker| worker.map_or(0, |worker| worker.remote().status.mean_poll_ns.load(Relaxed)));
     header.poll_ns().unwrap_or_else(usual) >= tenant_stats::LONG_NS
 }
 
-/// Begins a poll that is measured. Most are not, so this is out of line.
+/// Begins a poll that is measured. Most polls are not measured, so this is not inlined.
 #[cold]
 fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
     with_worker(|worker| {
         let Some(worker) = worker else { return NOT_MEASURED };
-        // Decided before the poll, so that a long poll does not change how many polls it stands for.
+        // Decided before the poll, so that the poll's duration does not change for how many polls it is counted.
         let stands_for = if is_sampled { worker.draw_sample() } else { 0 };
         let stands_for = if is_long { 2 } else { stands_for };
         Measured { since: worker.remote().driver.now(), stands_for }
     })
 }
 
-/// Ends a poll that was measured, or that the watchdog found to be long. One that was sampled at random updates the
+/// Ends a poll that was measured, or that the watchdog found to be long. A poll that was sampled at random updates the
 /// averages of its task.
 #[cold]
 fn end_measured(worker: &Worker, header: &Header, measured: Measured, is_sampled: bool, is_pending: bool) {

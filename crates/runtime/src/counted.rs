@@ -1,11 +1,11 @@
 //! The clock of `cargo xtask instructions`: it counts polls instead of time.
 //!
-//! Valgrind slows a program down 50 times. With the real clock a worker would poll its driver after 30 polls there, and
-//! after 512 natively, and the number would change from run to run. With this clock each poll takes a fixed time, so that
-//! the same work is the same instructions each time.
+//! Valgrind slows a program down 50 times. With the real clock a worker would poll its driver after 30 polls under
+//! Valgrind and after 512 natively, and the number would change from run to run. With this clock each poll takes a
+//! fixed time, so that the same work takes the same instructions in each run.
 //!
-//! A poll pays nothing: the time is computed from the number of polls, which the worker publishes anyway. The module is
-//! compiled with the feature `counted-clock` only, for that bench.
+//! It adds no instructions to a poll: the time is computed from the number of polls, which the worker publishes anyway.
+//! The module is compiled only with the feature `counted-clock`, for that bench.
 
 use crate::context;
 use crate::sync::Ordering::*;
@@ -21,11 +21,11 @@ const READ_NS: u64 = 100;
 /// Not 0, because 0 means "no time" in several fields.
 const START_NS: u64 = 1_000_000_000;
 
-/// How often the clock was read. Two reads at the same moment may count as one: an atomic addition would be counted by the
-/// bench, which has one worker.
+/// How often the clock was read. Two reads at the same moment may count as one. An atomic addition would avoid that,
+/// but the bench would count it as a locked instruction; and the bench has only one worker.
 static READS: AtomicU64 = AtomicU64::new(0);
 
-/// The time on the current thread: on a worker by its polls, on other threads by reads alone.
+/// The time on the current thread. On a worker it advances with polls and reads, on other threads with reads only.
 pub(crate) fn now() -> Nanos {
     // A worker increments `poll_seq` twice for each poll.
     let polls = context::with_worker(|worker| {

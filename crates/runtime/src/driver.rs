@@ -1,8 +1,8 @@
 //! Driver: what a worker needs of its environment: a clock, a place to park that also serves sockets and timers, and
 //! a way for other threads to end the park.
 //!
-//! `TokioDriver` implements it with tokio. The models of `runtime/shuttle.rs` and the tests implement it without sockets.
-//! No method is called for each poll, except `now` where polls are measured.
+//! `TokioDriver` implements it with tokio. The models of `runtime/shuttle.rs` and the tests implement it without
+//! sockets. Of these methods a poll calls only `now`, and only if the poll is measured.
 
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 pub(crate) mod mock;
@@ -12,7 +12,7 @@ use warmcore_types::Nanos;
 /// The CPU time of a worker.
 #[derive(Debug, Default, Clone, Copy)]
 pub(crate) struct Used {
-    /// Of all the worker's threads together.
+    /// CPU time of all the worker's threads together.
     pub(crate) all: Nanos,
     /// The part outside of the driver, which runs sockets, timers and tasks of `tokio::spawn`. Counted only while
     /// [`Driver::count_own`] is on.
@@ -33,7 +33,8 @@ pub(crate) trait Driver: Send + Sync {
     /// meanwhile. May return early. Only the worker's own thread calls it.
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool);
 
-    /// Serves sockets and timers without waiting. Any thread may call it; if another thread is in the driver it returns.
+    /// Serves sockets and timers without waiting. Any thread may call it. If another thread is in the driver it returns
+    /// at once.
     fn poll_events(&self);
 
     /// Makes a thread that is in `park`, or about to enter it, check `is_awake` once more. Any thread may call it.
@@ -45,7 +46,7 @@ pub(crate) trait Driver: Send + Sync {
     /// The current thread is no longer the worker's thread, unless another thread has replaced it already.
     fn end(&self) {}
 
-    /// Calls `act` inside the driver's context. A worker runs in it; so does a thread that entered the runtime.
+    /// Calls `act` inside the driver's context. Workers, and threads that entered the runtime, run in that context.
     fn with_context(&self, act: &mut dyn FnMut());
 
     /// The tokio runtime whose context [`with_context`](Self::with_context) enters, for a guard. `None`: there is none.
@@ -56,8 +57,8 @@ pub(crate) trait Driver: Send + Sync {
     /// Makes a thread that is in `park` return at this time at the latest. Any thread may call it.
     fn wake_at(&self, at: Nanos);
 
-    /// Incremented when the driver starts to run its own work and when it stops; odd while it runs. Tasks that wait in
-    /// the worker's queue wait for the driver meanwhile.
+    /// A number that is incremented when the driver starts to run its own tasks and when it stops, so it is odd while
+    /// they run. Tasks in the worker's queue wait meanwhile.
     fn run_seq(&self) -> u64 {
         0
     }

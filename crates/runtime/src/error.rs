@@ -28,8 +28,8 @@ impl JoinError {
     #[cold]
     pub(crate) fn panicked(name: Option<Arc<str>>, panic: Box<dyn Any + Send>) -> Self {
         if let Some(instead) = panic_text(&*panic).and_then(instead) {
-            // If the task's handle was dropped, this event is the only report. A subscriber that panics must not replace the
-            // task's outcome.
+            // If the task's handle was dropped, this event is the only report. A panic of the subscriber must not
+            // replace the task's outcome.
             let name = name.as_deref();
             let tell = || tracing::error!(name, "a task called what tokio refuses here; {instead}");
             _ = catch_unwind(AssertUnwindSafe(tell));
@@ -92,8 +92,8 @@ impl fmt::Debug for JoinError {
 
 impl std::error::Error for JoinError {}
 
-/// What to call in place of the call that tokio refused with this panic. The panic comes from a task of ours, or from a
-/// task of `tokio::spawn` whose error a task of ours unwrapped.
+/// What to call in place of the call that tokio refused with this panic. The panic comes from a task of this runtime,
+/// or from a task of `tokio::spawn` whose error a task of this runtime unwrapped.
 fn instead(panic: &str) -> Option<&'static str> {
     /// A part of the text of tokio's panic, and what to call instead.
     const REFUSALS: [(&str, &str); 7] = [

@@ -1,16 +1,18 @@
-//! Export: the runtime's numbers as metrics of the crate `metrics`, for the exporter that the program installs.
+//! Export: reports the runtime's numbers as metrics of the crate `metrics`, to the exporter that the program installs.
 //!
-//! [`record_now`] reads what the workers have counted and reports it: numbers that only grow as counters, the others as
-//! gauges. Labels name the worker, CPU, last-level cache and node; `runtime` is the runtime's name, `tenant` a tenant's.
+//! [`record_now`] reads the workers' counts and reports them: numbers that only grow as counters, other numbers as
+//! gauges. Labels name the worker, CPU, last-level cache and node. The label `runtime` is the runtime's name, `tenant`
+//! a tenant's name.
 //!
-//! Tenants of one name are one series, their sum. When a tenant ends, what was reported of it stays in the sum, since an
-//! exporter ignores a counter that falls. What a tenant did between the last report and its end is not reported.
+//! Tenants of the same name share one series, which is the sum of their numbers. When a tenant ends, its reported
+//! numbers stay in the sum, since an exporter ignores a counter that falls. Polls and run time of a tenant between the
+//! last report and its end are not reported.
 //!
 //! # Cost
 //! There are 20 series for each worker and 3 for each name of tenants. A name whose tenants have all ended is reported
 //! once more and then no longer, so that an exporter that drops idle series drops it. The runtime keeps the name and 16
-//! bytes of each name that was ever reported. A report takes about 5 µs a worker and 2 µs a tenant on the thread that
-//! makes it, and adds nothing to a poll. One thread reports at a time.
+//! bytes of each name that was ever reported. A report takes the reporting thread about 5 µs a worker and 2 µs a
+//! tenant, and adds nothing to a poll. One thread reports at a time.
 
 use crate::join::JoinHandle;
 use crate::runtime::Handle;
@@ -43,7 +45,7 @@ macro_rules! names {
 names! {
     /// Tasks polled, by the distance from the worker that polled the task before: same_worker, same_llc, other_llc, other_node; first for a task's first poll.
     POLLS: describe_counter Count = "polls_total",
-    /// Times that a worker without tasks took some from another queue.
+    /// Times that a worker without tasks took tasks from another queue.
     STEAL_OPERATIONS: describe_counter Count = "steal_operations_total",
     /// Wakes by a worker's tasks that went to another worker's queue.
     REMOTE_WAKES: describe_counter Count = "remote_wakes_total",
@@ -53,7 +55,7 @@ names! {
     STOLEN_TASKS: describe_counter Count = "stolen_tasks_total",
     /// Times that a worker parked.
     PARKS: describe_counter Count = "parks_total",
-    /// How long a worker was parked in its driver, where tasks of tokio::spawn run.
+    /// How long a worker was parked in its driver. Tasks of tokio::spawn run there, so their run time is included.
     PARKED: describe_counter Nanoseconds = "parked_nanoseconds_total",
     /// Times that a worker served sockets and timers without parking.
     EVENT_POLLS: describe_counter Count = "event_polls_total",
@@ -61,11 +63,12 @@ names! {
     UNPARKS: describe_counter Count = "unparks_total",
     /// Polls that took longer than the runtime's limit.
     LONG_POLLS: describe_counter Count = "long_polls_total",
-    /// Hot windows: kept, an idle worker was passed over because its own task was expected back; broken, another task got it.
+    /// Wakes that found an idle worker in a hot window, in which the worker is kept for a task that sleeps briefly:
+    /// kept, the woken task went to another worker; broken, it went to this worker.
     HOT_WINDOWS: describe_counter Count = "hot_windows_total",
     /// Wakes and spawns by threads that are not workers of the runtime.
     REMOTE_SCHEDULES: describe_counter Count = "remote_schedules_total",
-    /// Tasks in a worker's run queue that other workers may steal.
+    /// Tasks in a worker's run queue, from which other workers may steal.
     LOCAL_QUEUE_DEPTH: describe_gauge Count = "local_queue_depth",
     /// 1: the worker is parked.
     IDLE: describe_gauge Count = "idle",
@@ -73,19 +76,20 @@ names! {
     STUCK: describe_gauge Count = "stuck",
     /// Average duration of a poll on a worker.
     MEAN_POLL: describe_gauge Nanoseconds = "mean_poll_nanoseconds",
-    /// Tasks of tokio's spawn, which stay on one worker.
+    /// Tasks of tokio::spawn, which stay on one worker.
     FOREIGN_TASKS: describe_gauge Count = "foreign_tasks",
-    /// Tasks in the injection queue that the workers of a shard of a last-level cache share.
+    /// Tasks in an injection queue. The workers of a last-level cache form one or more shards; the workers of a shard
+    /// share a queue.
     INJECTION_QUEUE_DEPTH: describe_gauge Count = "injection_queue_depth",
     /// Tasks that are alive.
     ALIVE_TASKS: describe_gauge Count = "num_alive_tasks",
     /// Polls of a tenant's tasks.
     TENANT_POLLS: describe_counter Count = "tenant_polls_total",
-    /// Run time of a tenant's tasks; one of sixteen short polls is measured and stands for the others.
+    /// Run time of a tenant's tasks. Of short polls one of sixteen is measured, and the others are taken to be as long.
     TENANT_RUN: describe_counter Nanoseconds = "tenant_run_nanoseconds_total",
     /// A tenant's tasks that are alive.
     TENANT_ALIVE_TASKS: describe_gauge Count = "tenant_num_alive_tasks",
-    /// Concurrency ids that a tenant's tasks hold or that are kept for them.
+    /// Concurrency ids that a tenant's tasks hold, or that stay reserved for them.
     TENANT_IDS: describe_gauge Count = "tenant_ids",
     /// Times that a thread entered a tenant while a preempted thread held the CPU's id.
     TENANT_OVERFLOWS: describe_counter Count = "tenant_overflows_total",
@@ -96,10 +100,11 @@ names! {
 }
 
 /// Reports the numbers of the runtime's workers and tenants to the installed exporter, and again after each `period`,
-/// in a task of that runtime. Aborting the returned handle stops it, and so does the end of the runtime; dropping the
-/// handle does not.
+/// in a task of that runtime. The reports stop when the returned handle is aborted or the runtime ends, and not when
+/// the handle is dropped.
 ///
-/// An exporter that is asked for its numbers, such as Prometheus's, can call [`record_now`] before each answer instead.
+/// With an exporter that is asked for its numbers, such as Prometheus's, the program can instead call [`record_now`]
+/// before each answer.
 pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallible> {
     let of = handle.clone();
     handle.task_builder().name("warmcore-metrics").spawn(async move {
@@ -118,16 +123,17 @@ pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallibl
 /// A tenant's numbers stay in the counters of its name when it ends. A name whose tenants have all ended is reported
 /// with zero tasks once, and then not until a tenant has that name again.
 pub fn record_now(handle: &Handle) {
-    // Held until the report is complete: an older report that came after a newer one would bring back tenants that ended.
+    // The lock is held until the report is complete. Otherwise an older report could overwrite a newer report and bring
+    // back tenants that have ended.
     let mut exported = ignore_poison(handle.shared.exported.lock());
     let now = handle.metrics();
     record(&handle.shared.name, &now, &exported.by_name(&now.tenants));
 }
 
-/// Reports a tenant's ids and account, which are the same for all runtimes. [`record_now`] reports its run time.
+/// Reports a tenant's ids and account, which all runtimes share. [`record_now`] reports its run time in one runtime.
 ///
-/// Tenants of one name share a series here too, and each call overwrites it. When the tenant ends its gauges keep their
-/// last values.
+/// Tenants of the same name share a series, and each call overwrites it. When a tenant ends, its gauges keep their last
+/// values.
 ///
 /// **Touches** the account, and the id of each CPU that the tenant was entered on, for reading.
 pub fn record_tenant(tenant: &Tenant) {

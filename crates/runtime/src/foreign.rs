@@ -1,14 +1,15 @@
 //! Foreign: warns once if tasks of `tokio::spawn` keep one worker busy while another worker idles.
 //!
-//! `tokio::spawn`, `JoinSet` and `axum::serve` put a task on the driver of the worker that calls them, where it stays: a
-//! program that spawns in no other way uses one worker. The runtime does not see the polls of such a task, so it looks at
-//! drivers. A driver that begins to run such tasks assigns a parked worker as the watcher. Ten times a second the watcher
-//! checks which drivers run, until none does. A worker whose driver runs at more than two checks of three gathers points;
-//! at [`POINTS`] of them the runtime warns, and never checks again.
+//! `tokio::spawn`, `JoinSet` and `axum::serve` put a task on the driver of the worker that calls them, where the task
+//! stays. A program that spawns in no other way uses one worker. The runtime does not see the polls of such a task, so
+//! it observes the drivers. When a driver begins to run such tasks, it assigns a parked worker as the watcher. Ten
+//! times a second the watcher checks which drivers run such tasks, until none does. A check that finds a worker's
+//! driver running adds a point to the worker, another check takes two points away. When a worker has [`POINTS`] points
+//! the runtime warns, and never checks again.
 //!
 //! # Cost
-//! A load each time that a driver returns from a wait and each time that a worker parks; without a watcher, one more
-//! load, of the number of such tasks on the driver. While drivers run such tasks, one parked worker wakes ten times a
+//! A load each time that a driver returns from a wait and each time that a worker parks. While there is no watcher, the
+//! driver also loads the number of such tasks on it. While drivers run such tasks, one parked worker wakes ten times a
 //! second. Polls pay nothing.
 
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
@@ -17,10 +18,10 @@ use warmcore_types::{CpuId, Nanos, ignore_poison};
 /// Time between two checks.
 const CHECK_INTERVAL: Nanos = Nanos(100_000_000);
 
-/// A watcher that is late by this much is busy: another worker takes its place.
+/// A watcher whose check is late by this much is taken to be busy, and another worker becomes the watcher.
 const OVERDUE: Nanos = Nanos(1_000_000_000);
 
-/// Points at which the runtime warns: a second of checks that all find the driver running.
+/// Points at which the runtime warns. It takes a second of checks, if all of them find the driver running.
 const POINTS: u8 = 10;
 
 /// A driver that finds a watcher assigned verifies after this many waits that the watcher is not late.
@@ -32,7 +33,7 @@ const REPORTED: u32 = u32::MAX - 1;
 /// A watcher was wanted, and no other worker was parked: the next worker that parks becomes the watcher.
 const WANTED: u32 = u32::MAX - 2;
 
-/// See the module's documentation.
+/// The watcher, and the points of each worker.
 pub(crate) struct Foreign {
     /// The watcher, or one of the values above. Written by workers that assign a watcher, and by the watcher.
     watcher: AtomicU32,
@@ -48,7 +49,8 @@ impl Foreign {
         Self { watcher: AtomicU32::new(NO_WORKER), at: AtomicU64::new(0), points }
     }
 
-    /// When a worker that parks must wake to check: if it is the watcher, or becomes it because one is wanted.
+    /// When worker `me`, which is about to park, must wake to check: if it is the watcher, or becomes the watcher
+    /// because one is wanted.
     pub(crate) fn due(&self, me: CpuId, now: Nanos) -> Option<Nanos> {
         if self.watcher.load(Relaxed) == WANTED
             && self.watcher.compare_exchange(WANTED, me.0, Relaxed, Relaxed).is_ok()
@@ -97,7 +99,7 @@ mod tests {
         mocks[0].foreign.store(4, Relaxed);
         shared.foreign.watcher.store(busy.0, Relaxed);
         assert!(shared.remote(idle).inbox.try_park());
-        // By the clock of these drivers the check was due a second ago.
+        // For the clock of these drivers the check is overdue by a second.
         shared.foreign.at.store(0, Relaxed);
         (1..=VERIFY_EVERY).for_each(|n| shared.foreign.begin(&shared, busy, n));
         assert_eq!([busy, idle].map(|cpu| shared.foreign.check_at(cpu).is_some()), [false, true]);

@@ -1,11 +1,11 @@
-//! Header: what the runtime knows of a task beside its future.
+//! Header: the runtime's data about a task, besides the task's future.
 //!
-//! `async-task` keeps a task's state, its header and its future in one allocation. The header has what placement must
-//! know: where the task ran last, how long its polls take, how it sleeps, and its tenant. It is 64 bytes; async-task's
-//! own part is 40.
+//! `async-task` keeps a task's state, its header and its future in one allocation. The header has the data that
+//! placement needs: where the task ran last, how long its polls and its sleeps take, and its tenant. It takes 64 bytes;
+//! async-task's state takes 40.
 //!
-//! A task has one `Runnable` at most, and its holder alone writes the header, so Relaxed orderings do. `state` is also
-//! written by the thread that cancels the task.
+//! A task has at most one `Runnable`. Only the thread that holds it writes the header, so Relaxed orderings are enough.
+//! `state` is also written by the thread that cancels the task.
 
 use crate::inbox::Linked;
 use crate::run_queue::{Entry, Share};
@@ -23,15 +23,15 @@ const NOWHERE: u32 = u32::MAX;
 
 const CANCELLED: u32 = 1;
 
-/// Bits of `Header::accrued_cost` that hold the cost. It is below 4 ms, because no migration cost is more.
+/// Bits of `Header::accrued_cost` that hold the cost in ns. They hold up to 4 ms, which no migration cost exceeds.
 const ACCRUED_COST_BITS: u32 = 22;
 
-/// The other bits of that word hold the number of one of so many workers.
+/// The other bits of `Header::accrued_cost` hold a worker's number plus 1; this is the number of workers that fit.
 const ENCODED_WORKERS_MAX: u32 = (1 << (u32::BITS - ACCRUED_COST_BITS)) - 1;
 
-/// What the runtime knows of a task beside its future.
+/// The runtime's data about a task.
 pub(crate) struct Header {
-    /// Leads from the task to its runtime, from any thread, for as long as a waker of the task exists.
+    /// The task's runtime. Any thread that has a waker of the task may use it.
     pub(crate) scheduler: Arc<SchedulerRef>,
     /// The link to the task that was pushed to the same inbox before this one.
     link: AtomicPtr<()>,
@@ -52,7 +52,7 @@ pub(crate) struct Header {
     pub(crate) attrs: Option<Box<TaskAttrs>>,
 }
 
-/// Attributes that few tasks have.
+/// Attributes that few tasks have; they are in a separate allocation.
 #[derive(Default)]
 pub(crate) struct TaskAttrs {
     pub(crate) name: Option<Arc<str>>,
@@ -128,7 +128,8 @@ impl Header {
         self.slept_at.store(now.0, Relaxed);
     }
 
-    /// Drops that measurement: the task was woken during its poll, so it does not sleep.
+    /// Drops the measurement that [`sleep`](Self::sleep) started: the task was woken during its poll, so it does not
+    /// sleep.
     #[inline]
     pub(crate) fn stay_awake(&self) {
         if self.slept_at.load(Relaxed) > 0 {
@@ -142,7 +143,7 @@ impl Header {
         self.sleep_ns.load(Relaxed)
     }
 
-    /// Ends that measurement. Calls `now` only if there is one.
+    /// Ends the measurement that [`sleep`](Self::sleep) started. Calls `now` only if there is one.
     #[inline]
     pub(crate) fn wake(&self, now: impl FnOnce() -> Nanos) {
         if self.slept_at.load(Relaxed) > 0 {
@@ -158,8 +159,8 @@ impl Header {
         self.sleep_ns.store(sleeps.average.0 as u32, Relaxed);
     }
 
-    /// What placement knows of the task. `migration_cost` returns the cost of a move for a task with the given duration of
-    /// a poll; for `None` it takes the average of the worker.
+    /// The task's data as placement takes them. `migration_cost` returns the cost of moving a task whose polls take the
+    /// given time, or for `None` the worker's average time.
     pub(crate) fn wakee(&self, migration_cost: impl Fn(Option<u32>) -> Nanos) -> Wakee {
         let both = self.accrued_cost.load(Relaxed);
         let accrued_cost = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
@@ -198,7 +199,7 @@ pub(crate) type RunnableTask = Runnable<Header>;
 /// A task in a worker's run queue.
 pub(crate) struct QueuedTask {
     pub(crate) runnable: RunnableTask,
-    /// When the task entered a run queue, by the clock of the worker that put it there.
+    /// When the task entered a run queue, by the clock of the worker that queued it.
     pub(crate) since: Nanos,
 }
 
@@ -235,7 +236,7 @@ unsafe impl Linked for RunnableTask {
     }
 
     unsafe fn from_raw(raw: *mut ()) -> Self {
-        // SAFETY: as the caller says; what `into_raw` gives is never null.
+        // SAFETY: `raw` came from `into_raw`, as the caller guarantees, and `into_raw` never returns null.
         unsafe { Runnable::from_raw(NonNull::new_unchecked(raw)) }
     }
 

@@ -1,13 +1,15 @@
-//! HTTP: a server whose connections are tasks of this runtime, each with a tenant if it has one.
+//! HTTP: a server that runs each connection as a task of this runtime, with a tenant if the caller's function returns
+//! one.
 //!
-//! `serve` accepts connections in a task, in batches, and spawns a task for each. That task begins on the less loaded of
-//! two workers and registers its socket with that worker's driver, which costs two system calls. `bind` opens a socket
-//! for each last-level cache; each of them has its own accepting task. A connection without a request is closed after a
-//! timeout (`quiet.rs`); each connection has one timer for that. On shutdown the server stops accepting, idle connections
-//! close, and busy ones finish their request; those that are left at the deadline are aborted.
+//! The server accepts connections in a task, in batches, and spawns a task for each connection. A connection's task
+//! begins on the less loaded of two workers and registers its socket with that worker's driver, which costs two system
+//! calls. `bind` opens a socket for each last-level cache; each socket has its own accepting task. A connection without
+//! a request is closed after a timeout (`quiet.rs`); each connection has one timer for that. On shutdown the server
+//! stops accepting, idle connections close, and busy connections finish their request. Connections that are still open
+//! at the deadline are aborted.
 //!
-//! `Executor` spawns what hyper spawns by itself: streams of HTTP/2, and connections of a client. In contrast,
-//! `axum::serve` spawns by `tokio::spawn`, so that all its connections stay on the worker that accepts.
+//! `Executor` spawns the tasks that hyper needs: streams of HTTP/2, and connections of a client. In contrast,
+//! `axum::serve` calls `tokio::spawn`, so that all its connections stay on the worker that accepts them.
 
 mod listener;
 mod quiet;
@@ -37,13 +39,14 @@ use warmcore_sys::clock;
 use warmcore_tenant::Tenant;
 use warmcore_types::LlcId;
 
-/// What errors of services and bodies are converted to.
+/// The type to which errors of services and bodies are converted.
 type BoxError = Box<dyn Error + Send + Sync>;
 
-/// Pause after an error of the process, such as no more descriptors. Errors of one connection cause no pause.
+/// Pause after an error of `accept` that concerns the whole process, such as no free descriptors. After an error of one
+/// connection there is no pause.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Connections accepted before the worker's other tasks run.
+/// Number of connections after which the accepting task lets the worker's other tasks run.
 const BATCH: usize = 32;
 
 /// Default of the timeouts for a silent client, and of the time that connections have to finish on shutdown.
@@ -68,7 +71,7 @@ impl Executor {
         Self::new(Handle::current())
     }
 
-    /// Sets the tenant of the tasks that it spawns.
+    /// Sets the tenant of the tasks that the executor spawns.
     pub fn tenant(self, tenant: &Tenant) -> Self {
         Self { tenant: Some(tenant.clone()), ..self }
     }
@@ -96,7 +99,7 @@ where
 type TenantOf<P> = Arc<dyn Fn(&P) -> Option<Tenant> + Send + Sync>;
 type Configure = Arc<dyn Fn(&mut auto::Builder<Executor>) + Send + Sync>;
 
-/// A server that does not run yet: [`serve`].
+/// A server that is configured and does not run yet. [`serve`] returns it; [`run`](Self::run) runs it.
 #[must_use = "`run` serves"]
 pub struct Server<L: Listener, S> {
     listener: L,
@@ -121,17 +124,18 @@ pub struct ServeStats {
 
 /// Serves HTTP/1 and HTTP/2 with an axum `Router` or any other tower service; each connection gets a clone.
 ///
-/// A panic in a handler ends its connection, or its stream of HTTP/2, and nothing else. A handler that calls
-/// [`spawn`](crate::spawn()) starts a task that may run on any worker; `tokio::spawn` keeps it on the worker that calls.
+/// A panic in a handler ends its connection, or with HTTP/2 its stream, and nothing else. A task that a handler starts
+/// with [`spawn`](crate::spawn()) may run on any worker; a task of `tokio::spawn` stays on the handler's worker.
 ///
-/// A client that sends no request is disconnected: [`head_timeout`](Server::head_timeout) and
-/// [`idle_timeout`](Server::idle_timeout). A request is under way until its answer was handed to hyper, and no timeout
-/// applies meanwhile, however long the handler takes; a layer of tower's can limit that. Sending the rest of the answer,
-/// and with HTTP/2 receiving the rest of the request's body, may take any time, but may not stand still for longer than
-/// the idle timeout. With HTTP/1 a request's body that goes on after its answer counts as the head of the next request.
+/// A client that sends no request is disconnected after [`head_timeout`](Server::head_timeout) or
+/// [`idle_timeout`](Server::idle_timeout). A request is under way until its answer was handed to hyper. Meanwhile no
+/// timeout applies, however long the handler takes; a layer of the crate `tower` can limit that time. Sending the rest
+/// of the answer, and with HTTP/2 receiving the rest of the request's body, may take any time, but may not stand still
+/// for longer than the idle timeout. With HTTP/1 a request's body that goes on after its answer counts as the head of
+/// the next request.
 ///
-/// An error of `accept` never ends the server. After an error of one connection it goes on at once, after an error of the
-/// process, such as no more descriptors, a tenth of a second later.
+/// An error of `accept` never ends the server. After an error of one connection it accepts again at once. After an
+/// error that concerns the whole process, such as no free descriptors, it accepts again a tenth of a second later.
 ///
 /// To shut down on Ctrl-C (tokio's feature `signal`):
 /// `serve(listener, app).with_graceful_shutdown(async { _ = tokio::signal::ctrl_c().await })`.
@@ -173,8 +177,8 @@ impl<L: Listener, S> Server<L, S> {
         Self { executor: Some(executor), ..self }
     }
 
-    /// Sets the function that returns a connection's tenant. `None`: the executor's tenant, if it has one. If the function
-    /// panics, the connection is dropped.
+    /// Sets the function that returns a connection's tenant. If the function returns `None`, the executor's tenant is
+    /// used, if the executor has one. If the function panics, the connection is dropped.
     pub fn tenant_of(self, of: impl Fn(&L::Peer) -> Option<Tenant> + Send + Sync + 'static) -> Self {
         Self { tenant_of: Some(Arc::new(of)), ..self }
     }
@@ -254,8 +258,8 @@ impl<L: Listener, S> Server<L, S> {
 struct Accepting(Vec<JoinHandle<()>>);
 
 impl Accepting {
-    /// Waits until an accepting task has ended, and returns its panic. `None`: the runtime shuts down. A task does not end
-    /// otherwise.
+    /// Waits until an accepting task has ended, and returns its panic. `None`: the runtime shuts down. An accepting
+    /// task ends for no other reason.
     async fn ended(&mut self) -> Option<Box<dyn std::any::Any + Send>> {
         let error = poll_fn(|cx| {
             let mut ended = self.0.iter_mut().map(|task| Pin::new(task).poll(cx));
@@ -305,7 +309,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// Accepts for ever: no error ends it, and no client can.
+    /// Accepts for ever. No error ends the loop, and no client can end it.
     async fn accept_all(self, mut listener: L) {
         let mut since_yield = 0;
         loop {
@@ -335,7 +339,8 @@ where
     /// Starts a connection's task on a worker with few tasks.
     fn begin(&self, socket: L::Socket, peer: L::Peer) {
         self.connections.fetch_add(1, Relaxed);
-        // This calls user code. If it panics, the connection is dropped.
+        // The closure calls user code: `tenant_of`, and the service's `clone`. If that panics, the connection is
+        // dropped.
         let begun = catch_unwind(AssertUnwindSafe(|| {
             let executor = match self.tenant_of.as_ref().and_then(|of| of(&peer)) {
                 Some(tenant) => self.executor.clone().tenant(&tenant),
@@ -379,7 +384,7 @@ async fn finish(stage: &watch::Sender<Stage>, deadline: Duration) -> usize {
     if tokio::time::timeout(deadline, stage.closed()).await.is_ok() {
         return 0;
     }
-    // A connection whose handler is in a long poll ends after the poll; this does not wait for it.
+    // A connection whose handler is in a long poll ends after that poll; this function does not wait for it.
     let left = stage.receiver_count();
     stage.send_replace(Stage::Cut);
     left
@@ -441,7 +446,7 @@ async fn connection<L, S, B>(
                 false => pending().await,
             }
         };
-        // The alarm last: what the connection does sets the time of the alarm.
+        // The alarm is polled last, because the connection's poll may move the alarm's time.
         match race(changes, race(connection.as_mut(), alarm.as_mut())).await {
             Either::First(has_changed) => {
                 // The sender is gone if the server's future was dropped.
@@ -486,11 +491,11 @@ mod tests {
         assert_eq!(server.deadline, half_a_minute);
     }
 
-    /// Counts tasks by the worker on which they begin: a task stays in that worker's list.
+    /// Counts tasks by the worker on which they begin, because a task stays in the list of that worker.
     #[test]
     fn connections_begin_on_all_workers_evenly() {
         const MANY: usize = 64;
-        // On a busy machine any poll may take long: with this threshold none counts as long.
+        // On a busy machine any poll may take long. With this threshold no poll counts as long.
         let long_poll = Duration::from_secs(3600);
         let runtime = Runtime::builder().worker_threads(2).long_poll_threshold(long_poll).build().unwrap();
         let shared = &runtime.shared;
@@ -504,7 +509,7 @@ mod tests {
             });
             crate::spawn(serve(listener, service).run());
             let _open: Vec<TcpStream> = (0..MANY).map(|_| TcpStream::connect(at).unwrap()).collect();
-            // Plus two tasks: the server and its accepting task.
+            // Two more tasks are the server and its accepting task.
             loop {
                 let counts = count();
                 if counts.iter().sum::<usize>() == MANY + 2 {

@@ -1,17 +1,17 @@
 //! Inbox: a stack of tasks that other threads give to a worker, and the worker's parked state, in one word.
 //!
 //! The word is the top of the stack, whose tasks are linked through their headers, or one of *awake* (empty), *parked*
-//! (empty) and *closed*. A worker parks by changing awake to parked, which fails if a task was pushed. A push that finds
-//! parked has woken the worker: that thread, and no other, must unpark it. Since tasks and state are one word, no wake is
-//! lost between the worker's last look and its park.
+//! (empty) and *closed*. A worker parks by changing awake to parked, which fails if a task was pushed. A push replaces
+//! parked; the thread whose push replaced it, and no other, must unpark the worker. Since tasks and state are one word,
+//! no wake is lost between the worker's last check of the inbox and its park.
 //!
 //! # Cost
 //! A push is one compare-and-swap, on a line that the worker reads before every poll.
 //!
 //! # Protocol
-//! `push` is a Release, `take` an Acquire: the thread that takes a task sees it as it was pushed. `take` swaps out the
-//! whole stack, so no thread follows a link that another thread may free. See README.md, "Notes on parking". The
-//! models are in `inbox/loom.rs`.
+//! `push` is a Release, `take` an Acquire: the thread that takes a task sees all writes that came before the push.
+//! `take` swaps out the whole stack, so no thread follows a link that another thread may free. See README.md, "Notes on
+//! parking". The models are in `inbox/loom.rs`.
 //!
 //! Any thread calls `push`, `try_unpark` and `take`; only the worker calls `try_park` and `close`.
 
@@ -22,7 +22,7 @@ use std::ptr::null_mut;
 #[cfg(all(test, warmcore_loom))]
 mod loom;
 
-/// An owned item that an inbox can hold: it converts to a thin pointer and contains a link.
+/// An owned item that an inbox can hold. It converts to a thin pointer, and contains a link to another item.
 ///
 /// # Safety
 /// `from_raw(into_raw(x))` is `x`, and `link` is the same atomic for as long as `x` is raw.
@@ -84,14 +84,15 @@ impl<T: Linked> Inbox<T> {
 
     /// Marks the worker as parked. False: a task was pushed, and the worker must not park.
     ///
-    /// ORDERING: Relaxed. A worker marks itself parked and then looks for work elsewhere; a thread that makes work there
-    /// makes it and then looks for parked workers. Both have a SeqCst fence in between (`Worker::idle`,
-    /// `Shared::notify_parked`). Model: `a_parked_worker_sees_the_work_or_is_unparked_for_it`.
+    /// ORDERING: Relaxed. A worker marks itself parked and then searches the other queues for tasks. A thread that adds
+    /// a task to such a queue adds it first and then looks for parked workers. Both have a SeqCst fence between the two
+    /// steps (`Worker::idle`, `Shared::notify_parked`). Model: `a_parked_worker_sees_the_work_or_is_unparked_for_it`.
     pub(crate) fn try_park(&self) -> bool {
         self.top.compare_exchange(AWAKE, ASLEEP, Relaxed, Relaxed).is_ok()
     }
 
-    /// Marks the worker as awake if it was parked. True: it was, and the caller must unpark it, unless it is the worker.
+    /// Marks the worker as awake if it was parked. True: it was parked, and the caller must unpark it, unless the
+    /// caller is the worker itself.
     pub(crate) fn try_unpark(&self) -> bool {
         // ORDERING: AcqRel; what the caller wrote before is visible to the worker when it sees itself awake.
         self.top.load(Relaxed) == ASLEEP && self.top.compare_exchange(ASLEEP, AWAKE, AcqRel, Relaxed).is_ok()

@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 /// How a task ended.
 pub(crate) type Outcome<T> = Result<T, JoinError>;
 
-/// An outcome that may never be joined. If its drop panics, the panic ends here.
+/// The outcome of a task that may never be joined. A panic while it is dropped is caught.
 pub(crate) struct TaskOutput<T>(pub(crate) Option<Outcome<T>>);
 
 impl<T> Drop for TaskOutput<T> {
@@ -23,7 +23,7 @@ impl<T> Drop for TaskOutput<T> {
             && std::mem::needs_drop::<T>() | outcome.is_err()
             && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(outcome)))
         {
-            // A panic's payload that panics when it is dropped would do so again.
+            // The caught payload is leaked, because dropping it may panic again.
             std::mem::forget(panic);
         }
     }
@@ -31,7 +31,7 @@ impl<T> Drop for TaskOutput<T> {
 
 /// Waits for a task's end. Dropping the handle detaches the task.
 ///
-/// Ready with what the task returned, or [`JoinError`] if it panicked or was cancelled.
+/// The handle is a future. Its output is the task's output, or [`JoinError`] if the task panicked or was cancelled.
 pub struct JoinHandle<T> {
     pub(crate) task: Option<Task<TaskOutput<T>, Header>>,
 }
@@ -46,15 +46,15 @@ impl<T> JoinHandle<T> {
         self.task.as_ref().expect("taken only when dropped")
     }
 
-    /// Cancels the task: it is dropped at its next poll, or after the poll that is under way. A task that has ended stays
-    /// ended.
+    /// Cancels the task: its future is dropped at the next poll, or after the poll that is under way. Does nothing if
+    /// the task has ended.
     pub fn abort(&self) {
         if let Some(handle) = self.abort_handle_if_alive() {
             handle.abort();
         }
     }
 
-    /// A handle that can abort the task, and nothing else.
+    /// A handle that can only abort the task.
     pub fn abort_handle(&self) -> AbortHandle {
         self.abort_handle_if_alive().unwrap_or(AbortHandle { task: None })
     }

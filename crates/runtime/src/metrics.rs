@@ -11,7 +11,8 @@ macro_rules! stats {
         worker { $($(#[doc = $doc:literal])* $name:ident,)* }
         anyone { $($(#[doc = $doc_of_anyone:literal])* $anyones:ident,)* }
     ) => {
-        /// One worker's counters. Those that the worker writes come first, on lines of their own.
+        /// One worker's counters. The counters that the worker writes come first; they share no cache line with the
+        /// others.
         #[derive(Debug, Default, Line)]
         #[line(pair)]
         #[repr(C, align(128))]
@@ -26,7 +27,7 @@ macro_rules! stats {
         stats! { read $($(#[doc = $doc])* $name,)* $($(#[doc = $doc_of_anyone])* $anyones,)* }
     };
     (read $($(#[doc = $doc:literal])* $name:ident,)*) => {
-        /// What one worker has counted.
+        /// The values of one worker's counters.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
         #[non_exhaustive]
         pub struct WorkerStats {
@@ -71,16 +72,16 @@ stats! {
         other_node,
         /// First polls of tasks.
         first_polls,
-        /// Wakes by its tasks that went to another worker's queue.
+        /// Wakes by the worker's tasks that went to another worker's queue.
         remote_wakes,
-        /// Times that the worker had no task and took some from another queue.
+        /// Times that the worker had no task and took tasks from another queue.
         steal_operations,
         /// Tasks that the worker took from a neighbour whose tasks were polled less often.
         balanced,
         /// Times that the worker parked.
         parks,
-        /// Time that the worker was parked in its driver, where tasks of `tokio::spawn` run, in ns: see
-        /// [`WorkerMetrics::busy_ns`](crate::WorkerMetrics::busy_ns).
+        /// Time that the worker was parked in its driver, in ns. Tasks of `tokio::spawn` run there, so their run time
+        /// is included: see [`WorkerMetrics::busy_ns`](crate::WorkerMetrics::busy_ns).
         parked_ns,
         /// Times that the worker served sockets and timers without parking.
         event_polls,
@@ -92,9 +93,10 @@ stats! {
         unparks,
         /// Tasks that other workers took from this one.
         stolen_tasks,
-        /// Times that the worker was idle and passed over, because it was kept for a task of its own.
+        /// Times that the worker was idle and a woken task went to another worker, because this one was kept for the
+        /// task that ran here last.
         hot_kept,
-        /// Times that the worker was given to another task than the one it was kept for.
+        /// Times that the idle worker was kept for a task, and another woken task went to it.
         hot_broken,
     }
 }

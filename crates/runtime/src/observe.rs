@@ -1,23 +1,25 @@
 //! Observe: a local socket on which a runtime reports its numbers, for `warmcore top`.
 //!
-//! The socket is named by the process, in a folder that only its user may enter. A client that connects sends nothing, and
-//! gets one line of JSON (docs/json.md, "top") and then the end. A thread of its own reads the numbers that the workers
-//! write anyway, and answers. The socket is removed with the runtime. A killed process leaves a socket that no process
-//! listens on; [`list`] omits it.
+//! The socket's name contains the process's number. It is in a folder that only the process's user may enter. A client
+//! connects, sends nothing, and receives one line of JSON (docs/json.md, "top"); then the socket is closed. A separate
+//! thread answers with numbers that the workers count anyway. Dropping the runtime removes the socket. A killed process
+//! leaves a socket that no process listens on; [`list`] omits it.
 //!
 //! # Other users
-//! The folder is `warmcore-USER`, mode 0700, in the first of `$XDG_RUNTIME_DIR`, `/run/user/USER` and `/tmp` where it can
-//! be made. A folder of that name that belongs to another user, is a link, or is open to others is not used. A client
-//! asks the kernel which user and process listen (`SO_PEERCRED`), and does not trust the name. It never waits for a
-//! connection, waits a second for the answer, and reads at most 16 MiB of it. Root sees the runtimes of all users.
+//! The folder is `warmcore-USER`, mode 0700, in the first of `$XDG_RUNTIME_DIR`, `/run/user/USER` and `/tmp` where it
+//! can be made. A folder of that name that belongs to another user, is a link, or can be entered by other users is not
+//! used. A client asks the kernel which user and process listen (`SO_PEERCRED`), and does not trust the name. It never
+//! waits to be connected, waits at most a second for the answer, and reads at most 16 MiB of it. Root sees the runtimes
+//! of all users.
 //!
 //! # While a client looks
-//! CPU time outside of a worker's driver is counted from a look until five seconds after the last look. Between looks
-//! that are further apart the number means nothing; a client that wants it looks more often.
+//! A *look* is one request of a client. CPU time outside of a worker's driver is counted from a look until five seconds
+//! after the last look. If two looks are further apart, the number does not cover all of the time between them; a
+//! client that needs it looks more often.
 //!
 //! # Cost
-//! An answer has 500 bytes a worker and 100 a tenant, and takes nine cache misses a worker. A client that does not take
-//! the answer within a second is disconnected.
+//! An answer has 500 bytes for each worker and 100 for each tenant, and takes nine cache misses for each worker. A
+//! client that does not take the answer within a second is disconnected.
 
 use crate::clock;
 use crate::context;
@@ -43,19 +45,20 @@ use warmcore_types::{Nanos, ignore_poison};
 /// Version of the answer. Raised when a field changes its name or its meaning, or is removed.
 pub const SCHEMA: u32 = 3;
 
-/// Environment variable: `1` makes every runtime of the process observable, unless its builder says otherwise.
+/// Environment variable: `1` makes every runtime of the process observable, unless
+/// [`Builder::observe`](crate::Builder::observe) was called with false.
 pub const VARIABLE: &str = "WARMCORE_TOP";
 
-/// Time after which an exchange is given up, on both sides.
+/// Time after which the runtime and the client give up an exchange.
 const IO_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Longest answer that a client reads: 4096 workers and 40 000 tenants.
 const ANSWER_MAX: usize = 16 << 20;
 
-/// Time after a look during which numbers that only a client wants are still counted.
+/// Time after a look for which numbers that only clients need are still counted.
 const LOOKED_AT: Duration = Duration::from_secs(5);
 
-/// Longest time between looks of a client that wants all numbers to be counted without a break.
+/// Longest time between looks of a client that needs all numbers to be counted without a break.
 pub const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// Characters after which a name is cut.
@@ -67,7 +70,7 @@ const AGAIN_EVERY: Duration = Duration::from_millis(100);
 /// Runtimes of a process that can have a socket each.
 const RUNTIMES_MAX: u32 = 64;
 
-/// Names of a folder that are looked at. Another user's folder may hold any number.
+/// Most entries of a folder that are read. Another user's folder may have any number.
 const ENTRIES_MAX: usize = 10_000;
 
 const PREFIX: &str = "warmcore-";
@@ -76,7 +79,8 @@ const SUFFIX: &str = ".sock";
 /// The thread and the socket. Dropping it ends both.
 pub(crate) struct Observer {
     path: PathBuf,
-    /// A second handle of the listener, to end its wait, as a stream because only that has `shutdown`.
+    /// A second handle of the listener, to end its wait in `accept`. It is a stream because only streams have
+    /// `shutdown`.
     listener: UnixStream,
     is_shutdown: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
@@ -103,7 +107,7 @@ pub(crate) fn open(shared: &Arc<Shared>, is_wanted: Option<bool>) -> Option<Obse
 impl Observer {
     fn new(bases: &[PathBuf], shared: Arc<Shared>) -> io::Result<Self> {
         let (path, listener) = bind(&private_folder(bases)?)?;
-        // If this is dropped, it removes the socket.
+        // From here on an error drops `observer`, which removes the socket.
         let is_shutdown = Arc::new(AtomicBool::new(false));
         let made = listener.try_clone().map(|it| UnixStream::from(OwnedFd::from(it)));
         let mut observer = match made {
@@ -142,7 +146,8 @@ impl Observer {
 }
 
 impl Drop for Observer {
-    /// Waits for the thread, which may take a second for an answer, unless this is a worker's thread.
+    /// Waits for the thread to end, which takes up to a second if it is answering. On a worker's thread this does not
+    /// wait.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         self.is_shutdown.store(true, Relaxed);
@@ -190,7 +195,8 @@ fn bind(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
     let _lock = ignore_poison(LOCK.lock());
     for runtime in 1..=RUNTIMES_MAX {
         let path = folder.join(name(std::process::id(), runtime));
-        // If a process listens on the name, it is another runtime of this process. If not, a process with this number left it.
+        // If a process listens on the name, it is this process, for another runtime. If not, the socket was left by an
+        // earlier process with the same number.
         let is_left = || local::connect(&path).is_err_and(|it| it.kind() == io::ErrorKind::ConnectionRefused);
         let bound = match UnixListener::bind(&path) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse && is_left() => {
@@ -206,7 +212,7 @@ fn bind(folder: &Path) -> io::Result<(PathBuf, UnixListener)> {
     Err(io::Error::other(format!("{RUNTIMES_MAX} runtimes of this process have a socket already")))
 }
 
-/// Folders in which a user's folder may be.
+/// Folders that may contain the user's folder.
 fn bases() -> Vec<PathBuf> {
     let own = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
     let usual = PathBuf::from(RUN_USER).join(local::user().to_string());
@@ -252,7 +258,7 @@ fn user_folder(base: &Path, user: u32) -> PathBuf {
     base.join(format!("{PREFIX}{user}"))
 }
 
-/// Whether it is a folder that only this user may enter.
+/// Whether `folder` is a folder that only this user may enter.
 fn is_private(folder: &Path, user: u32) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|it| it.is_dir() && it.uid() == user && it.mode() & 0o077 == 0)
 }
@@ -271,7 +277,7 @@ fn parse(name: &str) -> Option<(u32, u32)> {
     Some((pid.parse().ok()?, runtime.parse().ok()?))
 }
 
-/// The user whose runtimes [`list`] returns; 0: those of all users.
+/// The user whose runtimes [`list`] returns. For 0, root, `list` returns the runtimes of all users.
 pub fn user() -> u32 {
     local::user()
 }
@@ -296,8 +302,9 @@ pub struct Observable {
 }
 
 impl Observable {
-    /// Asks the runtime for its numbers, and waits for a second at most. Returns a line of JSON, described in docs/json.md.
-    /// Fails if the process is gone, if it is not the one that the socket's name says, or if it sends more than 16 MiB.
+    /// Asks the runtime for its numbers, and waits for a second at most. Returns a line of JSON, described in
+    /// docs/json.md. Fails if the process has ended, if another process or user than `pid` and `user` listens, or if
+    /// the answer exceeds 16 MiB.
     pub fn ask(&self) -> io::Result<String> {
         let until = Instant::now() + IO_TIMEOUT;
         let mut stream = local::connect(&self.path)?;
@@ -322,20 +329,20 @@ impl Observable {
         if line.ends_with('\n') { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Whether the process still runs. A process that has ended but was not waited for does not.
+    /// Whether the process still runs. A process that has ended but was not waited for does not count as running.
     pub fn is_running(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         // The name before the state may contain anything, parentheses too.
         stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
     }
 
-    /// Whether the process at the other end is the one that the socket's name and folder say.
+    /// Whether the process at the other end has the number in the socket's name and the user in the folder's name.
     fn is_peer(&self, stream: &UnixStream) -> bool {
         local::peer(stream).is_ok_and(|peer| (peer.pid, peer.user) == (self.pid, self.user))
     }
 
-    /// Whether the process listens. A stopped process does, and answers later. A socket that no process listens on is removed,
-    /// if it is this user's.
+    /// Whether the process listens. A stopped process listens too, and answers later. A socket of this user that no
+    /// process listens on is removed.
     fn is_open(&self, user: u32) -> bool {
         match local::connect(&self.path) {
             Ok(stream) => self.is_peer(&stream),
@@ -351,7 +358,8 @@ impl Observable {
     }
 }
 
-/// All runtimes that this user can observe now, sorted by process: the user's own, or for root those of all users.
+/// All runtimes that this user can observe now, sorted by process: the user's own, or for root the runtimes of all
+/// users.
 pub fn list() -> Vec<Observable> {
     let mut bases = bases();
     if local::user() == 0 {

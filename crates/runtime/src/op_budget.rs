@@ -8,13 +8,14 @@
 //!
 //! # When it is renewed
 //!
-//! A renewal costs about 60 instructions, and most polls do few operations, so [`POLLS`] polls in a row share a budget. A
-//! poll never begins with an empty budget. So code that tries a channel once, as its poll's first operation and with a
-//! waker that wakes no task (`now_or_never`, a biased `select!`), never takes a full channel for an empty one. Later
-//! operations of a poll may find the budget empty, at most once in 127 operations of the worker's polls: the task is woken
-//! and polled again, and code that tries only once sees `Pending`, as with tokio after 128 operations. Most polls that
-//! empty the budget end with their task woken by itself; after such a poll each of the next [`POLLS_EACH`] polls has its
-//! own budget, so that the operations of one task don't stop the task after it again and again.
+//! A renewal costs about 60 instructions, and most polls do few operations, so [`POLLS`] polls in a row share a budget.
+//! A poll never begins with an empty budget. So code that tries a channel once, as its poll's first operation and with
+//! a waker that wakes no task (`now_or_never`, a biased `select!`), never takes a full channel for an empty one. Later
+//! operations of a poll may find the budget empty, at most once in 127 operations of the worker's polls: the task is
+//! woken and polled again, and code that tries only once sees `Pending`, as with tokio after 128 operations. After a
+//! poll that empties the budget, the task is mostly woken before the poll ends. After such a poll each of the next
+//! [`POLLS_EACH`] polls has its own budget, so that the operations of one task don't stop the next task again and
+//! again.
 //!
 //! # Cost
 //!
@@ -27,31 +28,33 @@ use std::task::{Context, Poll, Waker};
 use tokio::runtime::Builder;
 use tokio::task::coop::{RestoreOnPending, has_budget_remaining, poll_proceed};
 
-/// Polls that share a budget; 16 operations for each of them.
+/// Polls that share a budget: 16 of the 128 operations for each on average.
 const POLLS: u32 = 8;
 
-/// Polls with their own budget after a poll whose task woke itself. More than the tasks of a busy worker.
+/// Number of polls that have their own budget each, after a poll whose task woke itself. A busy worker seldom has more
+/// tasks than that, so the next poll of the same task is among them.
 const POLLS_EACH: u32 = 1024;
 
 /// The budget of operations of the current thread's polls.
 pub(crate) struct OpBudget {
-    /// Dropping it makes the budget full. `None`: tokio gave none, and polls are not limited.
+    /// A guard; dropping it makes the budget full. `None`: tokio gave no budget, and polls are not limited.
     full: Cell<Option<RestoreOnPending>>,
     /// Polls that may begin before the budget is renewed.
     left: Cell<u32>,
-    /// Polls left that have their own budget each.
+    /// The number of next polls that have their own budget each.
     each: Cell<u32>,
 }
 
 impl OpBudget {
     /// Must be called outside of any tokio runtime's `block_on`, on the thread that will poll.
     pub(crate) fn new() -> Self {
-        // Only a thread that tokio polls on has a budget. Without drivers a runtime costs a few allocations.
+        // A thread has a budget only while tokio polls on it, so this makes a tokio runtime. Without drivers it costs a
+        // few allocations.
         let full = Builder::new_current_thread().build().map(|tokio| tokio.block_on(poll_fn(poll_proceed)));
         Self { full: Cell::new(full.ok()), left: Cell::new(0), each: Cell::new(0) }
     }
 
-    /// Begins a poll. It may do at least one operation, and with the polls that share its budget at most 127.
+    /// Begins a poll. The poll may do at least one operation. All polls that share a budget may do at most 127 together.
     #[inline]
     pub(crate) fn begin_poll(&self) {
         match self.left.get() {

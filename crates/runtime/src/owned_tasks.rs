@@ -1,7 +1,7 @@
 //! OwnedTasks: the tasks that a worker spawned and that are alive, so that a shutdown can cancel them all.
 //!
-//! Each worker has a list. A task enters it when it is made, and leaves it when its future is dropped, on any thread. A
-//! closed list takes no task. An entry is 24 bytes. All methods lock the list, except `count`.
+//! Each worker has a list. A task enters the list when it is created, and leaves it when its future is dropped, on any
+//! thread. A closed list takes no more tasks. An entry is 24 bytes. All methods lock the list, except `count`.
 
 use crate::header::Header;
 use crate::sync::{AtomicU32, Mutex, Ordering::*};
@@ -25,7 +25,7 @@ struct List {
     is_closed: bool,
 }
 
-/// See the module's documentation.
+/// The list of one worker.
 #[derive(Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
@@ -55,7 +55,8 @@ impl OwnedTasks {
         let slot = Slot::Task(waker, header);
         self.count.store(self.count.load(Relaxed) + 1, Relaxed);
         if list.free == END {
-            // The list belongs to the runtime, not to the account of the task that spawns.
+            // The memory is not charged to the account of the task that spawns, because the list belongs to the
+            // runtime.
             unaccounted(|| list.slots.push(slot));
             return Some(list.slots.len() as u32 - 1);
         }
@@ -109,7 +110,7 @@ impl OwnedTasks {
         }
         drop(list);
         let count = wakers.len() as u32;
-        // After unlocking: a wake may drop a task, which takes the lock.
+        // The lock is released first, because a wake may drop a task, and that takes the lock.
         wakers.into_iter().for_each(Waker::wake);
         count
     }

@@ -1,8 +1,9 @@
 //! Runtime: the builder, the handle, and the shutdown.
 //!
-//! A runtime has a worker for each allowed CPU, pinned there, or fewer if a cgroup's quota allows less. `Runtime` owns the
-//! threads: dropping it cancels every task, then ends the workers. A `Handle` spawns from any thread and keeps no worker
-//! running. README.md, "Notes on the end", has the order and the reasons.
+//! A runtime has a worker for each allowed CPU, pinned to it, or fewer workers, not pinned, if a cgroup's quota allows
+//! less. `Runtime` owns the threads: dropping it cancels every task, then ends the workers. A `Handle` spawns from any
+//! thread; it does not keep the workers running. README.md, "Notes on the end", has the order of the shutdown and its
+//! reasons.
 //!
 //! A worker costs a thread, of which 200 KiB of stack are touched at most, and four descriptors, among them an
 //! epoll instance, an event descriptor and a timer.
@@ -52,7 +53,7 @@ pub enum Smt {
     OnePerCore,
 }
 
-/// Configures a runtime: [`Runtime::builder`].
+/// Configures and starts a runtime. [`Runtime::builder`] returns one.
 #[derive(Debug, Clone)]
 #[must_use = "`build` makes the runtime"]
 pub struct Builder {
@@ -97,7 +98,7 @@ impl Builder {
         Self { worker_threads: Some(threads), ..self }
     }
 
-    /// Restricts the workers to these of the allowed CPUs.
+    /// Restricts the workers to those allowed CPUs that are in `cpus`.
     pub fn cpus(self, cpus: CpuSet) -> Self {
         Self { cpus: Some(cpus), ..self }
     }
@@ -107,8 +108,9 @@ impl Builder {
         Self { smt, ..self }
     }
 
-    /// Sets whether each worker is pinned to one CPU. Default: yes if there is a worker for every CPU that the runtime may
-    /// use. With fewer workers each may run on all of these CPUs, so that two processes don't pin theirs to the same ones.
+    /// Sets whether each worker is pinned to one CPU. Default: yes if there is a worker for every CPU that the runtime
+    /// may use. With fewer workers each worker may run on all of these CPUs, so that two processes don't pin their
+    /// workers to the same CPUs.
     pub fn pin(self, pin: bool) -> Self {
         Self { pin: Some(pin), ..self }
     }
@@ -123,8 +125,8 @@ impl Builder {
         Self { topology: Some(topology), ..self }
     }
 
-    /// Sets the most threads that `spawn_blocking` may use, over all workers. Each worker may use one at least. Default: 512.
-    /// [`build`](Self::build) fails at 0.
+    /// Sets the largest number of threads that `spawn_blocking` may use, over all workers. Each worker may use at least
+    /// one. Default: 512. [`build`](Self::build) fails at 0.
     pub fn max_blocking_threads(self, threads: usize) -> Self {
         Self { max_blocking_threads: threads, ..self }
     }
@@ -132,10 +134,11 @@ impl Builder {
     /// Sets the duration from which a poll counts as long. Default: 1 ms. A long poll is counted and reported through
     /// `tracing`; while it lasts, an idle worker takes over the tasks that wait behind it.
     ///
-    /// One poll of sixteen is measured, and for a second after a long poll all of them. A measured long poll is reported
-    /// with its task's name, once a second for each worker, and with the number of those since the last report. Of the
-    /// other polls, one that exceeds the threshold by 0.8 ms and eight average polls is always counted, when the worker reads
-    /// its clock; several between two readings count as one. A thread that was preempted for that long looks the same.
+    /// One poll of sixteen is measured, and for a second after a long poll all of them. A measured long poll is
+    /// reported with its task's name. Each worker makes at most one report a second, with the number of long polls
+    /// since its last report. A poll that is not measured is counted at the worker's next reading of its clock if it
+    /// exceeds the threshold by at least 0.8 ms plus eight times the average poll. Several such polls between two
+    /// readings count as one. A thread that was preempted for that long can't be told from a long poll.
     pub fn long_poll_threshold(self, limit: Duration) -> Self {
         Self { long_poll_threshold: limit, ..self }
     }
@@ -147,7 +150,8 @@ impl Builder {
         Self { observe: Some(observe), ..self }
     }
 
-    /// Starts the workers. Fails if there is no CPU to use, or if a thread or a descriptor can't be had.
+    /// Starts the workers. Fails if a setting is invalid, if there is no CPU to use, or if the system refuses a thread
+    /// or a descriptor.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let io = |what: &str| {
             let what = what.to_owned();
@@ -200,7 +204,7 @@ impl Builder {
         let shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
-            // If this fails, the runtime is dropped, which ends the workers that run.
+            // If this fails, `runtime` is dropped, which ends the workers that were started before.
             worker::thread::start_worker(&runtime.shared, CpuId(worker as u32))
                 .map_err(io("can't start a thread"))?;
         }
@@ -276,11 +280,12 @@ pub(crate) fn shared(
 
 /// Workers, and the tasks that run on them.
 ///
-/// Dropping it shuts down, and waits for the polls that are under way. In a task, of this runtime or of another, it does
-/// not wait: the shutdown goes on in the background.
+/// Dropping it shuts down the runtime, and waits for the polls that are under way. Dropping it in a task, of this
+/// runtime or of another, does not wait: the shutdown goes on in the background.
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
-    /// Dropped after the workers have ended. If the runtime is dropped in a task, workers may still run then.
+    /// Dropped after the workers have ended. If the runtime is dropped in a task, workers may still run when the
+    /// observer is dropped.
     observer: Option<observe::Observer>,
 }
 
@@ -290,15 +295,15 @@ impl Runtime {
         Self::builder().build()
     }
 
-    /// A builder, to set more than the defaults.
+    /// A builder with the default settings.
     pub fn builder() -> Builder {
         Builder::default()
     }
 
-    /// Runs a future on this thread until it is ready. Tasks that it spawns run on the workers, and a worker drives the
-    /// sockets and timers that it makes.
+    /// Runs a future on this thread until it is ready. Tasks that the future spawns run on the workers, and a worker
+    /// drives the sockets and timers that the future creates.
     ///
-    /// Panics on a worker's thread, which would wait for itself.
+    /// Panics on a worker's thread, because the worker would wait for itself.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         block::on(&self.shared, future)
@@ -359,17 +364,18 @@ impl Runtime {
         block::with_context(&self.shared, act)
     }
 
-    /// Cancels every task, then ends the workers, as tokio's method of this name. Returns whether all of that happened in
-    /// time. A poll that takes longer goes on in the background, and its task and thread end after it. Returns false at once
-    /// in a task of the same runtime. Two runtimes that shut each other down in a task of theirs wait until the first of the
-    /// two timeouts.
+    /// Cancels every task, then ends the workers, as tokio's method of this name. Returns whether all workers ended
+    /// within `timeout`. A poll that takes longer goes on in the background, and its task and thread end after it.
+    /// Returns false at once in a task of the same runtime. If a task of each of two runtimes shuts the other runtime
+    /// down, both wait until the shorter timeout is over.
     pub fn shutdown_timeout(self, timeout: Duration) -> bool {
         self.end(Some(timeout))
     }
 
     fn end(&self, deadline: Option<Duration>) -> bool {
         let (shared, began) = (&self.shared, Instant::now());
-        // ORDERING: SeqCst; `Worker::park` marks the worker parked and then reads `is_shutdown`; this is the other way round.
+        // ORDERING: SeqCst; `Worker::park` marks the worker parked and then reads `is_shutdown`; this writes
+        // `is_shutdown` and then reads whether the worker is parked. So at least one of the two sees the other's write.
         let give_notice = || {
             shared.is_shutdown.store(true, SeqCst);
             shared.worker_threads.end();
@@ -397,7 +403,8 @@ impl Runtime {
         }
         give_notice();
         let mut all_ended = true;
-        // A task that blocks in place during the shutdown may start another thread: look again.
+        // A task that blocks in place during the shutdown may start another thread, so the loop reads the list until it
+        // is empty.
         loop {
             let threads = std::mem::take(&mut *ignore_poison(shared.worker_threads.threads.lock()));
             if threads.is_empty() {
@@ -407,7 +414,7 @@ impl Runtime {
                 while !thread.is_finished() && deadline.is_some() && !is_late() {
                     std::thread::sleep(Duration::from_micros(100));
                 }
-                // A worker's thread panics only because of a bug in the runtime; the panic was printed then.
+                // A worker's thread panics only because of a bug in the runtime. The panic hook has printed it already.
                 all_ended &= (deadline.is_none() || thread.is_finished()) && thread.join().is_ok();
             }
         }
@@ -434,7 +441,7 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// Spawns on a runtime from any thread. After the runtime's end the tasks are cancelled at once.
+/// Spawns on a runtime from any thread. A task that is spawned after the runtime's end is cancelled at once.
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,

@@ -1,7 +1,7 @@
 //! RuntimeMetrics: the numbers of all workers and tenants of a runtime.
 //!
-//! A number is counted on the worker or CPU where it arises; [`read`] collects them. It stops no worker, so each number is
-//! as it was at some moment during the call.
+//! Workers and CPUs count separately; [`read`] collects their numbers. It stops no worker, so each number is as it was
+//! at some moment during the call.
 
 use crate::metrics::WorkerStats;
 use crate::shared::Shared;
@@ -14,7 +14,7 @@ use warmcore_types::CpuId;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct RuntimeMetrics {
-    /// By worker.
+    /// The workers, by index.
     pub workers: Vec<WorkerMetrics>,
     /// Tasks that are alive.
     pub num_alive_tasks: usize,
@@ -22,7 +22,7 @@ pub struct RuntimeMetrics {
     pub injection_queue_depths: Vec<u32>,
     /// Wakes and spawns by threads that are not workers of the runtime.
     pub remote_schedules: u64,
-    /// The tenants that are alive and had a task here, the oldest first.
+    /// The tenants that are alive and had a task in this runtime, sorted by serial number.
     pub tenants: Vec<TenantMetrics>,
 }
 
@@ -30,7 +30,7 @@ pub struct RuntimeMetrics {
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct WorkerMetrics {
-    /// What the worker has counted.
+    /// The worker's counters.
     pub stats: WorkerStats,
     /// The kernel's number of the worker's CPU.
     pub cpu: u32,
@@ -44,16 +44,16 @@ pub struct WorkerMetrics {
     pub is_idle: bool,
     /// Whether the worker is in a long poll.
     pub is_stuck: bool,
-    /// Tasks in the worker's run queue that another worker may steal.
+    /// Tasks in the worker's run queue, from which other workers may steal.
     pub local_queue_depth: u32,
     /// Average duration of a poll, in ns.
     pub mean_poll_ns: u32,
-    /// Tasks of `tokio::spawn` on the worker's driver, where they stay.
+    /// Tasks of `tokio::spawn` on the worker's driver. They never move to another worker.
     pub foreign_tasks: usize,
     /// CPU time of the worker's threads in ns, tasks of `tokio::spawn` included.
     pub busy_ns: u64,
-    /// The part of `busy_ns` outside of the driver, in ns: the runtime's own tasks, and finding them. The rest went into
-    /// sockets, timers and tasks of `tokio::spawn`. Counted only while `warmcore top` looks.
+    /// The part of `busy_ns` outside of the driver, in ns: polling the runtime's tasks and searching for them. The rest
+    /// is for sockets, timers and tasks of `tokio::spawn`. Counted only while `warmcore top` observes the runtime.
     pub own_ns: u64,
 }
 

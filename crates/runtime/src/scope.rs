@@ -1,9 +1,10 @@
 //! Scope: closures that compute, run on the workers, and may borrow from the thread that waits for them.
 //!
-//! The closures, called jobs, wait in the scope's queue. The caller and at most one task a worker take jobs from there, a
-//! handful at a time, so that a scope shares the workers with other tasks. The scope ends when every job has ended.
+//! The closures, called jobs, wait in the scope's queue. The caller, and at most one task for each worker, take jobs
+//! from that queue, at most [`HANDFUL_MAX`] at a time. So other tasks run on the workers in between. The scope ends
+//! when every job has ended.
 //!
-//! A job costs a box and two locks of the scope, or less where many jobs wait.
+//! A job costs a box and two locks of the scope's queue, or less than two if many jobs wait.
 
 use crate::block;
 use crate::context;
@@ -21,7 +22,7 @@ use warmcore_types::ignore_poison;
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Most jobs taken at once. The scope can't end before all of them have run, one after the other.
+/// Largest number of jobs taken at once. One thread runs them one after the other, and the scope can't end before.
 const HANDFUL_MAX: usize = 32;
 
 struct Inner {
@@ -57,7 +58,7 @@ impl Inner {
         count > 0
     }
 
-    /// Keeps the first panic, which is the scope's. Later panics end here, even if dropping their payload panics.
+    /// Keeps the first panic, which the scope raises. Later panics are dropped, even if dropping their payload panics.
     fn keep(&self, panic: Box<dyn Any + Send>) {
         let mut first = ignore_poison(self.panic.lock());
         if first.is_none() {
@@ -76,7 +77,7 @@ fn end(panic: Box<dyn Any + Send>) {
     }
 }
 
-/// Starts jobs: [`scope`].
+/// Starts jobs. [`scope`] passes it to its closure.
 pub struct Scope<'scope, 'env: 'scope> {
     inner: Arc<Inner>,
     scope: PhantomData<&'scope mut &'scope ()>,
@@ -84,7 +85,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 }
 
 impl<'scope> Scope<'scope, '_> {
-    /// Starts a job, which may borrow what outlives the scope.
+    /// Starts a job. The job may borrow data that outlive the scope.
     pub fn spawn(&'scope self, job: impl FnOnce() + Send + 'scope) {
         let job: Box<dyn FnOnce() + Send + 'scope> = Box::new(job);
         // SAFETY: `scope` returns after `pending` is 0, and so after this job has run and was dropped.
@@ -92,7 +93,8 @@ impl<'scope> Scope<'scope, '_> {
         let inner = &self.inner;
         inner.pending.fetch_add(1, Relaxed);
         ignore_poison(inner.jobs.lock()).push_back(job);
-        // A job may start jobs while the caller waits, and the runtime may be shutting down: wake the caller to run them.
+        // If a job starts this job, the caller may be parked, and if the runtime is shutting down no task runs jobs. So
+        // the caller is woken to run them.
         inner.caller.unpark();
         let runners = inner.runners.load(Relaxed);
         if runners < inner.shared.remotes.len() {
@@ -116,8 +118,9 @@ impl fmt::Debug for Scope<'_, '_> {
     }
 }
 
-/// Calls `act` with a scope, and returns when all jobs that were started in it have ended. The caller runs jobs too, as
-/// in a [`block_in_place`](crate::block_in_place) if it is a worker. For computing, not for waiting.
+/// Calls `act` with a scope, and returns when all jobs that were started in it have ended. The caller runs jobs too; on
+/// a worker it first hands the worker off, as [`block_in_place`](crate::block_in_place) does. Jobs should compute, not
+/// wait.
 ///
 /// Panics outside a runtime. Panics after all jobs have ended if `act` or a job panicked.
 ///
@@ -150,7 +153,7 @@ pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) 
         while inner.run_some() {}
         // ORDERING: Acquire; pairs with the AcqRel in `run_some`.
         while inner.pending.load(Acquire) > 0 {
-            // A job may start jobs.
+            // A job that ran elsewhere may have started jobs, so the caller runs these before it parks again.
             if !inner.run_some() {
                 std::thread::park();
             }
@@ -158,7 +161,8 @@ pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) 
         let panic = ignore_poison(inner.panic.lock()).take();
         match (result, panic) {
             (Err(first), second) => {
-                // Drop the second panic first: if its drop panicked while the first unwinds, the process would abort.
+                // Drops the second panic first. If its drop panicked while the first panic unwinds, the process would
+                // abort.
                 second.into_iter().for_each(end);
                 resume_unwind(first)
             }

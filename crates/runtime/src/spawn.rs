@@ -64,11 +64,11 @@ impl Placement {
     }
 }
 
-/// Attributes of a task that is not spawned yet: [`Runtime::task_builder`](crate::Runtime::task_builder),
-/// [`task_builder`].
+/// Sets the attributes of a task and spawns it. [`Runtime::task_builder`](crate::Runtime::task_builder) and
+/// [`task_builder`] return one.
 #[must_use = "`spawn` starts the task"]
 pub struct TaskBuilder {
-    /// The scheduler of the worker that spawns. To clone it touches no line that all workers share.
+    /// The scheduler of the worker that spawns. Cloning it touches no cache line that all workers share.
     scheduler: Arc<SchedulerRef>,
     attrs: Option<Box<TaskAttrs>>,
     placement: Placement,
@@ -117,17 +117,20 @@ impl TaskBuilder {
         self
     }
 
-    /// Starts the task on the less loaded of two workers instead of near the task that spawns it: the next worker in turn and
-    /// a random one, of those where the task may run and that are in no long poll. Tasks of `tokio::spawn` count as load.
+    /// Starts the task on the less loaded of two workers, and not near the task that spawns it. The two are the next
+    /// worker in turn and a random worker, of the workers on which the task may run and that are not in a long poll.
+    /// Tasks of `tokio::spawn` count as load.
     ///
-    /// For tasks that live long and have their own sockets: a socket is driven by the worker on which it was made, so a
-    /// connection that is made inside its task (`TcpStream::from_std`) is driven where the task begins.
+    /// Use it for tasks that live long and have their own sockets. A socket is driven by the worker on which it was
+    /// created, so a connection that its task creates (`TcpStream::from_std`) is driven by the worker on which the task
+    /// begins.
     pub fn least_loaded(mut self) -> Self {
         self.begins_among = Some(Allowed::Anywhere);
         self
     }
 
-    /// As [`least_loaded`](Self::least_loaded), on one last-level cache. The task may run elsewhere later.
+    /// As [`least_loaded`](Self::least_loaded), among the workers of one last-level cache. Later the task may run on
+    /// other workers too.
     #[cfg(feature = "http")]
     pub(crate) fn least_loaded_in(mut self, llc: Option<LlcId>) -> Self {
         self.begins_among = Some(llc.map_or(Allowed::Anywhere, Allowed::Llc));
@@ -178,7 +181,7 @@ impl TaskBuilder {
     }
 }
 
-/// Adds the default span to a task that was given none. Without a subscriber that costs one load.
+/// Adds the default span to a task that has no span. Without a subscriber that costs one load.
 #[inline]
 fn in_span(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
     if LevelFilter::current() < Level::TRACE {
@@ -223,7 +226,7 @@ where
     task_builder().spawn(future)
 }
 
-/// Spawns a task of a tenant: [`Runtime::spawn_in`](crate::Runtime::spawn_in).
+/// Spawns a task of a tenant on the current thread's runtime, as [`Runtime::spawn_in`](crate::Runtime::spawn_in) does.
 #[track_caller]
 pub fn spawn_in<F>(tenant: &Tenant, future: F) -> JoinHandle<F::Output>
 where
@@ -236,7 +239,7 @@ where
 /// A builder of tasks on the current thread's runtime. Panics if the thread is inside none.
 #[track_caller]
 pub fn task_builder() -> TaskBuilder {
-    // Not in a closure, where `track_caller` would lose the caller's location.
+    // A `match` and not a closure, in which `track_caller` would lose the caller's location.
     match context::current_scheduler() {
         Some(scheduler) => TaskBuilder::at(scheduler),
         None => no_runtime(),

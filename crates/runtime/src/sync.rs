@@ -1,7 +1,7 @@
 //! Atomics, locks and threads, in one place where loom and shuttle can replace them.
 //!
-//! The cfg for loom is `warmcore_loom`, because tokio compiles no sockets under `loom`, and the driver needs them. Loom's
-//! models are of parts and start no worker, so threads and condition variables are the system's there.
+//! The cfg for loom is `warmcore_loom`, because tokio compiles no sockets under `loom`, and the driver needs them.
+//! Loom's models test single modules and start no worker, so they use the system's threads and condition variables.
 
 #[cfg(warmcore_loom)]
 pub(crate) use loom::sync::{
@@ -35,7 +35,7 @@ pub(crate) mod threads {
     #[cfg(shuttle)]
     pub(crate) use model::{Builder, JoinHandle, sleep};
 
-    /// Shuttle's threads, with the methods of std's that they lack.
+    /// Shuttle's threads, with the methods of `std::thread` that they lack.
     #[cfg(shuttle)]
     mod model {
         use shuttle::thread;

@@ -1,8 +1,8 @@
 //! TaskFuture: a task's future as the worker polls it.
 //!
-//! `TaskFuture` catches a panic of the future, drops the future if the task was cancelled, enters its tenant and its
-//! span around each poll, and removes the task from the list of owned tasks when it is dropped. An idle task takes its
-//! header, its future and 24 bytes in that list.
+//! `TaskFuture` catches a panic of the future, drops the future if the task was cancelled, enters the task's tenant and
+//! span around each poll, and when dropped removes the task from the list of owned tasks. An idle task takes the memory
+//! of its header and its future, and 24 bytes in that list.
 
 use crate::context;
 use crate::error::JoinError;
@@ -32,7 +32,7 @@ impl<F: Future> TaskFuture<F> {
         unsafe { self.header.as_ref() }
     }
 
-    /// Drops the future. If that panics, the panic is the outcome.
+    /// Drops the future and returns `outcome`, or the panic if the drop panics.
     fn end(self: Pin<&mut Self>, outcome: Outcome<F::Output>) -> Outcome<F::Output> {
         // SAFETY: the future is dropped in place and not moved.
         let this = unsafe { self.get_unchecked_mut() };
@@ -98,8 +98,8 @@ impl<F: Future> Drop for TaskFuture<F> {
 /// Makes a task, and puts it into the list of owned tasks. The caller schedules it.
 ///
 /// # Safety
-/// If `F` or its output borrows, the caller ensures that the task is gone before what it borrows is. If `F` is not
-/// `Send`, the caller ensures that one thread polls and drops it.
+/// If `F` or its output borrows, the caller ensures that the task ends before the borrow does. If `F` is not `Send`,
+/// the caller ensures that one thread polls and drops it.
 pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (RunnableTask, JoinHandle<F::Output>) {
     let scheduler = header.scheduler.clone();
     let track = |header: &Header| TaskFuture { future: Some(future), header: NonNull::from(header) };

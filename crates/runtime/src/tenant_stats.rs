@@ -1,16 +1,18 @@
 //! TenantStats: polls, run time and tasks of each tenant, in one runtime.
 //!
-//! A tenant has a slot here from its first task on, at the index that it has among the tenants that are alive. The next
-//! tenant of that index takes over the slot, and subtracts the numbers that stand in it. Polls and tasks are counted
-//! exactly, on the CPU where they happen. Run time is measured if a task's polls take 4 µs or more on average; of shorter
-//! polls the randomly sampled ones stand for the others.
+//! A tenant has a slot here from its first task on. The slot's index is the tenant's index among the tenants that are
+//! alive. The next tenant with that index takes over the slot; the counts that are in the slot by then are subtracted
+//! from its numbers. Polls and tasks are counted exactly, on the CPU where they happen. Run time is measured if a
+//! task's polls take 4 µs or more on average; of shorter polls a random sample is measured, and each measured poll
+//! counts several times.
 //!
 //! # Cost
-//! A task without a tenant pays two branches a poll. A tenant's task pays 13 ns when it begins and ends, a per-CPU
-//! counter a poll, and two readings of the clock if its polls are long: 20 ns of 4 µs. With its ids and its account that
-//! is 255 instructions a poll (`cargo xtask instructions "8 pairs"`, where counters are atomics). The run time of 1000
-//! short polls is right to about 12 %, of 100 000 to 1 %. A slot is 200 bytes, and 24 on each CPU that counted in it;
-//! there are as many slots as tenants were ever alive at once.
+//! A task without a tenant costs two branches a poll. A tenant's task costs 13 ns when it begins and when it ends, an
+//! add to a per-CPU counter for each poll, and two readings of the clock for each poll if its polls are long: 20 ns of
+//! at least 4 µs. With the tenant's ids and account a poll costs 255 instructions (`cargo xtask instructions "8
+//! pairs"`, where counters are atomics). The run time of 1000 short polls is right to about 12 %, of 100 000 to 1 %. A
+//! slot takes 200 bytes, and 24 bytes for each CPU that counted in it. There are as many slots as tenants were ever
+//! alive at once.
 
 use crate::sync::{AtomicU64, Mutex, Ordering::*};
 use bytemuck::Zeroable;
@@ -31,7 +33,7 @@ const BLOCKS: usize = 19;
 /// Average duration of a poll from which each poll of a tenant's task is measured, in ns.
 pub(crate) const LONG_NS: u32 = 4_000;
 
-/// Run time of all the polls that a sampled poll of `ran` ns stands for, in halves of a poll.
+/// The run time that a sampled poll of `ran` ns adds to its tenant's: it counts for `half_polls` halves of a poll.
 pub(crate) fn scale_sample(ran: u64, half_polls: u32) -> u64 {
     ran * u64::from(half_polls) / 2
 }
@@ -53,7 +55,7 @@ struct Totals {
     num_alive_tasks: u64,
 }
 
-/// The counters of one tenant after the other.
+/// The counters of one tenant at a time.
 #[derive(Line)]
 #[line(pair)]
 #[repr(align(128))]
@@ -77,7 +79,8 @@ impl TenantSlot {
         }
     }
 
-    /// Assigns the slot to this tenant unless it owns it already. The previous tenant and its tasks are gone by then.
+    /// Assigns the slot to this tenant unless the slot is assigned to it already. The slot's previous tenant and its
+    /// tasks have ended before.
     fn assign(&self, serial: u64) {
         // ORDERING: Acquire; pairs with the Release below: a thread that sees the serial sees the `base` that goes with it.
         if self.serial.load(Acquire) == serial {
@@ -117,7 +120,7 @@ impl TenantSlot {
 
 type Block = Box<[OnceLock<Box<TenantSlot>>]>;
 
-/// See the module's documentation.
+/// Counts polls, run time and tasks of each tenant in one runtime: see the module's documentation.
 pub(crate) struct TenantStats {
     blocks: [OnceLock<Block>; BLOCKS],
 }
@@ -142,7 +145,7 @@ impl TenantStats {
         TenantRef { tenant: tenant.clone(), slot: NonNull::from(&**slot) }
     }
 
-    /// The tenants that are alive and had a task here, the oldest first.
+    /// The numbers of the tenants that are alive and had a task in this runtime, sorted by serial number.
     pub(crate) fn read(&self) -> Vec<TenantMetrics> {
         let blocks = self.blocks.iter().filter_map(OnceLock::get);
         let slots = blocks.flat_map(|block| block.iter()).filter_map(OnceLock::get);
@@ -186,7 +189,8 @@ impl TenantRef {
         self.counts().add(field!(Counts, polls), 1);
     }
 
-    /// Not inlined, as the two methods below, so that tasks without a tenant don't carry the code.
+    /// Neither this method nor the two below are inlined, so that their code is not part of each poll of a task without
+    /// a tenant.
     #[inline(never)]
     pub(crate) fn count_run(&self, ns: u64) {
         self.counts().add(field!(Counts, run_ns), ns);
@@ -217,8 +221,9 @@ pub struct TenantMetrics {
     pub num_alive_tasks: usize,
     /// Polls of the tenant's tasks.
     pub polls: u64,
-    /// Run time of the tenant's tasks, in ns. If a task's polls take less than 4 µs on average one of sixteen is measured and
-    /// stands for the others; longer polls are all measured. A poll that blocked in place is not included.
+    /// Run time of the tenant's tasks, in ns. If a task's polls take less than 4 µs on average, one of sixteen is
+    /// measured and counts for all sixteen. Otherwise every poll is measured. A poll that blocked in place is not
+    /// included.
     pub run_ns: u64,
 }
 

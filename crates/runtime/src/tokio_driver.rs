@@ -1,16 +1,18 @@
 //! TokioDriver: a current-thread runtime of tokio's that serves the sockets and timers of one worker.
 //!
-//! The worker's thread enters the runtime's context once. Tokio's own driver runs only inside `block_on`, where the
-//! worker parks; `unpark` wakes the future that is blocked on, which writes to the driver's event descriptor. A timer
-//! descriptor on the same driver ends waits that are shorter than tokio's millisecond.
+//! The worker's thread enters the context of that tokio runtime once. Tokio serves its sockets and timers only inside
+//! `block_on`, so the worker parks there. `unpark` wakes the future that `block_on` polls, which writes to tokio's
+//! event descriptor. Tokio's timers have a resolution of a millisecond; a timer descriptor ends shorter waits.
 //!
-//! Tasks of `tokio::spawn` run inside the driver, between its waits. `run_seq` counts when these runs begin and end, so
-//! that the watchdog sees a long one. A panic that unwinds through the driver ends the process, since tokio then drops
-//! its sockets and timers. Any thread calls `unpark` and `wake_at`, and `poll_events` on the driver of a stuck worker.
+//! Tasks of `tokio::spawn` run inside the driver, between its waits. `run_seq` is incremented when such a run begins
+//! and when it ends, so that the watchdog sees a long run. A panic that unwinds through the driver ends the process,
+//! since tokio then drops its sockets and timers. Any thread may call `unpark` and `wake_at`, and `poll_events` on the
+//! driver of a stuck worker.
 //!
 //! # Cost
-//! Polling events without waiting: 450 ns. Parking and being unparked: 5 to 15 µs, the kernel's time. CPU time is read
-//! from the thread's clock when it is asked for; the part outside of the driver is counted only while it is wanted.
+//! Polling events without waiting: 450 ns. Parking and being unparked: 5 to 15 µs, mostly in the kernel. CPU time is
+//! read from the thread's clock when `used` is called; the part outside of the driver is counted only while `count_own`
+//! has switched it on.
 
 use crate::clock;
 use crate::context;
@@ -40,18 +42,18 @@ pub(crate) struct TokioDriver {
     handle: tokio::runtime::Handle,
     #[line(read_mostly)]
     metrics: tokio::runtime::RuntimeMetrics,
-    /// `None`: closed. Read-locked around each wait.
+    /// `None`: the driver is closed. Read-locked during each wait.
     #[line(contended = "driving")]
     runtime: Padded<RwLock<Option<Runtime>>>,
-    /// Wakes the future that the worker is parked in; it is the same waker every time.
+    /// Wakes the future in which the worker is parked. Tokio uses the same waker for each `block_on`.
     #[line(read_mostly)]
     waker: Waker,
     #[line(contended = "driving")]
     timer: Padded<RwLock<Option<AsyncFd<Timer>>>>,
-    /// When the timer expires. Its lock is held while the timer is set, so that both agree.
+    /// When the timer expires. The lock is held while the timer is set, so that this value and the timer agree.
     #[line(contended = "driving")]
     wake_at_ns: Padded<Mutex<Nanos>>,
-    /// The waker of the worker's parked future while another thread is in the driver; then it is not `waker`.
+    /// The waker of the worker's parked future while another thread is in the driver. Then it differs from `waker`.
     #[line(contended = "beside")]
     beside: Padded<Mutex<Option<Waker>>>,
     /// Whether `beside` is set. Read by each `unpark`, written only while another thread is in the driver.
@@ -67,17 +69,17 @@ pub(crate) struct TokioDriver {
     /// CPU time outside of the driver until the driver was last entered. Written by the worker's thread.
     #[line(contended = "driving")]
     own_ns: Padded<AtomicU64>,
-    /// CPU time of the worker's thread when it last left the driver. 0: it is inside, or that was not recorded. Written by
-    /// the worker's thread.
+    /// CPU time of the worker's thread when it last left the driver. 0: the thread is inside the driver, or its leaving
+    /// was not recorded. Written by the worker's thread.
     #[line(contended = "driving")]
     left_ns: Padded<AtomicU64>,
 }
 
-/// CPU time of the threads that were the worker's, one after the other.
+/// CPU time of the threads that ran the worker, one after the other.
 #[derive(Default)]
 struct Threads {
     before: u64,
-    /// The current thread of the worker, and its CPU time when it became that.
+    /// The worker's current thread, and that thread's CPU time when it became the worker's.
     now: Option<(ThreadCpu, u64)>,
 }
 
@@ -94,8 +96,9 @@ impl Threads {
 
 /// Ends the process if a panic unwinds out of tokio's runtime.
 ///
-/// A panic of a task does not get here. This one came from a waker of the program's that a socket or a timer called.
-/// Tokio has dropped its epoll instance and its timers by then, so every task that waits for one would wait for ever.
+/// A task's panic is caught before. A panic that gets here came from a waker of the program that a socket or a timer
+/// called. Tokio has dropped its epoll instance and its timers by then, so every task that waits for one would wait for
+/// ever.
 struct Whole<'a>(&'a str);
 
 impl Drop for Whole<'_> {
@@ -111,7 +114,8 @@ impl Drop for Whole<'_> {
 
 impl Drop for TokioDriver {
     fn drop(&mut self) {
-        // If no worker began, the thread that drops this may be inside another tokio runtime, where dropping one panics.
+        // If no worker was started, the thread that drops this may be inside another tokio runtime, where dropping a
+        // tokio runtime panics.
         self.close();
     }
 }
@@ -137,8 +141,8 @@ impl TokioDriver {
                 context::with_worker(|worker| worker.into_iter().for_each(|worker| worker.driver_runs(n)));
             })
             .build()?;
-        // No other thread is in the runtime, so this is the waker that `block_on` uses. It is asked for on a new thread, as the
-        // caller may be inside another tokio runtime.
+        // No other thread is in the runtime, so this is the waker that `block_on` uses. A new thread reads it, since
+        // the caller may be inside another tokio runtime, where `block_on` panics.
         let ask = || runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
         let waker = std::thread::scope(|scope| {
             let asks = std::thread::Builder::new().spawn_scoped(scope, ask)?;
@@ -178,7 +182,7 @@ impl TokioDriver {
         used.now = to.map(|clock| (clock, clock.read().0));
     }
 
-    /// Adds the CPU time since the driver was left.
+    /// Adds the CPU time since the thread left the driver.
     fn count_own_to(&self, now: u64) {
         match self.left_ns.swap(0, Relaxed) {
             0 => {}
@@ -186,14 +190,15 @@ impl TokioDriver {
         }
     }
 
-    /// The CPU time of this thread, if it is the worker's; another thread may serve the driver meanwhile.
+    /// The CPU time of the current thread if it is the worker's. It may be another thread that serves the driver.
     fn own_clock(&self) -> Option<u64> {
         let used = ignore_poison(self.used.lock());
         used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)
     }
 
-    /// Makes the timer expire at this time at the latest. A timer that expires earlier, left from a wait that ended early,
-    /// is kept: to stop it costs as much as one wake. False: the time has come already.
+    /// Makes the timer expire at this time at the latest. If the timer is still set to an earlier time, from a wait
+    /// that ended early, it is kept, because setting it costs as much as a wake that comes too early. Returns false if
+    /// the time has come already.
     fn set_timer(&self, timer: &Timer, at: Nanos) -> bool {
         let mut wake_at_ns = ignore_poison(self.wake_at_ns.lock());
         let now = self.now();
@@ -201,7 +206,7 @@ impl TokioDriver {
             return true;
         }
         let rest = at.0.saturating_sub(now.0);
-        // A timer that can't be set counts as expired: the caller checks again.
+        // A timer that can't be set counts as expired, so the caller does not wait.
         let is_set = rest > 0 && timer.set(Duration::from_nanos(rest)).is_ok();
         *wake_at_ns = if is_set { at } else { Nanos(0) };
         is_set
@@ -209,7 +214,8 @@ impl TokioDriver {
 
     fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
         let runtime = ignore_poison(self.runtime.read());
-        // Recorded when the driver was left, even if counting was switched off since.
+        // `left_ns` was recorded when the thread left the driver. The time since is counted even if counting was
+        // switched off meanwhile.
         if self.left_ns.load(Relaxed) > 0
             && let Some(now) = self.own_clock()
         {
@@ -256,14 +262,16 @@ impl Driver for TokioDriver {
             if is_awake() {
                 return Poll::Ready(());
             }
-            // Also if this park has no end: another thread may set the timer meanwhile.
+            // The timer is polled even if this park has no end time, because another thread may set the timer
+            // meanwhile.
             match timer.as_ref().map(|timer| timer.poll_read_ready(cx)) {
                 None | Some(Poll::Pending) => Poll::Pending,
                 Some(Poll::Ready(rang)) => {
                     if let Ok(mut rang) = rang {
                         rang.clear_ready();
                     }
-                    // The timer expired, even if this clock, which may differ a little from the kernel's, says that it did not.
+                    // The kernel reports that the timer expired. The clock here may differ a little from the kernel's
+                    // and be still before that time.
                     *ignore_poison(self.wake_at_ns.lock()) = Nanos(0);
                     Poll::Ready(())
                 }
@@ -338,7 +346,7 @@ impl Driver for TokioDriver {
             let own = self.own_ns.load(Relaxed);
             let now = used.read().map(|(_, now)| now);
             let left = self.left_ns.load(Relaxed);
-            // If it changed, the worker entered the driver in between, and added what is about to be added here.
+            // If `own_ns` changed, the worker entered the driver in between and added the time since `left_ns` itself.
             if own == self.own_ns.load(Relaxed) {
                 let since = now.filter(|_| left > 0).map_or(0, |now| now.saturating_sub(left));
                 return Used { all: Nanos(used.all(now)), own: Nanos(own + since) };

@@ -1,14 +1,15 @@
 //! VirtualTimes: the virtual time of each tenant, over all workers of a runtime.
 //!
-//! A tenant's virtual time is the run time of its tasks on all workers, times 100, divided by its weight. Each worker runs
-//! next a task of the tenant with the least virtual time of those whose tasks wait there. So two tenants whose tasks wait
-//! at all workers get run time in proportion to their weights, whatever the number and place of their tasks. A tenant that
-//! had no task waiting, because its tasks slept or waited for their budget, resumes at most [`MAX_CREDIT`] behind the
-//! others. If tasks of a tenant that lags by [`LAG_MIN`] wait at one worker only, other workers migrate some of them.
+//! A tenant's virtual time is the run time of its tasks on all workers, times 100, divided by its weight. Of the
+//! tenants whose tasks wait at a worker, the worker next runs a task of the tenant with the least virtual time. So two
+//! tenants whose tasks wait at all workers get run time in proportion to their weights, whatever the number and place
+//! of their tasks. A tenant that had no task waiting, because its tasks slept or waited for their budget, resumes at
+//! most [`MAX_CREDIT`] behind the others. If tasks of a tenant that lags by [`LAG_MIN`] wait at one worker only, other
+//! workers migrate some of them.
 //!
-//! A worker adds what it measured when that reaches [`BATCH`], so it writes the shared words seldom. With m workers, polls
-//! of at most c ns and tasks of two tenants waiting at each worker, one tenant leads the other by at most
-//! (2m − 1)(BATCH + c × 100 / weight) of virtual time.
+//! A worker adds up the virtual time of its polls, and writes the sum to the shared word only when it reaches
+//! [`BATCH`]. With m workers, polls of at most c ns and tasks of two tenants waiting at each worker, one tenant leads
+//! the other by at most (2m − 1)(BATCH + c × 100 / weight) of virtual time.
 //!
 //! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
@@ -23,8 +24,8 @@ use warmcore_types::ignore_poison;
 const WEIGHT_UNIT: u64 = 100;
 
 /// Virtual time by which a tenant whose tasks come back may be behind the others. It must exceed the pauses of a tenant
-/// whose tasks wait for their budget, so that it gets its share: with 1 ms, a tenant of weight 1000 got 4.6 times the run
-/// time of one of weight 100 (two workers, polls of 20 µs).
+/// whose tasks wait for their budget, so that the tenant gets its share of the run time: with 1 ms, a tenant of weight
+/// 1000 got 4.6 times the run time of one of weight 100 (two workers, polls of 20 µs).
 pub(crate) const MAX_CREDIT: u64 = 4_000_000;
 
 /// Virtual time by which a tenant lags before a worker migrates a task of it. Smaller lags are not worth a move.
@@ -33,7 +34,7 @@ pub(crate) const LAG_MIN: u64 = 2_000_000;
 /// Virtual time that a worker collects before it adds it to the shared word.
 pub(crate) const BATCH: u64 = 50_000;
 
-/// Number of tenants above which those without a class in any queue are dropped.
+/// Number of tenants from which on a tenant that no run queue refers to may be dropped.
 const FORGET_ABOVE: usize = 64;
 
 /// One tenant's virtual time. Written by every worker that runs its tasks; it never decreases.
@@ -52,7 +53,8 @@ pub(crate) struct VirtualTimes {
 }
 
 impl VirtualTimes {
-    /// Whether several tenants have tasks, so that run time must be measured.
+    /// Whether several tenants are known, so that run time must be measured. A tenant stays known after its tasks have
+    /// ended, at least until [`FORGET_ABOVE`] tenants are known.
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
         // ORDERING: Relaxed; if the second tenant is seen late, one poll is not measured.
@@ -68,7 +70,7 @@ impl VirtualTimes {
         if all.len() >= FORGET_ABOVE && all.len() == all.capacity() {
             all.retain(|_, vtime| Arc::strong_count(vtime) > 1);
         }
-        // It belongs to the runtime, not to the account of the task that spawns.
+        // The memory is not charged to the account of the task that spawns, because it belongs to the runtime.
         let vtime = unaccounted(|| {
             let vtime = Arc::<VirtualTime>::default();
             all.insert(tenant, vtime.clone());
@@ -78,10 +80,12 @@ impl VirtualTimes {
         vtime
     }
 
-    /// Raises the virtual time of a tenant that has a task waiting at a worker again, so that it is at most [`MAX_CREDIT`]
-    /// behind. `pending` is what this worker has not added yet. `there` is the least virtual time of the tenants whose tasks
-    /// wait at the worker. Where tasks can't move it may be far below that of the tenants elsewhere; the returning tenant must
-    /// not wait until those at the worker have caught up. A tenant that never ran gets no credit.
+    /// Raises the virtual time of a tenant that has a task waiting at a worker again, so that it is at most
+    /// [`MAX_CREDIT`] behind. `pending` is the tenant's virtual time at this worker that was not added to `vtime` yet.
+    /// `there` is the least virtual time of the tenants whose tasks wait at the worker. If tasks can't move, `there`
+    /// may be far below the virtual times of tenants at other workers. The lower one counts, so that the tenant does
+    /// not wait until the tenants at this worker have caught up with the others. A tenant that never ran gets no
+    /// credit.
     pub(crate) fn reactivate(&self, vtime: &VirtualTime, pending: u64, there: Option<u64>) {
         let floor = self.floor.load(Relaxed);
         let kept = if vtime.get() + pending == 0 { 0 } else { MAX_CREDIT };

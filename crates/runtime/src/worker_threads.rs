@@ -1,8 +1,8 @@
 //! WorkerThreads: the threads that run a runtime's workers.
 //!
-//! `block_in_place` hands the worker to another thread before it blocks, so that the worker's queue and driver go on. The
-//! thread that blocked waits here, when its task returns, for the next worker that is handed off. There are as many
-//! threads as workers, and as many more as ever blocked at the same time.
+//! `block_in_place` hands the worker to another thread before it blocks, so that the worker's queue and driver are
+//! served meanwhile. When the poll that blocked has returned, its thread waits here for the next worker that is handed
+//! off. There is a thread for each worker, plus the largest number that ever blocked at the same time.
 
 use crate::sync;
 use crate::sync::threads::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
@@ -11,7 +11,7 @@ use std::io;
 use warmcore_line::Line;
 use warmcore_types::{CpuId, ignore_poison};
 
-/// See the module's documentation.
+/// All threads of a runtime, and those of them that wait for a worker.
 #[derive(Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
@@ -38,7 +38,7 @@ impl WorkerThreads {
         ignore_poison(self.state.lock())
     }
 
-    /// Gives the worker to a waiting thread. False: no thread waits.
+    /// Gives the worker to a waiting thread. Returns false if no thread waits.
     pub(crate) fn reuse_thread(&self, cpu: CpuId) -> bool {
         let mut state = self.state();
         let is_waiting = state.waiting > state.workers.len();
@@ -56,7 +56,7 @@ impl WorkerThreads {
         Ok(())
     }
 
-    /// Waits for a worker to run. `None`: the runtime shuts down.
+    /// Waits until a worker is handed to this thread. `None`: the runtime shuts down.
     pub(crate) fn next_worker(&self) -> Option<CpuId> {
         let mut state = self.state();
         state.waiting += 1;
@@ -73,7 +73,7 @@ impl WorkerThreads {
         }
     }
 
-    /// Whether the current thread is one of these.
+    /// Whether the current thread is one of this runtime's threads.
     pub(crate) fn is_mine(&self) -> bool {
         let me = current().id();
         ignore_poison(self.threads.lock()).iter().any(|thread| thread.thread().id() == me)

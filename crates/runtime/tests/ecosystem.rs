@@ -1,7 +1,7 @@
-//! Tokio's own parts run unchanged in tasks of this runtime.
+//! Tokio's sockets, timers, channels, files, processes and signals work unchanged in tasks of this runtime.
 //!
-//! Each test is a task with a real other end: a socket, a file, a process, a signal. It has two workers, or one where
-//! that is the harder case. What is expected is tokio's documentation of each part.
+//! Each test is a task that talks to something real: a socket, a file, a process, a signal. It has two workers, or one
+//! if that is the harder case. The assertions follow tokio's documentation.
 
 mod limit;
 
@@ -18,7 +18,7 @@ use warmcore_runtime::{block_in_place, spawn, yield_now};
 /// Short enough for a test, long enough to park.
 const SHORT: Duration = Duration::from_millis(2);
 
-/// Never reached: whatever waits for it is dropped.
+/// A time that is never reached, because the futures that wait for it are dropped.
 const LONG: Duration = Duration::from_secs(3600);
 
 async fn echo<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(mut stream: S) -> io::Result<()> {
@@ -66,7 +66,7 @@ fn tcp_sockets_echo_on_one_worker_and_on_two() {
 #[test]
 fn a_socket_made_on_one_worker_is_used_on_another() {
     with_workers(2, |runtime| {
-        // Made outside of a task, where the nearest worker drives it, and used by tasks on any worker.
+        // The sockets are created outside of a task, so the nearest worker drives them. Tasks on any worker use them.
         let (server, client) = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let to = listener.local_addr().unwrap();
@@ -191,7 +191,7 @@ fn a_signal_arrives_on_every_worker_that_waits() {
         };
         let mut here = signal(SignalKind::user_defined1()).unwrap();
         let waiting = [spawn(wait()), spawn(wait())];
-        // Two signals that come close together may arrive as one: send until both tasks have seen two.
+        // Two signals that come close together may arrive as one, so this sends until both tasks have received two.
         while !waiting.iter().all(|task| task.is_finished()) {
             // SAFETY: a plain system call; this process has a handler for the signal.
             assert_eq!(unsafe { libc::kill(std::process::id() as i32, libc::SIGUSR1) }, 0);
@@ -265,8 +265,8 @@ fn block_in_place_lets_the_only_worker_go_on() {
 
 #[test]
 fn tokios_block_in_place_runs_where_it_is_called_and_an_idle_worker_helps() {
-    // Tokio does not know this thread as one of its workers, and just calls the closure. So the worker is in a long poll:
-    // with a second worker its other tasks and timers go on; a single worker needs our `block_in_place`.
+    // Tokio does not know this thread as one of its workers, and just calls the closure. So the worker is in a long
+    // poll. With a second worker its other tasks and timers go on; a single worker needs this crate's `block_in_place`.
     as_task(2, async {
         let (go, wait) = std::sync::mpsc::channel();
         let other = spawn(async move {
@@ -437,13 +437,13 @@ fn what_tokio_spawns_stays_on_the_worker_that_called_and_is_counted_there() {
                         }
                     }
                 };
-                // In one poll, and so on one worker.
+                // All ten are spawned in one poll, and so on one worker.
                 let spawned: Vec<_> = (0..10).map(|_| tokio::spawn(foreign(wait.clone()))).collect();
                 let mut counts = count();
                 counts.sort();
                 assert_eq!(counts, [0, 10], "all on one worker");
                 assert_eq!(watcher.metrics().num_alive_tasks, 1, "they are not tasks of this runtime");
-                // Tasks of ours begin and end on both workers meanwhile.
+                // Meanwhile tasks of this runtime begin and end on both workers.
                 for _ in 0..10 {
                     spawn(time::sleep(SHORT)).await.unwrap();
                 }

@@ -1,7 +1,7 @@
-//! Hyper, axum and tower on this runtime, and its own `http`, each with a real client.
+//! Hyper, axum and tower on this runtime, and this crate's module `http`, each with a real client.
 //!
 //! Server and client are in one runtime with two workers, and talk over sockets of the loopback device, on up to 16
-//! connections. What is expected is hyper's and axum's documentation.
+//! connections. The assertions follow hyper's and axum's documentation.
 
 mod limit;
 
@@ -172,7 +172,7 @@ fn connections_begin_on_every_worker() {
         let (listener, at) = listen().await;
         let app = Router::new().route("/", get(|| async { format!("{:?}", std::thread::current().id()) }));
         let (server, end) = serve(listener, app, LONG);
-        // All connections stay open, or each would find its worker without tasks again.
+        // All connections stay open. Otherwise the worker of each new connection would have no tasks again.
         let mut open = Vec::new();
         let mut threads = std::collections::BTreeSet::new();
         for _ in 0..16 {
@@ -296,7 +296,7 @@ fn a_connection_is_its_tenants() {
         let given = given.lock().unwrap();
         assert_eq!(given.len(), 8);
         assert!(given.iter().all(|(port, name)| name == tenants[usize::from(port % 2)].name()));
-        // A thread that polled inside a tenant is one of its users.
+        // A thread that polled a tenant's task counts as a user of the tenant.
         let used = given.iter().map(|(port, _)| &tenants[usize::from(port % 2)]);
         assert!({ used }.all(|tenant| tenant.stats().users > 0), "{tenants:?}");
     });

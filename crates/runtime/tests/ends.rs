@@ -1,7 +1,7 @@
 //! The ends of runtimes: dropped in tasks, and builders that fail.
 //!
-//! The end of a runtime waits for its polls; two runtimes that are dropped in polls of each other must not wait for each
-//! other. Each runtime has one worker.
+//! Dropping a runtime waits for the polls that are under way. Two runtimes that are each dropped in a poll of the other
+//! must not wait for each other. Each runtime has one worker.
 
 mod limit;
 

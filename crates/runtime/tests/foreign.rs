@@ -1,5 +1,5 @@
-//! Tasks of `tokio::spawn` that keep one worker busy while another idles are reported once, and other loads are not. The
-//! subscriber is the whole process's, so no other test may be in this file.
+//! The runtime reports once that tasks of `tokio::spawn` keep one worker busy while another idles, and does not report
+//! other loads. The subscriber gets the events of the whole process, so this file has no other test.
 #![cfg(target_os = "linux")]
 
 mod common;
@@ -54,7 +54,7 @@ fn only_foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_reported_
     static IS_OVER: AtomicBool = AtomicBool::new(false);
     let runtime = || Runtime::builder().worker_threads(2).name("busy").observe(false).build().unwrap();
 
-    // Foreign tasks that mostly sleep, and tasks of ours that work, on a runtime of their own.
+    // A separate runtime with tasks of `tokio::spawn` that mostly sleep, and its own tasks that compute.
     let quiet = runtime();
     let ours: Vec<_> = (0..4)
         .map(|_| {
@@ -83,7 +83,7 @@ fn only_foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_reported_
     ours.into_iter().for_each(|task| quiet.block_on(task).unwrap());
     drop(quiet);
 
-    // With a wait of the driver between polls, and without.
+    // The tasks' polls are separated by a wait of the driver, or not.
     for pause in [Some(Duration::from_micros(100)), None] {
         IS_OVER.store(false, Relaxed);
         TOLD.lock().unwrap().clear();
@@ -108,7 +108,7 @@ fn only_foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_reported_
             assert!(began.elapsed() < HANG, "pause {pause:?}: nothing was told");
             std::thread::sleep(Duration::from_millis(5));
         }
-        // The warning is not repeated in the same time.
+        // In as much time again the warning is not repeated.
         std::thread::sleep(began.elapsed());
         IS_OVER.store(true, Relaxed);
         busy.block_on(work).unwrap();
@@ -128,7 +128,7 @@ fn only_foreign_tasks_that_keep_one_worker_busy_beside_an_idle_one_are_reported_
 fn a_runtime_whose_foreign_tasks_all_wait_sleeps() {
     let runtime = Runtime::builder().worker_threads(2).name("waits").observe(false).build().unwrap();
     let began = Instant::now();
-    // Until each worker has some.
+    // Spawns until each worker has tasks of `tokio::spawn`.
     while runtime.metrics().workers.iter().any(|worker| worker.foreign_tasks == 0) {
         let tasks: Vec<_> = (0..8)
             .map(|_| {
@@ -141,7 +141,7 @@ fn a_runtime_whose_foreign_tasks_all_wait_sleeps() {
         tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
         assert!(began.elapsed() < HANG, "one worker spawned all");
     }
-    // Until no worker wakes for longer than the time between two checks.
+    // Waits until no worker wakes for longer than the time between two checks.
     let parks = || runtime.metrics().total().parks;
     let mut before = parks();
     loop {

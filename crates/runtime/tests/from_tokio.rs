@@ -1,8 +1,8 @@
 //! Differences from tokio: a test for each line of `docs/from-tokio.md`.
 //!
 //! The page names a test for each line; `each_line_has_its_test_and_each_test_its_line` checks that both agree. A test
-//! shows what happens here and, where that is short, what tokio does. It has one worker where order matters, and two where
-//! tasks move.
+//! shows what happens here and, where that is short, what tokio does. A test has one worker if the order of polls
+//! matters, and two if tasks move.
 
 mod common;
 mod limit;
@@ -49,7 +49,7 @@ fn each_line_has_its_test_and_each_test_its_line() {
     assert_eq!(lines, tests, "left: lines of docs/from-tokio.md; right: tests here");
 }
 
-/// Tokio's attribute makes a runtime of tokio's, so ours is built by hand.
+/// Tokio's attribute creates a tokio runtime, so the test builds a runtime of this crate by hand.
 #[test]
 fn main_makes_a_runtime() {
     fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -74,7 +74,7 @@ fn a_runtime_lives_inside_tokios_main() {
             there.await.unwrap();
             let both = ours.spawn(async { here.await.unwrap() + 1 });
             assert_eq!(tokio::spawn(both).await.unwrap().unwrap(), 2);
-            // A runtime of tokio's may not be dropped here.
+            // A tokio runtime may not be dropped here; a runtime of this crate may.
             drop(ours);
         });
     });
@@ -183,7 +183,7 @@ fn what_is_started_from_a_pinned_worker_is_pinned_like_it() {
         let cpus = || thread::spawn(|| available_parallelism().unwrap().get()).join().unwrap();
         let pinned = Runtime::builder().pin(true).build().unwrap();
         assert_eq!(pinned.block_on(pinned.spawn(async move { cpus() })).unwrap(), 1);
-        // The CPUs as before the worker was handed off, or as where workers are not pinned.
+        // The allowed CPUs are again all of the process's, as on a runtime whose workers are not pinned.
         let freed = pinned.spawn(async move { block_in_place(cpus) });
         assert_eq!(pinned.block_on(freed).unwrap(), everywhere.get());
         let free = Runtime::builder().pin(false).build().unwrap();
@@ -222,7 +222,7 @@ fn what_tokio_refuses_names_what_to_call_here() {
             "inside Runtime::enter",
         ),
     ];
-    // The text of the error of a task of `tokio::spawn`, in a task of ours that unwraps it.
+    // The error's text of a task of this runtime that unwraps the error of a task of `tokio::spawn`.
     fn error_of_tokios(act: impl FnOnce() + Send + 'static) -> String {
         error_of(async { tokio::spawn(async { act() }).await.unwrap() })
     }
@@ -588,7 +588,7 @@ fn dropping_a_runtime_waits_for_polls_and_not_for_spawn_blocking() {
             _ = blocking.await;
         }));
         has_begun.recv().unwrap();
-        // Returns, though the closure still waits for the test.
+        // The drop returns, though the closure still waits for the test.
         drop(runtime);
         let _ = go.send(());
     });
@@ -639,7 +639,7 @@ fn block_on_panics_on_a_worker_and_tokios_handle_blocks_it() {
     as_task(2, async {
         let ours = spawn(async { Handle::current().block_on(async {}) }).await;
         assert!(ours.unwrap_err().is_panic());
-        // Tokio does not see that this is a worker, and blocks: the worker is in a long poll.
+        // Tokio does not know that this thread is a worker, and blocks it. The worker is then in a long poll.
         assert_eq!(tokio::runtime::Handle::current().block_on(async { 7 }), 7);
         assert_eq!(block_in_place(|| Handle::current().block_on(async { 7 })), 7);
     });
@@ -671,12 +671,12 @@ fn a_long_poll_is_detected_and_counted() {
         let handle = runtime.handle();
         let hog = runtime.spawn(async move {
             let began = Instant::now();
-            // Another worker checks, and finds this one stuck.
+            // Waits until another worker has found this one stuck.
             while !handle.metrics().workers.iter().any(|worker| worker.is_stuck) {
                 if began.elapsed() > HANGS_AFTER / 2 {
                     return false;
                 }
-                // So that a worker is awake to check.
+                // Leaves the CPU to the worker that checks.
                 thread::sleep(SHORT);
             }
             true

@@ -1,7 +1,7 @@
 //! `http::serve` with clients that are slow, silent or many, over real sockets.
 //!
-//! The server's bounds are a tenth of a second. If a bound does not hold, the test hangs; no test measures a time. There
-//! are two workers.
+//! The server's timeouts, called bounds, are a tenth of a second. If the server does not keep a bound, the test hangs;
+//! no test measures a time. There are two workers.
 
 mod limit;
 
@@ -62,7 +62,7 @@ async fn serve(head: Duration, idle: Duration) -> SocketAddr {
 /// Reads until the server closes the connection.
 async fn read_to_the_end(stream: &mut TcpStream) -> Vec<u8> {
     let mut all = Vec::new();
-    // If bytes of ours were not read, the kernel reports a reset, which is an end too.
+    // If the server did not read all bytes that the client sent, the kernel reports a reset, which is an end too.
     let _ = stream.read_to_end(&mut all).await;
     all
 }
@@ -145,7 +145,7 @@ const BIG: usize = 4 << 20;
 const PIECE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(36);
 
-/// A body of [`BIG`] bytes that comes piece by piece.
+/// A body of [`BIG`] bytes that is sent piece by piece.
 struct Slow {
     left: usize,
     pause: Pin<Box<tokio::time::Sleep>>,
@@ -169,11 +169,11 @@ impl Body for Slow {
     }
 }
 
-/// The answer's body is in one piece, which hyper takes at once. The handler answers before the request's body has come,
-/// which another task reads.
+/// The answer's body is one piece, which hyper takes at once. The handler answers before the request's body has
+/// arrived; another task reads that body.
 #[test]
 fn an_answer_that_is_read_slowly_and_a_request_that_is_answered_early_are_not_cut_with_http2() {
-    // Longer than a busy machine stops either side.
+    // Longer than either side may be delayed on a busy machine.
     const IDLE: Duration = Duration::from_secs(5);
     as_task(2, async {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -258,7 +258,8 @@ fn pings_do_not_keep_a_connection_without_requests() {
 #[test]
 fn a_request_under_way_is_not_cut_by_the_bounds() {
     as_task(2, async {
-        // The idle bound passes five times. A bound on heads would disconnect a client that begins late.
+        // Each request takes five times the idle bound. There is no bound on heads, since it would disconnect a client
+        // that begins late.
         let at = serve(Duration::MAX, SHORT).await;
         let slow = (0..4).map(|i| {
             spawn(async move {
@@ -279,7 +280,7 @@ fn a_request_under_way_is_not_cut_by_the_bounds() {
     });
 }
 
-/// A listener that first returns scripted results, then those of a real listener.
+/// A listener that first returns the given errors, then the results of a real listener.
 struct Scripted {
     errors: VecDeque<io::Error>,
     listener: TcpListener,
@@ -322,7 +323,7 @@ impl Listener for Scripted {
     }
 }
 
-/// Sends a request on a connection of its own, from a thread outside of any runtime.
+/// Opens a connection and sends a request, from a thread outside of any runtime.
 fn ask(at: SocketAddr) -> String {
     let mut stream = StdStream::connect(at).unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n").unwrap();
@@ -337,7 +338,8 @@ fn no_error_of_accept_ends_the_server() {
         let at = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let at = listener.local_addr().unwrap();
-            // A thousand errors of one connection each, which would take 100 s with a pause after each, and errors of the process.
+            // A thousand errors that concern one connection, which would take 100 s if each caused a pause, and errors
+            // that concern the process.
             let of_connections =
                 [libc::ECONNABORTED, libc::EPROTO, libc::EPERM, libc::ENETDOWN, libc::EHOSTUNREACH];
             let many = of_connections.into_iter().cycle().take(1000);
@@ -378,7 +380,7 @@ fn connections_that_wait_are_accepted_in_batches() {
         let (at, calls, waiting) = runtime.block_on(async {
             let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
             let at = listener.local_addr().unwrap();
-            // They wait in the kernel until the server accepts.
+            // The connections wait in the kernel until the server accepts them.
             let waiting: Vec<StdStream> = (0..MANY).map(|_| StdStream::connect(at).unwrap()).collect();
             let (listener, calls) = Scripted::new(listener, []);
             spawn(http::serve(listener, app()).run());
@@ -396,7 +398,7 @@ fn connections_that_wait_are_accepted_in_batches() {
     });
 }
 
-/// This machine with a last-level cache for each core.
+/// This machine's topology, changed so that each core has a last-level cache.
 fn llc_per_core() -> Topology {
     let mut machine = Topology::this_machine().unwrap();
     let mut sets: Vec<_> = machine.cores.iter().map(|core| core.cpus.clone()).collect();
@@ -525,7 +527,7 @@ fn a_server_whose_descriptors_ran_out_serves_again_when_some_are_free() {
         let at = said.map_while(Result::ok).find_map(|line| Some(line.split_once("at 127.")?.1.to_owned()));
         let at: SocketAddr = format!("127.{}", at.unwrap()).parse().unwrap();
         for _ in 0..2 {
-            // The kernel accepts them all; the server gets as far as its descriptors reach.
+            // The kernel accepts all connections. The server accepts as many as it has descriptors for.
             let mut all: Vec<StdStream> = (0..MANY).map(|_| StdStream::connect(at).unwrap()).collect();
             let first = &mut all[0];
             first.write_all(REQUEST).unwrap();

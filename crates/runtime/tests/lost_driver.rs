@@ -1,7 +1,8 @@
-//! A waker that panics inside a worker's driver ends the process, with a message that says why.
+//! A waker that panics inside a worker's driver ends the process, with a message that gives the reason.
 //!
-//! Tokio drops its epoll instance and its timers when a panic unwinds through them, and every task of that worker that
-//! waits for one would wait for ever. The test runs itself as a child process and looks at its end. There are two workers.
+//! Tokio drops its epoll instance and its timers when a panic unwinds through them, so every task that waits for a
+//! socket or a timer of that worker would wait for ever. The test runs itself as a child process and checks how the
+//! child ends. There are two workers.
 
 mod limit;
 
@@ -16,7 +17,7 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::net::TcpStream;
 use warmcore_runtime::Runtime;
 
-/// Set in the child: the test that it runs.
+/// The environment variable that is set in the child; its value is the test that the child runs.
 const CHILD: &str = "WARMCORE_TEST_LOST_DRIVER";
 
 struct BadWaker;
@@ -27,7 +28,7 @@ impl Wake for BadWaker {
     }
 }
 
-/// Runs one test of this file in a child process. Returns what it wrote, and the signal that ended it.
+/// Runs one test of this file in a child process. Returns the child's output, and the signal that ended the child.
 fn as_child(test: &str) -> (String, Option<i32>) {
     let me = std::env::current_exe().unwrap();
     let mut child = Command::new(me);
@@ -37,14 +38,14 @@ fn as_child(test: &str) -> (String, Option<i32>) {
     while child.try_wait().unwrap().is_none() && began.elapsed() < HANGS_AFTER {
         std::thread::sleep(Duration::from_millis(10));
     }
-    // A child that hangs is killed, which is another signal.
+    // A child that hangs is killed. That is another signal than the expected one.
     let _ = child.kill();
     let output = child.wait_with_output().unwrap();
     (String::from_utf8_lossy(&output.stderr).into_owned(), output.status.signal())
 }
 
-/// In the child: something on the driver calls the waker. Another task waits for a timer of the same driver, and would
-/// hang without a driver.
+/// Runs in the child: `poll` registers a waker that panics when the driver calls it. Then the task waits for timers of
+/// the same driver, and would hang if only the driver were lost.
 fn wait_with(poll: impl FnOnce(&mut Context<'_>) + Send + 'static) {
     let runtime = Runtime::builder().worker_threads(1).build().unwrap();
     let waits = runtime.spawn(async move {

@@ -1,7 +1,8 @@
 //! A server that a client has left without descriptors goes on accepting, and its tenants begin.
 //!
-//! The process opens all files that it may, except for those that one connection needs. The limit is the whole process's,
-//! so this is the only test in its file. There are two workers and 8 connections, one at a time, each with a new tenant.
+//! The process opens as many files as it may, except for the descriptors that one connection needs. The limit is the
+//! whole process's, so this is the only test in its file. There are two workers and 8 connections, one at a time, each
+//! with a new tenant.
 //!
 //! Source: accept(2), EMFILE.
 
@@ -25,7 +26,7 @@ use warmcore_tenant::Tenant;
 
 const ROUNDS: usize = 8;
 
-/// Most open files of the process; the test opens those that the runtime does not.
+/// Largest number of open files of the process. The test opens all that are left.
 const FILES_MAX: u64 = 128;
 
 fn lower_the_limit() {
@@ -41,7 +42,7 @@ fn take_all() -> Vec<File> {
     files
 }
 
-/// Sends a request on a connection of its own, and waits for the answer without a limit.
+/// Opens a connection, sends a request, and waits for the answer without a limit.
 fn ask(at: SocketAddr) -> String {
     let mut stream = TcpStream::connect(at).expect("a descriptor that was left for this");
     stream.write_all(b"GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n").unwrap();
@@ -59,7 +60,7 @@ fn a_server_without_descriptors_accepts_again() {
         let tenants = Arc::new(Mutex::new(Vec::new()));
         let (known, counted) = (tenants.clone(), Arc::new(AtomicUsize::new(0)));
         let counter = connections.clone();
-        // Each connection has a tenant, made where it is accepted.
+        // Each connection gets a new tenant when it is accepted.
         let tenant_of = move |_: &SocketAddr| {
             counter.add(1);
             let tenant = Tenant::builder().name("client").build();
@@ -85,7 +86,7 @@ fn a_server_without_descriptors_accepts_again() {
         let mut answers = Vec::new();
         for _ in 0..ROUNDS {
             let mut files = take_all();
-            // For both ends of the connection: after the accept no descriptor is left.
+            // Frees two descriptors, for both ends of the connection. After the accept no descriptor is left.
             files.truncate(files.len() - 2);
             answers.push(ask(at));
         }

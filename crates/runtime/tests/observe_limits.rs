@@ -1,4 +1,5 @@
-//! The observer in a process that may open no more files. The limit is the process's, so this is its only test.
+//! The observer in a process that may open no more files. The limit applies to the whole process, so this file has only
+//! one test.
 #![cfg(target_os = "linux")]
 
 use std::io::Read;

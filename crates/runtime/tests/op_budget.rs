@@ -1,4 +1,4 @@
-//! Tokio's budget of operations in tasks of ours.
+//! Tokio's budget of operations in tasks of this runtime.
 //!
 //! Each test has one worker, so that a loop that never yields hangs the test.
 
@@ -108,8 +108,8 @@ fn a_poll_that_begins_without_budget_is_stopped_once_only() {
     });
 }
 
-/// Code that asks once, with a waker that wakes no task, takes `Pending` for an empty channel. The poll before it has used
-/// the budget up to the last operation, and its task did not wake itself.
+/// Code that polls a channel once, with a waker that wakes no task, takes `Pending` to mean that the channel is empty.
+/// The poll before it has used the budget up to the last operation, and its task did not wake itself.
 #[test]
 fn a_poll_after_one_that_used_the_budget_up_finds_what_is_ready() {
     const TURNS: usize = 64;

@@ -50,7 +50,8 @@ fn order_under(policy: PolicyKind) -> Vec<usize> {
                         goes.await.unwrap();
                         order.lock().unwrap().push(number);
                     }));
-                    // The task runs here once, because the other worker is busy: this becomes its previous worker.
+                    // The task runs here once, because the other worker is busy. So this becomes the task's previous
+                    // worker.
                     has_run_here.await.unwrap();
                     tasks.push(go);
                 }

@@ -1,9 +1,9 @@
-//! What waits behind a long poll, or behind a closure that blocks, goes on.
+//! Tasks, sockets and timers that wait behind a long poll, or behind a closure that blocks, go on.
 //!
-//! The poll or the closure ends only when the tasks behind it have gone on: if no worker takes them over, the test hangs.
-//! So the order of events is asserted, and no time. There are two workers, one of which is stuck, or one worker for
-//! `block_in_place`, which needs no second one. README.md, "Notes on parking", has the mechanism; tokio#4941 describes
-//! the LIFO slot that strands its task behind a long poll.
+//! The poll or the closure ends only when the tasks behind it have gone on. If no worker takes them over, the test
+//! hangs. So the tests assert the order of events, and no time. There are two workers, one of which is stuck, or one
+//! worker for `block_in_place`, which needs no second one. README.md, "Notes on parking", describes the mechanism.
+//! Issue tokio#4941 describes how a task in the LIFO slot waits behind a long poll.
 
 mod limit;
 
@@ -40,7 +40,7 @@ fn hog_until(is_done: impl Fn() -> bool) -> bool {
 async fn echo_here() -> Arc<AtomicU32> {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let to = listener.local_addr().unwrap();
-    // The kernel accepts the connection before the server does.
+    // `connect` returns before `accept` is called, because the kernel completes the connection.
     let mut client = TcpStream::connect(to).await.unwrap();
     let (mut server, _) = listener.accept().await.unwrap();
     let rounds = Arc::new(AtomicU32::new(0));
@@ -53,14 +53,14 @@ async fn echo_here() -> Arc<AtomicU32> {
         let mut byte = [0];
         while client.write_all(&byte).await.is_ok() && client.read_exact(&mut byte).await.is_ok() {
             counted.fetch_add(1, SeqCst);
-            // So that the next round trip also waits for a timer of this driver.
+            // With this the next round trip also waits for a timer of this driver.
             time::sleep(SHORT).await;
         }
     }));
     rounds
 }
 
-/// Only the first worker's CPU.
+/// The placement on the first worker alone.
 fn first(runtime: &Runtime) -> Placement {
     Placement::cpu(runtime.metrics().workers[0].cpu)
 }
@@ -94,8 +94,8 @@ impl Wake for Woken {
     }
 }
 
-/// Long polls of a worker whose polls were short until then, before it polls its driver for a timer that is due after the
-/// first of them. `that_end`: each is its task's last poll. There is no other worker.
+/// Long polls of a worker whose polls were short until then, before it polls its driver for a timer that is due after
+/// the first of them. If `that_end`, each long poll is the last poll of its task. There is no other worker.
 fn long_polls_before_the_driver_is_asked(that_end: bool) -> u32 {
     as_task(1, async move {
         for _ in 0..20_000 {
@@ -126,7 +126,7 @@ fn long_polls_before_the_driver_is_asked(that_end: bool) -> u32 {
 
 #[test]
 fn polls_that_become_long_do_not_keep_the_driver_waiting_until_their_round_is_over() {
-    // One poll of 32 is measured at least; an event interval of short polls has 512.
+    // At least one poll of 32 is measured. An event interval of short polls, after which the driver is polled, has 512.
     for that_end in [true, false] {
         let polls = long_polls_before_the_driver_is_asked(that_end);
         assert!(polls <= 100, "the timer waited for {polls} polls of {SHORT:?}; do they end: {that_end}");
@@ -138,7 +138,8 @@ fn polls_that_become_long_do_not_keep_the_driver_waiting_until_their_round_is_ov
 fn a_long_poll_that_begins_while_all_sleep_is_watched() {
     with_workers(2, |runtime| {
         for _ in 0..5 {
-            // Long enough for all workers to park, which is the hard case; otherwise the test is easier.
+            // Long enough for all workers to park, which is the hard case. If a worker has not parked, the test is only
+            // easier to pass.
             thread::sleep(HOG * 2);
             let hog = runtime.spawn(async {
                 let is_rung = Arc::new(AtomicBool::new(false));
@@ -200,8 +201,8 @@ fn what_is_handed_to_a_stuck_worker_runs_elsewhere() {
 #[test]
 #[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
-    // The task runs inside the driver, which no other worker can serve meanwhile: sockets and timers there wait. Tasks that
-    // only wait for the worker must not.
+    // The task runs inside the driver, which no other worker can serve meanwhile: sockets and timers there wait. Tasks
+    // that only wait for the worker must go on.
     with_workers(2, |runtime| {
         let here = first(runtime);
         let (go, wait) = tokio::sync::oneshot::channel::<()>();
@@ -223,7 +224,8 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
             foreign.await.unwrap()
         });
         runtime.block_on(hear).unwrap();
-        // The other worker parks, and is not the watchdog, because all workers seem to be parked. Otherwise the test is easier.
+        // The other worker parks, and is not the watchdog, because all workers seem to be parked. If that takes longer
+        // than this sleep, the test is only easier to pass.
         thread::sleep(HOG * 5);
         go.send(()).unwrap();
         assert!(runtime.block_on(caller).unwrap(), "a task waited for what tokio spawned");
@@ -281,7 +283,7 @@ fn what_follows_block_in_place_is_in_the_runtime() {
             let mut sum = 0;
             for i in 0..10 {
                 let n = block_in_place(|| i);
-                // In the same poll, on a thread that runs no worker any more.
+                // This is the same poll, on a thread that no longer runs a worker.
                 assert!(Handle::try_current().is_some());
                 sum += spawn(async move { n }).await.unwrap();
                 sum += tokio::spawn(async move { n }).await.unwrap();
@@ -355,7 +357,7 @@ fn a_wake_during_block_in_place_is_not_lost() {
                     return Poll::Ready(());
                 }
                 let waker = cx.waker().clone();
-                // Woken by another thread, while this poll goes on on a thread that runs no worker any more.
+                // Another thread wakes the task, while this poll goes on on a thread that no longer runs a worker.
                 block_in_place(|| thread::spawn(move || waker.wake()).join().unwrap());
                 Poll::Pending
             })
@@ -416,7 +418,7 @@ fn a_runtime_that_its_own_task_drops_ends() {
     });
 }
 
-/// A task that owns its runtime, as the last owner.
+/// Spawns a task that drops the runtime `inside`, as its last owner, after a message from `wait`.
 fn task_that_drops(
     runtime: &Runtime,
     inside: Arc<Runtime>,
@@ -469,8 +471,8 @@ fn a_task_on_its_cpu_alone_waits_for_a_hog_there() {
     });
 }
 
-/// Blocks `times` times for 30 ms in a task, beside a task that is always ready, and waits each time until one more long
-/// poll is counted. Hangs if one is not counted.
+/// A task blocks `times` times for 30 ms, while another task is always ready. Waits each time until one more long poll
+/// is counted, and hangs if it is not.
 fn each_long_poll_is_counted(workers: usize, times: u64) {
     with_workers(workers, move |runtime| {
         let handle = runtime.handle();

@@ -65,8 +65,8 @@ fn a_jobs_panic_is_the_scopes_once_all_have_ended() {
     assert_eq!(ended.into_inner(), 100);
 }
 
-/// The panic of the scope's own closure is raised. A job's panic ends in the scope, even if its payload panics when it is
-/// dropped.
+/// If the closure of `scope` panics and a job panics too, the closure's panic is raised. The job's panic is dropped,
+/// even if its payload panics when it is dropped.
 #[test]
 fn of_two_panics_the_scopes_own_is_raised() {
     struct Bomb;

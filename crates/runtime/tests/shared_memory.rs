@@ -1,8 +1,8 @@
-//! Memory that the runtime's tasks share is charged to no account, whichever account is active where a task is spawned.
+//! Memory that the runtime's tasks share is charged to no account, whichever account is active when a task is spawned.
 //!
-//! Tasks of tenants are spawned and awaited in the scope of an account, under the charging allocator. What the runtime
-//! keeps for later tasks (lists of tasks and tenants, queues) must not be charged to it. 3000 tenants have a task each at
-//! the same time, so that every list grows several times.
+//! Tasks of tenants are spawned and awaited in the scope of an account, under the charging allocator. The memory that
+//! the runtime keeps for later tasks (lists of tasks and tenants, queues) must not be charged to that account. 3000
+//! tenants have a task each at the same time, so that every list grows several times.
 
 mod limit;
 
@@ -33,7 +33,7 @@ fn run(runtime: &Runtime, tenants: usize) {
 #[test]
 fn what_tasks_leave_behind_is_not_billed() {
     with_workers(2, |runtime| {
-        // What this thread allocates once is not tested.
+        // The first run makes the allocations that happen once per thread, which are not tested.
         run(runtime, 1);
         let account = Account::root("spawner").strict().build();
         {

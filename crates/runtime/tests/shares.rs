@@ -1,12 +1,12 @@
 //! Equal tasks get equal shares: tasks that do the same work in each poll and yield, on two workers that never idle.
 //!
-//! A task's share is its number of polls. A case runs for a given CPU time of both workers, so that other processes only
-//! make it take longer. Largest ÷ smallest must be at most 1.25, as promised, times how unevenly the system gave the two
-//! workers their CPUs: while another process has one of the two CPUs half of the time, a task that can't move away from
-//! that worker gets half of the polls. On free CPUs, and on evenly loaded ones, that factor is 1.
+//! A task's share is its number of polls. A case runs for a given CPU time of both workers, so that other processes
+//! only make it take longer. The largest share ÷ the smallest must be at most 1.25 × the larger ÷ the smaller CPU time
+//! of the two workers. The second factor is needed because other processes may load the two CPUs unevenly: while one
+//! CPU is taken half of the time, a task that can't move away from its worker gets half of the polls.
 //!
-//! `cargo test --release -p warmcore-runtime --test shares -- --ignored` runs all combinations: 40 minutes if each is
-//! within its band at once, up to three times that if they are run again.
+//! `cargo test --release -p warmcore-runtime --test shares -- --ignored` runs all combinations. That takes 40 minutes
+//! if each run is within its band (the allowed ratio), and up to three times as long if runs must be repeated.
 
 mod common;
 
@@ -17,13 +17,13 @@ use std::time::{Duration, Instant};
 use warmcore_runtime::{Runtime, yield_now};
 use warmcore_sched::PolicyKind;
 
-/// Highest ratio of the largest share to the smallest, as promised.
+/// Highest allowed ratio of the largest share to the smallest, on CPUs without other load.
 const BAND: f64 = 1.25;
 
-/// Highest part of the polls that follow a move, as promised.
+/// Highest allowed part of the polls that follow a move.
 const MOVED_MAX: f64 = 0.01;
 
-/// Held by the test that runs, because each needs both CPUs.
+/// Held by the running test, because each test needs both CPUs.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn alone() -> MutexGuard<'static, ()> {
@@ -75,7 +75,7 @@ async fn spin(mine: Arc<AtomicU64>, steps: u64, stop: Arc<AtomicBool>) {
     }
 }
 
-/// CPU time of the workers so far: the first number of their `schedstat`, in ns.
+/// CPU time of the workers so far in ns, which is the first number of each thread's `schedstat`.
 fn ran(name: &str) -> [u64; 2] {
     let find = |worker: usize| {
         let name = format!("{name}-{worker}");
@@ -85,7 +85,7 @@ fn ran(name: &str) -> [u64; 2] {
         })
     };
     let of = |worker: usize| {
-        // A thread has its name after it has begun to run.
+        // A thread gets its name only after it has begun to run.
         let began = Instant::now();
         let thread = loop {
             match find(worker) {
@@ -138,11 +138,11 @@ fn run(case: Case, time: Duration) -> Seen {
     Seen { polls, moved, ran: [after[0] - before[0], after[1] - before[1]] }
 }
 
-/// Runs of a case that must all be outside of the band for the case to fail. In a case with some 100 polls a task, one
-/// burst of another process can cost a task a quarter of them; a rule that shares unequally fails in every run.
+/// A case fails if this many runs in a row are outside of the band. In a case with about 100 polls a task, one burst of
+/// another process can cost a task a quarter of its polls; an unfair scheduler fails in every run.
 const RUNS: usize = 3;
 
-/// What is wrong with the last of [`RUNS`] runs, if all were outside of the band.
+/// Runs a case up to [`RUNS`] times, until a run is within the band. If none is, returns the fault of the last run.
 fn judge(case: Case, time: Duration) -> Option<String> {
     let mut wrong = None;
     for _ in 0..RUNS {
@@ -178,7 +178,7 @@ fn an_even_number_of_equal_tasks_gets_equal_shares_in_two_seconds() {
     judge_all(cases, |_| Duration::from_secs(2));
 }
 
-/// Polls are so short that tasks change workers hundreds of times in 4 s.
+/// The polls are so short that tasks change workers hundreds of times in 4 s.
 #[test]
 fn an_odd_number_of_equal_tasks_takes_turns_to_be_one_more() {
     let case = |tasks, poll_us, from, policy| Case { tasks, poll_us, from, policy };

@@ -1,11 +1,12 @@
 //! Soak: real threads and all features at once; no task is lost, polled twice at a time, or left behind.
 //!
-//! The test has rounds. Each builds a runtime with some policy and number of workers, and spawns tasks of all kinds: they
-//! yield, sleep, wake each other, panic, block in place, belong to tenants, are refused by budgets, are aborted; threads
-//! outside of the runtime wake some. Meanwhile the process's threads are moved between CPUs. Every task is joined. At the
-//! end the process must have as much memory and as many threads and descriptors as at the begin.
+//! The test has rounds. Each builds a runtime with some policy and number of workers, and spawns tasks of all kinds:
+//! they yield, sleep, wake each other, panic, block in place, belong to tenants, are refused by budgets, or are
+//! aborted. A thread outside of the runtime wakes some of them. Meanwhile the process's threads are moved between CPUs.
+//! Every task is joined. At the end the process must have as much memory and as many threads and descriptors as at the
+//! begin.
 //!
-//! There are 2 million wakes in some seconds; `WARMCORE_SOAK=1000000000` runs through a night.
+//! By default there are 2 million wakes, which take some seconds. `WARMCORE_SOAK=1000000000` takes a night.
 
 #![cfg(target_os = "linux")]
 
@@ -20,13 +21,13 @@ use warmcore_budget::Account;
 use warmcore_runtime::{JoinHandle, PolicyKind, Runtime, block_in_place, yield_now};
 use warmcore_tenant::Tenant;
 
-/// Growth of resident memory that is allowed, for what allocators and thread stacks keep.
+/// Largest allowed growth of resident memory. Allocators and thread stacks keep some memory.
 const RSS_GROWTH_MAX_KIB: u64 = 64 * 1024;
 
 static LIVING: AtomicU64 = AtomicU64::new(0);
 static POLLS: AtomicU64 = AtomicU64::new(0);
 
-/// A future that checks that one thread at a time polls it.
+/// A future that checks that only one thread polls it at a time.
 struct Checked<F> {
     future: Pin<Box<F>>,
     is_polled: AtomicBool,
@@ -62,7 +63,7 @@ impl<F> Drop for Checked<F> {
     }
 }
 
-/// A bell that tasks wait for. A task that waits after the bell rang does not miss it.
+/// A bell that wakes the tasks that wait for it. A ring just before a task begins to wait is not missed.
 #[derive(Default)]
 struct Bell(Mutex<(u64, Vec<Waker>)>);
 
@@ -99,7 +100,7 @@ fn rss_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Waits until the process has as few threads and descriptors as before, since threads may still be ending.
+/// Waits until the process has as few threads and descriptors as the arguments, since threads may still be ending.
 fn settle(threads: usize, fds: usize) -> (usize, usize) {
     for _ in 0..500 {
         if count("/proc/self/task") <= threads && count("/proc/self/fd") <= fds {
@@ -172,7 +173,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
         let task = if i % 3 == 0 { runtime.spawn_in(tenant, future) } else { runtime.spawn(future) };
         tasks.push((kind, task));
     }
-    // A thread that rings while a task may wait for the bell, and aborts some tasks that wait or run.
+    // A thread that rings the bell as long as a task may wait for it, and aborts some tasks that wait or run.
     let is_shutdown = Arc::new(AtomicBool::new(false));
     let outside = std::thread::spawn({
         let (bell, is_shutdown, mut rng) = (bell.clone(), is_shutdown.clone(), Rng::with_seed(seed ^ 1));
@@ -206,7 +207,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
 
 #[test]
 fn everything_at_once_and_nothing_is_left() {
-    // The planned panics must not fill the screen.
+    // The panics that the test causes must not fill the screen.
     let before = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |info| {
         if info.payload_as_str() != Some("as planned") {
@@ -215,7 +216,7 @@ fn everything_at_once_and_nothing_is_left() {
     }));
     let wakes: u64 =
         std::env::var("WARMCORE_SOAK").map_or(2_000_000, |n| n.parse().expect("a number of wakes"));
-    // The first round allocates what a process allocates once.
+    // The first round makes the allocations that happen once per process.
     round(2, PolicyKind::Home, 0, 1000);
     let (threads, fds) = (count("/proc/self/task"), count("/proc/self/fd"));
     let (mut rss, mut seed) = (0, 0);
@@ -237,7 +238,7 @@ fn everything_at_once_and_nothing_is_left() {
     assert!(left.0 <= threads && left.1 <= fds, "threads or descriptors are left: {left:?}");
     assert!(rss_after < rss + RSS_GROWTH_MAX_KIB, "{rss} KiB, then {rss_after}");
 
-    // A thousand workers on the CPUs that there are, if the process may open enough files.
+    // A thousand workers on the machine's CPUs, if the process may open enough files.
     if can_open(8192) {
         for policy in PolicyKind::all() {
             seed += 1;

@@ -1,11 +1,13 @@
 //! Tenants share a runtime's time by their weights, however long their polls are, with budgets and without.
 //!
-//! Tasks do the same work in each poll, and yield; polls are counted, and no time is measured. A case runs for a given CPU
-//! time of the process, so that other processes only make it take longer. The bands are the ones promised.
+//! Tasks do the same work in each poll, and yield; polls are counted, and no time is measured. A case runs for a given
+//! CPU time of the process, so that other processes only make it take longer. A *band* is the allowed range of a case's
+//! ratio.
 //!
-//! Other processes can still disturb: a worker's thread that is preempted keeps what its tenants' tasks hold of a budget.
-//! A case outside of its band fails at once if the workers had their CPUs for themselves, that is, if their CPU time is
-//! nearly the time that passed. Otherwise it runs again, and fails if it is outside [`TRIES`] times.
+//! Other processes can still disturb a case: while a worker's thread is preempted, its tasks keep their part of the
+//! budget. A case that is outside of its band fails at once if no other process used the workers' CPUs, that is, if the
+//! workers' CPU time is nearly the time that passed. Otherwise it runs again, and fails if it is outside [`TRIES`]
+//! times.
 //!
 //! `cargo test --release -p warmcore-runtime --test weights -- --ignored` runs all combinations, in about a minute.
 #![cfg(target_os = "linux")]
@@ -20,13 +22,13 @@ use warmcore_budget::Account;
 use warmcore_runtime::{Runtime, yield_now};
 use warmcore_tenant::Tenant;
 
-/// Runs of a case that other processes disturb.
+/// Largest number of runs of a case that other processes disturb.
 const TRIES: u32 = 5;
 
-/// A case is undisturbed if its workers, which never idle, were on their CPUs for this part of the time.
+/// A case counts as undisturbed if its workers, which never idle, ran for at least this part of the time.
 const ON_CPU_MIN: f64 = 0.95;
 
-/// What a request takes of its tenant's budget, which holds the requests of half of its tasks.
+/// Units that a request charges to its tenant's budget. The budget has room for requests of half of the tenant's tasks.
 const REQUEST: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]
@@ -39,8 +41,8 @@ struct Case {
     has_budgets: bool,
 }
 
-/// Counts its polls that work. With a budget, each request waits for its units, works, yields while it holds them, works
-/// again, and gives them back.
+/// A task that counts its polls in which it works. With a budget it waits for a request's units, works, yields while it
+/// holds the units, works again, and gives them back.
 async fn spin(polls: Arc<AtomicU64>, steps: u64, account: Option<Account>, stop: Arc<AtomicBool>) {
     let poll = || {
         work(steps);
@@ -90,7 +92,7 @@ fn ratio(case: Case, time: Duration) -> (f64, f64) {
         }
         polls.each_ref().map(|polls| polls.load(Relaxed))
     };
-    // By now tasks of both tenants run on all workers.
+    // After this wait tasks of both tenants run on all workers.
     let before = wait(time / 4);
     let began = Instant::now();
     let after = wait(time);
@@ -100,14 +102,14 @@ fn ratio(case: Case, time: Duration) -> (f64, f64) {
     ((after[0] - before[0]) as f64 / (after[1] - before[1]).max(1) as f64, on_cpu)
 }
 
-/// What is wrong with a case, if something is.
+/// Runs a case, again if it was disturbed, and returns its fault, or `None` if it is within its band.
 fn judge(case: Case, time: Duration) -> Option<String> {
     let due = f64::from(case.weights[0]) / f64::from(case.weights[1]);
     let mut wrong = String::new();
     for _ in 0..TRIES {
         let (ratio, on_cpu) = ratio(case, time);
         println!("{case:?}: {ratio:.2} to 1, on CPU {on_cpu:.2}");
-        // 2.4 to 3.6 for 3, 8 to 12 for 10.
+        // The band: 2.4 to 3.6 for weights of 3 to 1, 8 to 12 for 10 to 1.
         if (due * 0.8..=due * 1.2).contains(&ratio) {
             return None;
         }
@@ -119,7 +121,7 @@ fn judge(case: Case, time: Duration) -> Option<String> {
     Some(wrong)
 }
 
-/// Held by the test that runs, because each needs all CPUs.
+/// Held by the running test, because each test needs all CPUs.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
@@ -158,7 +160,8 @@ fn weights_hold_with_as_many_tasks_as_workers() {
     judge_all([case(THREE, 20), case(TEN, 200)]);
 }
 
-/// A poll that waits by itself, here for the clock, is charged for the whole time that it holds the worker.
+/// A poll that blocks its thread, here by a sleep of the thread, is charged for the whole time that it occupies the
+/// worker.
 #[test]
 fn polls_that_wait_by_themselves_are_paid_for() {
     let _alone = alone();
@@ -189,7 +192,8 @@ fn polls_that_wait_by_themselves_are_paid_for() {
     let slept = polls[1].load(Relaxed);
     stop.store(true, Relaxed);
     all.into_iter().for_each(|task| runtime.block_on(task).unwrap());
-    // About as many as the polls that work if no other process has the CPU; forty times as many if the wait were free.
+    // If no other process uses the CPU, about as many polls slept as worked. If the wait were not charged, forty times
+    // as many would sleep.
     assert!(slept < 200 * 5, "{slept} polls that slept beside 200 that worked");
 }
 

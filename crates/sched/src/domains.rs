@@ -1,19 +1,19 @@
 //! Scheduling domains: which CPUs of a scheduler share a core, an LLC, a node or a socket.
 //!
-//! The CPUs are sorted by (socket, node, LLC, core), so that each domain of a CPU is an interval. A *shard* is the CPUs
-//! that one shared queue serves: an LLC, or, if that has more than [`SHARD_CPUS_MAX`] CPUs, a part of it in whole
-//! cores.
+//! The CPUs are sorted by (socket, node, LLC, core), so that each domain of a CPU is an interval. A *shard* is a set of
+//! CPUs that share one queue: the CPUs of an LLC, or of a part of it, in whole cores, if the LLC has more than
+//! [`SHARD_CPUS_MAX`] CPUs.
 //!
 //! A CPU that searches goes through its own shard first, then through the shards of its domains from the innermost to
-//! the outermost. Each domain is entered behind the CPU's own position, and each foreign shard at the CPU's own rank,
-//! so that neighbours do not all begin with the same CPU.
+//! the outermost. In each domain the search begins with the shard after those already searched. In another shard it
+//! begins at the index that the CPU has in its own shard, so that neighbours do not all begin with the same CPU.
 //!
 //! Where caches, nodes and sockets overlap in part, an LLC counts as being on the node and socket of its first CPU:
 //! CPUs that share a cache stay together.
 //!
 //! # Cost
-//! 48 KiB for 1024 CPUs; nothing is written after `new`. Finding the first ten CPUs of a search takes ten loads,
-//! however large the machine is.
+//! 48 KiB for 1024 CPUs; nothing is written after `new`. The first ten CPUs of a search take ten loads, however large
+//! the machine is.
 
 use std::ops::Range;
 use warmcore_topo::{Cpu, Distance, Topology};
@@ -29,7 +29,7 @@ struct CpuInfo {
     llc: LlcId,
     node: NodeId,
     shard: u32,
-    /// Its index in `sorted`.
+    /// The CPU's index in `sorted`.
     at: u32,
     /// The interval of its core in `sorted`.
     core_at: (u32, u32),
@@ -41,8 +41,8 @@ struct CpuInfo {
 struct Shard {
     /// The interval of its CPUs in `sorted`.
     cpus: Range<usize>,
-    /// Intervals of shards, each within the next: the shard itself; its core, if that has more CPUs of the scheduler
-    /// than a shard may have; its LLC; its node; its socket; all.
+    /// Intervals of shards, each within the next: the shard itself; the shards of its core, which are several if the
+    /// core has more CPUs of the scheduler than a shard may have; of its LLC; of its node; of its socket; all shards.
     domains: [Range<usize>; 6],
 }
 
@@ -51,18 +51,18 @@ struct Shard {
 pub struct SchedDomains {
     cpu_infos: Vec<CpuInfo>,
     sorted: Vec<CpuId>,
-    /// The same CPUs as `sorted`, but within an LLC by the kernel's numbers.
+    /// The same CPUs as in `sorted`, but within each LLC sorted by the kernel's numbers.
     numbered: Vec<CpuId>,
     shards: Vec<Shard>,
 }
 
 impl SchedDomains {
-    /// The domains of a scheduler whose CPU `i` is the kernel's `kernel_cpus[i]`. Several of them may be the same CPU
-    /// of the kernel. A number that the topology does not have counts as the topology's first CPU.
+    /// The domains of a scheduler whose CPU `i` is the kernel's CPU `kernel_cpus[i]`. The same CPU of the kernel may
+    /// occur several times. A number that the topology does not have counts as the topology's first CPU.
     pub fn new(topology: &Topology, kernel_cpus: &[CpuId]) -> Self {
         let cpu_of = |id: CpuId| topology.cpus.iter().find(|cpu| cpu.id == id).unwrap_or(&topology.cpus[0]);
         let found: Vec<&Cpu> = kernel_cpus.iter().map(|id| cpu_of(*id)).collect();
-        // The socket and node where an LLC counts as being: its first CPU's.
+        // The socket and node of an LLC are those of its first CPU.
         let lead = |llc: LlcId| -> (SocketId, NodeId) {
             let first = topology.cpus.iter().find(|cpu| cpu.llc == llc).unwrap_or(&topology.cpus[0]);
             (first.socket, first.node)
@@ -203,8 +203,8 @@ impl SchedDomains {
         &self.sorted[self.shards[domain.start].cpus.start..self.shards[domain.end - 1].cpus.end]
     }
 
-    /// The CPUs of the LLC of `cpu` by the kernel's numbers: from the one after `cpu` on and round, `cpu` itself last.
-    /// The order in which Linux searches an LLC.
+    /// The CPUs of the LLC of `cpu` in the order in which Linux searches an LLC: by the kernel's numbers, beginning
+    /// after `cpu`. The lowest number follows the highest; `cpu` itself comes last.
     pub fn behind(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
         let (at, llc) = self.number_in_llc(cpu);
         let next = at as usize + 1;
@@ -218,8 +218,8 @@ impl SchedDomains {
         (there + llc.len() - at as usize - 1) % llc.len()
     }
 
-    /// One CPU of each other LLC of the node of `cpu`, the one with the lowest number of the kernel's: first the LLC
-    /// after its own.
+    /// One CPU of each other LLC of the node of `cpu`: the CPU that has the lowest kernel number in that LLC. Begins
+    /// with the LLC after the LLC of `cpu`.
     pub fn other_llcs(&self, cpu: CpuId) -> impl Iterator<Item = CpuId> + '_ {
         let [_, _, llc, node, ..] = &self.shards[self.shard_of(cpu)].domains;
         let begins = |shard: &usize| self.shards[*shard].domains[2].start == *shard;
@@ -250,7 +250,8 @@ impl SchedDomains {
         std::iter::once(own).chain(outward)
     }
 
-    /// The CPUs of a shard in the order in which `cpu` searches them: itself left out, its core first.
+    /// The CPUs of a shard, without `cpu`, in the order in which `cpu` searches them. In its own shard the CPUs of its
+    /// core come first.
     pub fn cpus_from(&self, cpu: CpuId, shard: usize) -> impl Iterator<Item = CpuId> + '_ {
         let info = &self.cpu_infos[cpu.index()];
         let (at, all) = (info.at as usize, self.shards[shard].cpus.clone());
@@ -258,7 +259,7 @@ impl SchedDomains {
             let core = all.start.max(info.core_at.0 as usize)..all.end.min(info.core_at.1 as usize);
             [at + 1..core.end, core.start..at, core.end..all.end, all.start..core.start]
         } else {
-            // Begin at the rank that this CPU has in its own shard.
+            // Begin at the index that this CPU has in its own shard.
             let own = &self.shards[info.shard as usize].cpus;
             let middle = all.start + (at - own.start) % all.len();
             [middle..all.end, all.start..middle, 0..0, 0..0]
@@ -278,7 +279,7 @@ fn runs<K: PartialEq>(all: Range<usize>, key: impl Fn(usize) -> K) -> impl Itera
 }
 
 /// Cuts an LLC into shards of whole cores and about equal size. A core with more CPUs of the scheduler than a shard may
-/// have gets shards of its own.
+/// have is cut into shards that contain no other core.
 fn cut(llc: Range<usize>, core: impl Fn(usize) -> CoreId) -> Vec<Range<usize>> {
     let cores: Vec<Range<usize>> = runs(llc, core).collect();
     let is_big = |core: &Range<usize>| core.len() > SHARD_CPUS_MAX;
@@ -290,8 +291,8 @@ fn cut(llc: Range<usize>, core: impl Fn(usize) -> CoreId) -> Vec<Range<usize>> {
             let even = at + (end - at).div_ceil(pieces);
             let borders = stretch.iter().map(|core| core.end);
             let mut fits = borders.filter(|border| (at + 1..=at + SHARD_CPUS_MAX).contains(border));
-            // The first border of two cores at or after the even cut, if the shard is not too large by then; else the
-            // last one before.
+            // The first border between two cores at or after the even cut, if the shard is then not too large; else the
+            // last border before the cut.
             let next = fits.clone().find(|border| *border >= even).or(fits.next_back()).unwrap_or(even);
             shards.push(at..next);
             at = next;

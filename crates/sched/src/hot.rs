@@ -1,22 +1,23 @@
-//! Hot windows: how long an idle CPU is kept for the task that last ran there and sleeps briefly.
+//! Hot windows: a hot window is the time for which an idle CPU is kept for the task that last ran there and sleeps
+//! briefly.
 //!
 //! A task has a [`SleepHistory`]: when it fell asleep, and the running average of how long it sleeps. Sleeps longer
 //! than [`SYSCTL_MIGRATION_COST`] are not recorded. When a task with a known average falls asleep, its CPU's window
-//! moves forward to now + average, never back. The average has weight 1/8, so that after a change of habit it is within
-//! a tenth of the change in 18 sleeps.
+//! moves forward to now + average, never back. Each sleep changes the average by an eighth of the difference. So 18
+//! sleeps after a task changes the length of its sleeps, the average is within a tenth of the change.
 //!
-//! The scheduler stores both: the thread that wakes a task updates the task's history, and a CPU updates its own
-//! window.
+//! The scheduler stores the histories and the windows. The thread that wakes a task updates the task's history; each
+//! CPU updates its own window.
 //!
 //! # Source
-//! SIS_CACHE, linux-kernel, September and November 2023. The posted code differs: a first sleep of a task counts an
-//! eighth, as if the average had been 0 before, and a long sleep halves the average. Here one sleep is enough to know a
-//! task's habit, and a pause between two bursts does not change it.
+//! SIS_CACHE, linux-kernel, September and November 2023. The posted code differs: a task's first sleep counts an
+//! eighth, as if the average had been 0 before, and a long sleep halves the average. Here the first sleep sets the
+//! average, and a long pause between two bursts does not change it.
 
 use warmcore_types::Nanos;
 
-/// The longest sleep that is recorded: after that another CPU's cache is as good. Linux's default of
-/// `sysctl_sched_migration_cost`.
+/// The longest sleep that is recorded. After a longer sleep the task's data are taken to be no longer in the CPU's
+/// cache. Linux's default of `sysctl_sched_migration_cost`.
 pub const SYSCTL_MIGRATION_COST: Nanos = Nanos(500_000);
 
 /// When a task fell asleep, and how long it sleeps on average.
@@ -36,7 +37,7 @@ impl SleepHistory {
         (self.average.0 > 0).then_some(Nanos(now.0.saturating_add(self.average.0)))
     }
 
-    /// As [`sleep`](Self::sleep), and returns the new end of the CPU's window, which ended at `hot_until` before.
+    /// As [`sleep`](Self::sleep), but returns the new end of the CPU's window, whose end was `hot_until` before.
     pub fn sleep_on(&mut self, now: Nanos, hot_until: Nanos) -> Nanos {
         self.sleep(now).map_or(hot_until, |until| until.max(hot_until))
     }

@@ -1,8 +1,8 @@
 //! Policies: which queue a woken task enters, what an idle CPU steals, and which parked CPU to kick when tasks wait.
 //!
 //! [`Policy`] is the trait; each policy is one file. [`Home`] is the default. [`SharedQueue`] is Linux's placement, as
-//! far as a runtime has the facts for it. [`PolicyKind`] names both and is itself a policy: the one that it names.
-//! [`near`] has the searches that policies share.
+//! far as a runtime has the facts for it. [`PolicyKind`] is an enum of both, and is itself a policy that behaves as the
+//! one it names. [`near`] has the searches that policies share.
 
 mod home;
 mod kind;
@@ -20,12 +20,12 @@ use warmcore_types::{CpuId, Nanos};
 
 /// Which queue a woken task enters, what an idle CPU steals, and which parked CPU to kick when tasks wait.
 ///
-/// Averages of polls are the mean run time of a CPU's tasks between two switches, as the scheduler measures it.
+/// An `average_poll` is the mean time for which a CPU's tasks run between two switches, as the scheduler measures it.
 pub trait Policy {
     /// The queue that a woken task enters.
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision;
 
-    /// What the CPU `me` does, which has no tasks.
+    /// What the CPU `me` does when it has no tasks.
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision;
 
     /// Which task of a backlog is moved, by [`StealDecision::From`] and by [`balance`](Policy::balance).
@@ -42,40 +42,41 @@ pub trait Policy {
     /// A task was queued on the CPU `at` behind another one: which parked CPU to kick, if any.
     ///
     /// The scheduler asks only while no other CPU is searching. It asks again each time a searching CPU has found a
-    /// task, wherever that was, while more tasks wait on any CPU. Otherwise the last searching CPU would stop with the
-    /// task that it found, and parked CPUs would stay parked while tasks wait.
+    /// task, in any queue, while more tasks wait on any CPU. Otherwise the last searching CPU would run the task that
+    /// it found, and parked CPUs would stay parked while tasks wait.
     fn cpu_to_notify(&self, machine: &SchedDomains, view: &impl View, at: CpuId, now: Nanos)
     -> Option<CpuId>;
 
     /// How many tasks of the backlog of `other` are to move to `me`, which has a backlog itself.
     ///
     /// For schedulers that do not count polls: they ask now and then, and move tasks only if the answer stays the same
-    /// for as long as a move costs. A scheduler that counts polls asks [`shares`](Self::shares) instead.
+    /// for as long as a move costs. A scheduler that counts polls calls [`shares`](Self::shares) instead.
     fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
         let _ = (machine, view, me, other);
         0
     }
 
     /// Whether a CPU that is never idle takes tasks from a CPU whose tasks get fewer polls. [`Shares`](crate::Shares)
-    /// says how many.
+    /// computes how many.
     fn shares(&self) -> bool {
         false
     }
 
-    /// The order of the next round on a CPU with this average poll.
+    /// The order in which a CPU with this average poll runs the tasks of its next round: those that are queued when the
+    /// round begins.
     fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
         let _ = average_poll;
         QueueOrder::Fifo
     }
 
-    /// How often in a row the LIFO slot may be served on a CPU with this average poll: the task that the running task
-    /// woke last runs next, before the queue. 0: no LIFO slot.
+    /// How often in a row a CPU with this average poll may serve the LIFO slot before its queue. The LIFO slot holds
+    /// the task that the running task woke last. 0: no LIFO slot.
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
         let _ = average_poll;
         0
     }
 
-    /// What moving a task with this average poll costs.
+    /// The cost of moving a task with this average poll.
     fn migration_cost(&self, average_poll: Nanos) -> Nanos {
         let _ = average_poll;
         Nanos(0)

@@ -1,66 +1,67 @@
 //! Shares: equal tasks get equal numbers of polls on CPUs that are never idle.
 //!
-//! A CPU gives each task of its queue one poll per round. Where two CPUs are never idle no task is stolen, and the
-//! tasks of the CPU with the longer round get fewer polls for as long as nothing moves. Each worker therefore keeps a
-//! [`Shares`], and looks now and then at one of its neighbours: how many polls did each of the two do since the last
-//! look, and among how many tasks? The *lag* is how many more polls a task here had than a task there, times the number
-//! of tasks here. All is counted in polls, so no clock is read, and a CPU that the system gives to another process
-//! counts as the slower CPU that it is.
+//! A CPU gives each task of its queue one poll per round. If two CPUs are never idle, neither steals, and the tasks of
+//! the CPU with the longer round get fewer polls until a task moves. Each CPU therefore keeps a [`Shares`], and now and
+//! then compares itself with one of its neighbours, *here* and *there*: how many polls each of the two did since the
+//! last comparison, and among how many tasks. The *lag* is how many more polls a task here had than a task there, times
+//! the number of tasks here. Everything is counted in polls, so no clock is read, and a CPU that the system partly
+//! gives to another process counts as a slower CPU.
 //!
-//! If moving tasks here makes the longer of the two rounds shorter, they move as soon as the lag has reached what the
-//! move costs. If not (three tasks on two CPUs, or two CPUs that are not equally fast), one task moves each time the
-//! lag has reached [`POLLS_PER_MOVE`]: the surplus task goes from CPU to CPU, and each task is equally often on the
-//! shorter side. With equal rounds the lag stays near 0 and nothing moves.
+//! If moving tasks from there to here makes the longer of the two rounds shorter, they move as soon as the lag has
+//! reached the cost of the move. If not (three tasks on two CPUs, or two CPUs that are not equally fast), one task
+//! moves each time the lag has reached [`POLLS_PER_MOVE`]. So the surplus task goes from CPU to CPU, and each task is
+//! equally often on the CPU with the shorter round. With equal rounds the lag stays near 0 and nothing moves.
 //!
-//! However unequal rounds are, a CPU takes at most one task for each [`POLLS_PER_MOVE`] polls of its own, and
-//! [`MOVES_SAVED`] more. Tasks that have never run are not counted.
+//! However unequal the rounds are, a CPU takes at most one task for each [`POLLS_PER_MOVE`] polls that it does, plus
+//! [`MOVES_SAVED`]. Tasks that have never run don't count towards this limit.
 
 use crate::Distance;
 
-/// A CPU takes at most one task in this many polls of its own, so that less than 1 % of all polls follow a move.
+/// A CPU takes at most one task for this many polls that it does, so that less than 1 % of all polls follow a move.
 pub const POLLS_PER_MOVE: u64 = 160;
 
-/// How many tasks a CPU may take at once that has not taken any for long.
+/// How many tasks a CPU may take at once if it has taken none for long.
 pub const MOVES_SAVED: u64 = 8;
 
-/// A move between the nearest CPUs costs as much as this many polls, the same as for a wake.
+/// A move between the nearest CPUs costs as much as this many polls. Wake placement uses the same number.
 const POLLS_PER_MIGRATION: i64 = super::policy::MIGRATION_COST_PER_POLL as i64;
 
-/// With how many neighbours a CPU compares itself.
+/// The number of neighbours with which a CPU compares itself.
 pub const NEIGHBOURS: usize = 8;
 
-/// Polls in the average of how fast each of two CPUs is. Long enough that a time slice of another process, some
-/// milliseconds, does not move tasks whose polls take 500 µs.
+/// The speeds of two CPUs are compared over about this many recent polls. Enough that a time slice of another process,
+/// some milliseconds, moves no tasks whose polls take 500 µs.
 const POLLS_REMEMBERED: u64 = 256;
 
-/// The lag is counted in this many parts of a poll.
+/// The lag is counted in parts of a poll: this many are one poll.
 const PART: i64 = 256;
 
-/// The largest lag, in polls: it cannot overflow while no move is allowed.
+/// The largest lag, in polls. It keeps the lag from overflowing while no move is allowed.
 const LAG_MAX: i64 = 1 << 20;
 
 /// The counters of a CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pace {
-    /// Polls that it has done.
+    /// Polls that the CPU has done.
     pub polls: u64,
-    /// How often it ran out of tasks.
+    /// How often the CPU ran out of tasks.
     pub parks: u64,
-    /// Tasks in its queue now, the running one included.
+    /// Tasks in the CPU's queue now, including the running task.
     pub queued: u32,
 }
 
-/// What one CPU knows of one other.
+/// What one CPU knows of one neighbour. `here` is the CPU, `there` the neighbour.
 #[derive(Debug, Clone, Copy, Default)]
 struct Lag {
-    /// Both as they were at the last look.
+    /// The counters of both as they were at the last look.
     here: Pace,
     there: Pace,
     is_known: bool,
-    /// Recent polls of both: how fast each of the two is.
+    /// Recent polls of each of the two, as a measure of its speed.
     polls_here: u64,
     polls_there: u64,
-    /// In parts of a poll, at least 0: a lag of the tasks here is for the other CPU to correct.
+    /// In units of 1/[`PART`] poll, never below 0. If a task here had fewer polls than a task there, the other CPU's
+    /// `Lag` records it.
     lag: i64,
 }
 
@@ -68,7 +69,7 @@ struct Lag {
 #[derive(Debug, Clone)]
 pub struct Shares {
     lags: [Lag; NEIGHBOURS],
-    /// Polls that were not used up by moves.
+    /// Polls that were not spent on moves; a move costs [`POLLS_PER_MOVE`].
     saved: u64,
     /// The number of polls up to which `saved` is counted.
     polls: u64,
@@ -81,8 +82,9 @@ impl Default for Shares {
 }
 
 impl Shares {
-    /// This CPU looks at its neighbour number `which`, at that distance. Returns how many tasks of the neighbour's
-    /// backlog are to move here. The caller then passes to [`moved`](Self::moved) how many came that had run before.
+    /// Compares this CPU with its neighbour number `which`, which is at `distance`. Returns how many tasks of the
+    /// neighbour's backlog are to move here. After the move the caller passes to [`moved`](Self::moved) how many of the
+    /// tasks had run before.
     ///
     /// # Panics
     /// If `which` is not below [`NEIGHBOURS`].
@@ -95,8 +97,8 @@ impl Shares {
         self.lags[which].look(here, there, distance_factor, affordable) as u32
     }
 
-    /// This many tasks came after the last look that had run on another CPU before. Tasks that never ran have no data
-    /// to move and do not count.
+    /// Records that this many tasks that had run on another CPU came after the last look. Tasks that never ran have no
+    /// data in a cache and do not count.
     pub fn moved(&mut self, tasks: u32) {
         self.saved = self.saved.saturating_sub(u64::from(tasks) * POLLS_PER_MOVE);
     }
@@ -107,7 +109,8 @@ impl Lag {
         let before = std::mem::replace(self, Self { here, there, is_known: true, ..*self });
         let is_saturated = |now: Pace, then: Pace| now.parks == then.parks && now.queued > 0;
         if !before.is_known || !is_saturated(here, before.here) || !is_saturated(there, before.there) {
-            // A CPU that ran out of tasks is not slow, and an idle CPU steals by itself.
+            // One of the two ran out of tasks, so its number of polls is no measure of its speed. An idle CPU steals
+            // anyway.
             (self.polls_here, self.polls_there, self.lag) = (0, 0, 0);
             return 0;
         }
@@ -122,8 +125,8 @@ impl Lag {
         let due = (they_did * tasks * PART as u64 / their_tasks) as i64;
         self.lag = (self.lag + did as i64 * PART - due).clamp(0, LAG_MAX * PART);
         let lag = self.lag / PART / distance_factor;
-        // The number of tasks after whose move the round here is not longer than the round there. A round takes tasks ÷
-        // polls.
+        // The number of tasks that can move until the round here is as long as the round there. The length of a round
+        // is in proportion to tasks ÷ polls.
         let (ahead, speed) = (their_tasks * self.polls_here, self.polls_here + self.polls_there);
         let evens = ahead.saturating_sub(tasks * self.polls_there) / speed.max(1);
         let paid = (lag / POLLS_PER_MIGRATION) as u64;
@@ -133,13 +136,14 @@ impl Lag {
             0 if their_tasks == 1 && (tasks + 1) * self.polls_there > self.polls_here => 0,
             0 => u64::from(lag >= POLLS_PER_MOVE as i64),
             _ if paid == 0 => 0,
-            // As many as both the queues and the speeds call for move at once. What only the speeds call for moves as
-            // the lag pays for it: speeds change with what other processes do.
+            // Tasks that have to move even if both CPUs are equally fast move at once. Further tasks, which have to
+            // move because of the speeds, move as the lag reaches their cost, because speeds change with the load of
+            // other processes.
             evens => evens.min(paid.max(their_tasks.saturating_sub(tasks) / 2)),
         };
         let come = come.min(affordable);
         if come > 0 {
-            // The lag is spent; the speeds of both stay known.
+            // The move uses up the lag. The recent polls of both are kept.
             self.lag = 0;
         }
         come

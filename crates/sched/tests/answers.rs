@@ -1,5 +1,5 @@
-//! Every answer of a policy names a CPU that is allowed and online, whatever the facts are, and is the same when asked
-//! twice.
+//! Every policy, with random facts: a woken task goes where it may run, a CPU to notify is idle and online, and a steal
+//! is from where tasks wait.
 
 #[path = "common/answers.rs"]
 mod answers;
@@ -60,7 +60,7 @@ proptest! {
         if idle.any(|cpu| may(machine, wake.wakee.allowed, cpu)) {
             let kicked = placed.kick.filter(is_idle);
             prop_assert!(kicked.is_some(), "{placed:?}");
-            // A task that may run anywhere lies in the queue that the kicked CPU looks into first.
+            // A task that may run anywhere is in the queue that the kicked CPU searches first.
             let there = kicked.map(|cpu| match wake.wakee.allowed {
                 Allowed::Anywhere => TargetQueue::Shard(machine.shard_of(cpu)),
                 _ => TargetQueue::Cpu(cpu),
@@ -100,7 +100,7 @@ proptest! {
             now += new;
             task.wake(Nanos(now));
         }
-        // A tenth of the change, and what the eighths lose by rounding.
+        // (7/8)^18 = 0.09: each sleep changes the average by an eighth of the difference. 16 ns for the rounding.
         prop_assert!(task.average.0.abs_diff(new) <= old.abs_diff(new) / 10 + 16, "{:?}", task.average);
     }
 
@@ -126,8 +126,8 @@ fn a_task_whose_cpus_are_all_offline_runs_on_another() {
     PolicyKind::all().iter().for_each(answers::a_task_whose_cpus_are_gone_runs_elsewhere);
 }
 
-/// The LIFO slot lets two tasks that talk alternate while others wait: only if their polls are long enough to have a
-/// working set, and for a millisecond at most.
+/// With the LIFO slot two tasks that wake each other run in turn while others wait. That is allowed only if their polls
+/// are long enough to have a working set, and for a millisecond at most.
 #[test]
 fn the_lifo_slot_serves_long_polls_for_a_limited_time() {
     let polls = |poll_us: u64| warmcore_sched::policy::Home.max_lifo_polls(Nanos(poll_us * 1_000));

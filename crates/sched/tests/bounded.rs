@@ -1,7 +1,9 @@
-//! Under Home an idle CPU looks at a bounded number of the CPUs where tasks wait, and misses none of them for good.
+//! Under Home each search of an idle CPU looks at a limited number of the CPUs where tasks wait, and repeated searches
+//! reach all of them.
 //!
-//! 384 CPUs, on all of which a task waits that may not be stolen yet; the view counts for which CPUs it is asked. A
-//! search looks at 32 CPUs at most, the rest of the shard in which it reaches that number, and two shards more.
+//! 384 CPUs, on all of which a task waits that may not be stolen yet; the view counts how many CPUs a search asks it
+//! about. A search looks at 32 CPUs at most, the rest of the shard in which it reaches that number, and two shards
+//! more.
 
 mod common;
 
@@ -49,7 +51,7 @@ impl View for Counted {
 
 const NOW: Nanos = Nanos(1_000_000);
 
-/// A task waits on every CPU but the first, since now.
+/// Facts in which a task waits on every CPU but the first, since now.
 fn tasks_wait_everywhere() -> (SchedDomains, Counted) {
     let machine = whole(&drawn(2, 12, 8, 2));
     let mut facts = Facts::busy(&machine);
@@ -74,7 +76,7 @@ fn a_stuck_cpu_far_away_is_found_in_the_end() {
     let (machine, mut view) = tasks_wait_everywhere();
     let far = CpuId(383);
     view.facts.cpus[far.index()].stuck = true;
-    // The CPU searches every 264 µs, which is when the tasks nearby might be stolen if they still waited.
+    // The CPU searches every 264 µs, the time after which a task nearby may be stolen.
     let found = (0..100u64).find(|look| {
         let now = Nanos(NOW.0 + look * 264_000);
         view.facts.cpus.iter_mut().for_each(|cpu| cpu.since = now);

@@ -1,8 +1,8 @@
-//! Under Home no CPU sleeps for long while a task waits, and tasks move no more often than that takes.
+//! Under Home no CPU sleeps for long while a task waits, and tasks move no more often than needed for that.
 //!
 //! `common/model.rs` simulates the CPUs. A CPU stays idle beside one waiting task for at most the migration cost times
-//! (distance factor + 1), or `MIN_STEAL_DELAY` if that is more, one poll, since the policy is asked for a CPU to kick
-//! after each, and four kicks. The distance factor is 1 within an LLC, 2 on a node, 4 across the machine.
+//! (distance factor + 1), or `MIN_STEAL_DELAY` if that is more, plus one poll (the policy is asked for a CPU to kick
+//! after each poll), plus four kicks. The distance factor is 1 within an LLC, 2 on a node, 4 across the machine.
 
 mod common;
 
@@ -15,33 +15,32 @@ use warmcore_types::{CpuId, LlcId, Nanos};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// What is measured begins here, after the tasks have spread.
+/// Measurements begin at this time, after the tasks have spread over the CPUs.
 const SETTLED: u64 = 10 * MS;
 const END: u64 = 20 * MS;
 
-/// Home's: a task waits this long at least before it is stolen, however small its migration cost.
+/// The same constant as Home's: a task waits at least this long before it is stolen, however small its migration cost.
 const MIN_STEAL_DELAY: u64 = 200 * US;
 
-/// Kicks between the time when a task may be stolen and its poll: that of the CPU that is asked first, and those of the
-/// next ones.
+/// The most kicks between the time when a task may be stolen and its poll: each kicked CPU may kick another.
 const KICKS: u64 = 4;
 
 /// A machine that is evenly loaded moves at most this part of its wakes.
 const MOVED_MAX: f64 = 0.01;
 
-/// The same if tasks wake each other at random and half of them wait: some CPUs run out of tasks now and then, and
-/// steal.
+/// As `MOVED_MAX`, if tasks wake each other at random and half of them wait. Some CPUs run out of tasks now and then,
+/// and steal.
 const MOVED_BY_MESSAGES_MAX: f64 = 0.03;
 
-/// The same if polls take up to 1 ms: a migration costs 400 µs at most, so that a task behind such a poll gains by
-/// moving.
+/// As `MOVED_MAX`, if polls take up to 1 ms. A migration costs at most 400 µs, so a task that waits for such a poll
+/// gains by moving.
 const MOVED_LONG_MAX: f64 = 0.08;
 
 struct TestMachine {
     name: &'static str,
     topology: Topology,
     offline: &'static [u32],
-    /// Of the two CPUs that are farthest from each other.
+    /// The distance factor of the two CPUs that are farthest from each other.
     distance_factor: u64,
 }
 
@@ -206,7 +205,8 @@ fn an_evenly_loaded_machine_moves_few_tasks() {
     }
 }
 
-/// Each CPU has one task that runs and one that waits, and each task wakes any other: no task gains by moving.
+/// Each CPU has a task that runs and a task that waits, and the tasks wake each other at random. No task gains by
+/// moving.
 #[test]
 fn a_task_with_random_wakers_stays_on_its_cpu() {
     for machine in machines() {
@@ -237,8 +237,8 @@ fn two_tasks_that_talk_meet_on_one_cpu_and_stay() {
     }
 }
 
-/// A CPU that was told to search at a time does so without a kick: of two tasks on one CPU the other CPU steals one
-/// when it may, though no task is woken any more.
+/// A CPU that sleeps until a given time searches then without a kick. Of two tasks on one CPU, the other CPU steals one
+/// as soon as it may, although no task is woken any more.
 #[test]
 fn a_cpu_that_sleeps_until_a_time_searches_then_without_a_kick() {
     let topology = drawn(1, 1, 2, 1);

@@ -11,7 +11,7 @@ use warmcore_types::CpuId;
 const SHARD_CPUS_MAX: usize = 16;
 
 fn cpus(machine: &SchedDomains) -> impl Iterator<Item = CpuId> {
-    // Some of the CPUs of a large machine: each of them has as many others.
+    // All CPUs, or of a large machine only some, because each has as many others to check.
     let step = if machine.cpus() > 400 { 37 } else { 1 };
     (0..machine.cpus() as u32).step_by(step).map(CpuId)
 }

@@ -1,6 +1,6 @@
-//! The golden wakes: what this crate's policies answer to the facts in `fixtures/wakes`.
+//! The golden wakes: checks that this crate's policies give the answers in the files of `fixtures/wakes`.
 //!
-//! The files also hold answers of policies that only the simulator has; its own test asks those.
+//! The files also have answers of policies that only the simulator has; a test of the simulator checks those.
 
 mod common;
 #[path = "common/golden.rs"]

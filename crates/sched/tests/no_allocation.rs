@@ -1,4 +1,4 @@
-//! No question to a policy allocates, whatever it answers.
+//! No call of a policy allocates, whatever it returns.
 
 mod common;
 
@@ -19,18 +19,18 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as our caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: as our caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { System.dealloc(memory, layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         ALLOCATIONS.set(ALLOCATIONS.get() + 1);
-        // SAFETY: as our caller promises.
+        // SAFETY: as the caller guarantees.
         unsafe { System.realloc(memory, layout, size) }
     }
 }

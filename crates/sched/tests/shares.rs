@@ -1,8 +1,8 @@
 //! Equal tasks get equal shares of CPUs that are never idle, by a scripted clock.
 //!
-//! Each simulated CPU gives the tasks of its queue one poll after the other; each poll takes its time, longer where the
-//! script gives the CPU to another process. When 1 ms has passed since the last look, the CPU looks at a neighbour, and
-//! takes as many tasks of its backlog as [`Shares`] says, drawn at random, as the runtime does.
+//! Each simulated CPU gives the tasks of its queue one poll after the other; each poll takes a given time, and longer
+//! while the script gives the CPU to another process. As in the runtime, when 1 ms has passed since its last look, a
+//! CPU looks at a neighbour. It takes as many tasks of the neighbour's backlog as [`Shares`] returns, chosen at random.
 
 mod common;
 
@@ -19,14 +19,14 @@ const S: u64 = 1_000_000_000;
 /// The time between two looks at a neighbour.
 const LOOK: u64 = MS;
 
-/// A CPU reads its clock after as many polls as take this time, or one more. With the same number each time it could
-/// find the same one of three tasks queued at each look.
+/// A CPU reads its clock after about as many polls as take this time, at random one more. With the same number each
+/// time it could find the same one of three tasks queued at each look.
 const MAINTENANCE: u64 = 200 * US;
 
 /// How long a task waits before an idle CPU steals it.
 const MIN_STEAL_DELAY: u64 = 200 * US;
 
-/// The largest number of polls of a task over the smallest, as promised.
+/// The highest allowed ratio of the largest number of polls of a task to the smallest.
 const BAND: f64 = 1.25;
 
 /// At most one poll in 100 follows a move.
@@ -44,7 +44,7 @@ impl Rng {
     }
 }
 
-/// When a CPU belongs to another process: the first part of each period, within from and to.
+/// The times at which a CPU runs another process: the first part of each period, between `from` and `to`.
 #[derive(Clone, Copy)]
 struct Stolen {
     cpu: usize,
@@ -62,7 +62,7 @@ struct Cpu {
     look_at: u64,
     /// Polls until the CPU reads the clock.
     left: u64,
-    /// When the poll that runs now ends, which is of the queue's first task. `None`: no poll runs.
+    /// When the current poll, of the queue's first task, ends. `None`: no poll runs.
     ends_at: Option<u64>,
 }
 
@@ -80,8 +80,8 @@ struct World {
 }
 
 impl World {
-    /// Without a policy no CPU takes tasks from another. `on[i]` tasks begin on CPU i. Task j takes `poll(j)` at a
-    /// time.
+    /// Without a policy no CPU takes tasks from another. `on[i]` tasks begin on CPU i. A poll of task j takes `poll(j)`
+    /// ns.
     fn new(policy: Option<PolicyKind>, on: &[usize], poll: impl Fn(usize) -> u64) -> Self {
         let machine = whole(&drawn(1, 1, on.len() as u32, 1));
         let mut first = 0;
@@ -101,7 +101,7 @@ impl World {
         Self { machine, takes_shares, cpus, polls, prev_cpu, poll, moved, rng, stolen }
     }
 
-    /// When the CPU has worked for this long, if it begins at `from`.
+    /// The time at which the CPU has worked for `work` ns, if it begins at `from`.
     fn worked(&self, cpu: usize, from: u64, mut work: u64) -> u64 {
         let mut now = from;
         loop {
@@ -188,7 +188,7 @@ impl World {
 
     /// Moves up to `at_most` tasks. Returns how many of them had run before.
     fn take(&mut self, to: usize, from: usize, at_most: u32) -> u32 {
-        // The first task of the queue runs.
+        // If a poll runs, it is of the queue's first task, which can't be taken.
         let runs = usize::from(self.cpus[from].ends_at.is_some());
         let mut had_run = 0;
         for _ in 0..at_most {
@@ -217,7 +217,7 @@ fn spread(shares: &[u64]) -> f64 {
     *shares.iter().max().unwrap() as f64 / *shares.iter().min().unwrap() as f64
 }
 
-/// Ways to distribute the tasks over two CPUs at first.
+/// Initial distributions of the tasks over two CPUs.
 fn distributions(tasks: usize) -> Vec<[usize; 2]> {
     let most = tasks - 1;
     let mut all = vec![[most, 1], [tasks * 3 / 4, tasks - tasks * 3 / 4], [tasks / 2, tasks - tasks / 2]];
@@ -235,8 +235,8 @@ fn equal_tasks_get_equal_shares() {
         for tasks in [2, 3, 4, 5, 16, 63, 64] {
             for (on, poll) in distributions(tasks).into_iter().flat_map(|on| POLLS.map(|poll| (on, poll))) {
                 let mut world = World::new(Some(policy), &on, |_| poll);
-                // With an odd number of tasks one CPU has a task more, now this one and now that one, so it takes ten
-                // times as long. With short polls there are so many of them that less time is enough.
+                // With an odd number of tasks the surplus task goes from CPU to CPU, so the shares need ten times as
+                // long to become equal. With short polls there are so many polls that less time is enough.
                 let until = if tasks % 2 == 0 { 2 * S } else { 20 * S };
                 world.run(until / (100 * US / poll).clamp(1, 5));
                 let (spread, moved) = (world.spread(), world.moved());
@@ -250,7 +250,7 @@ fn equal_tasks_get_equal_shares() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// The test above can fail.
+/// Shows that the test above can fail.
 #[test]
 fn without_shares_tasks_stay_where_they_began() {
     let mut world = World::new(None, &[3, 1], |_| 60 * US);
@@ -295,7 +295,8 @@ fn a_cpu_that_other_processes_use_slows_all_tasks_alike() {
     assert!(wrong.is_empty(), "\n{wrong}");
 }
 
-/// Whatever the script does, no CPU takes more than one task in so many of its polls, and those saved.
+/// Whatever the script does, no CPU takes more than one task per `POLLS_PER_MOVE` polls that it does, plus
+/// `MOVES_SAVED`.
 #[test]
 fn moves_are_few_whatever_happens() {
     for seed in 1..20 {
@@ -316,8 +317,8 @@ fn moves_are_few_whatever_happens() {
     }
 }
 
-/// How many tasks move in a number of looks at a neighbour that has one task, while this CPU has `tasks`. Each of the
-/// two does so many polls between two looks.
+/// How many tasks move in a number of looks at a neighbour that has one task, while this CPU has `tasks`. Between two
+/// looks this CPU does `polls_here` polls and the neighbour `polls_there`.
 fn moves_of_an_only_task(tasks: u32, polls_here: u64, polls_there: u64) -> u32 {
     let mut shares = Shares::default();
     let pace = |polls, queued| Pace { polls, parks: 0, queued };

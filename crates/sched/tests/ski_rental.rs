@@ -1,4 +1,5 @@
-//! What Home pays for a task's wakes, compared with always staying and always following the waker.
+//! Compares the cost of a task's wakes under Home with two other rules: the task always stays on its CPU, or always
+//! follows its waker.
 //!
 //! One task and some CPUs in one LLC. A wake by another CPU costs a kick if the task's CPU is parked, and a hand-over
 //! if it runs; a move costs the migration cost.
@@ -9,15 +10,16 @@ use common::{Facts, drawn, whole};
 use warmcore_sched::{Home, Policy, SchedDomains, TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
-/// The largest ratio against one waker, whatever it does.
+/// The largest ratio of Home's cost, less one migration, to the better of the other two, with one waker, whatever it
+/// does.
 const RATIO_MAX: u64 = 2;
-/// The largest ratio against random wakers in the long run: the same, and a tenth for chance.
+/// The largest ratio with random wakers in the long run: a tenth more, for chance.
 const RATIO_BY_CHANCE_MAX: f64 = 2.2;
 
 /// One wake: the CPU that wakes, and whether the task's CPU is parked.
 type Call = (u32, bool);
 
-/// What a wake on the previous CPU costs more than one on the waker's, as the policy counts it.
+/// How much more a wake on the previous CPU costs than a wake on the waker's CPU, as the policy computes it.
 fn price(machine: &SchedDomains, facts: &mut Facts, home: u32, idle: bool) -> u64 {
     facts.cpus[home as usize].idle = idle;
     let wakee = Wakee { prev_cpu: Some(CpuId(home)), migration_cost: Nanos(u64::MAX), ..Wakee::default() };
@@ -129,13 +131,14 @@ fn against_random_wakers_home_pays_about_twice_the_better_at_most() {
     println!("worst ratio by chance: {worst:.2}");
 }
 
-/// The promise has a limit: a task remembers only its last waker. (No rule without knowledge of the future could
-/// promise 2 here: with two CPUs and a cost of changing between them, 3 is the best possible.)
+/// The largest ratio does not hold for these wakers, because a task remembers only its last waker. No rule that does
+/// not know the future could keep a ratio of 2 here: with two CPUs and a cost of changing between them, 3 is the best
+/// possible.
 #[test]
 fn wakers_that_know_the_rule_make_home_pay_more() {
     let machine = whole(&drawn(1, 1, 2, 1));
     let migration_cost = 64_000_u64;
-    // Kicks from one side until the task moves there, then from the other side.
+    // One CPU wakes the task until the task moves there, then the other CPU does.
     let kicks = migration_cost.div_ceil(price(&machine, &mut Facts::busy(&machine), 0, true)) as u32;
     let calls = (0..1000 * kicks).map(|i| (1 - i / kicks % 2, true));
     let Paid { home, by_staying, by_following } = pay(&machine, migration_cost, calls);

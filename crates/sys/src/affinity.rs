@@ -1,7 +1,7 @@
 //! Affinity: the CPUs on which a thread may run, and the CPU on which it runs now.
 //!
-//! Each thread has a mask of its own. The kernel's mask may be wider than 1024 CPUs, so the buffer grows until the
-//! kernel accepts it.
+//! Each thread has a mask of its own. The kernel's mask may be wider than 1024 CPUs, so the buffer for it grows
+//! until the kernel accepts it.
 //!
 //! Source. sched_setaffinity(2), getcpu(2).
 
@@ -46,7 +46,7 @@ pub fn allowed_to(thread: u32) -> io::Result<CpuSet> {
             return Ok(CpuSet::from_words(words));
         }
         let error = io::Error::last_os_error();
-        // EINVAL: the kernel's mask is wider than the buffer. It stops at 8192 today.
+        // EINVAL: the kernel's mask is wider than the buffer. Linux has no mask wider than 8192 CPUs today.
         if error.raw_os_error() != Some(libc::EINVAL) || words.len() >= 1 << 14 {
             return Err(error);
         }
@@ -72,7 +72,8 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
 #[cfg(target_os = "linux")]
 #[inline]
 pub fn current_cpu() -> CpuId {
-    // SAFETY: no arguments, no memory. It fails only without the syscall; 0 is a usable answer then.
+    // SAFETY: no arguments, no memory. It fails only if the kernel does not have the system call; then the result
+    // is 0, which is usable.
     CpuId(unsafe { libc::sched_getcpu() }.max(0) as u32)
 }
 

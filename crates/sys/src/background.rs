@@ -1,10 +1,12 @@
-//! A background thread that repeats a task as long as there is work for it.
+//! A background thread that repeats a task as long as the task is needed.
 //!
-//! [`Background::ensure`] starts the thread unless it runs; the thread ends when [`Task::is_needed`] is false, and the
-//! next `ensure` starts another. The thread blocks all signals and may run on every CPU of the process: it inherits
-//! neither from the thread that started it, which may be a worker that is bound to one CPU.
+//! [`Background::ensure`] starts the thread unless it runs; the thread ends when [`Task::is_needed`] is false,
+//! and the next `ensure` starts another. The thread blocks all signals and may run on every CPU of the process:
+//! it does not inherit the signal mask or the CPUs of the thread that started it, which may be a worker that is
+//! bound to one CPU.
 //!
-//! Locks: `is_running` is held while `is_needed` runs and while the thread is started, and in no other call of the task.
+//! Locks: the lock `is_running` is held while `is_needed` runs and while the thread is started. It is not held
+//! while the other methods of the task run.
 
 use crate::{affinity, signals};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -14,13 +16,15 @@ use warmcore_types::ignore_poison;
 
 /// What a [`Background`] thread does.
 pub trait Task: Sync {
-    /// Whether the thread goes on.
+    /// Whether the thread continues. If not, it ends.
     fn is_needed(&self) -> bool;
 
-    /// Called once per period. A panic is reported by the panic hook; the next round follows a period later.
+    /// Called once per period. If it panics, the panic hook reports the panic, and `round` is called again a
+    /// period later.
     fn round(&self);
 
-    /// How long to wait at most before [`between`](Self::between) is called; `None` waits for the next round.
+    /// The longest wait before [`between`](Self::between) is called. With `None` the thread waits until the next
+    /// round.
     fn wait_at_most(&self) -> Option<Duration> {
         None
     }
@@ -44,12 +48,12 @@ pub struct Background<T> {
 }
 
 impl<T: Task> Background<T> {
-    /// Starts nothing yet.
+    /// Makes the value without starting the thread.
     pub const fn new(task: T, name: &'static str, stack_bytes: usize, period: Duration) -> Self {
         Self { task, name, stack_bytes, period, is_running: Mutex::new(false), changed: Condvar::new() }
     }
 
-    /// Starts the thread unless it runs. Where the system has no thread left, the next call tries again.
+    /// Starts the thread unless it runs. If the system cannot start a thread, the next call tries again.
     pub fn ensure(&'static self) {
         let mut is_running = ignore_poison(self.is_running.lock());
         if !*is_running {
@@ -58,8 +62,8 @@ impl<T: Task> Background<T> {
         }
     }
 
-    /// Ends the thread's wait: its period, or whether it is needed, may be another now. Takes no lock; a call in the
-    /// moment before the thread waits has no effect until the wait ends by itself.
+    /// Ends the thread's present wait, so that it reads the task's period and `is_needed` again. Takes no lock; a
+    /// call in the moment before the thread waits has no effect until the wait ends by itself.
     pub fn notify(&self) {
         self.changed.notify_all();
     }
@@ -68,11 +72,11 @@ impl<T: Task> Background<T> {
         if let Ok(cpus) = affinity::allowed_to_main() {
             let _ = affinity::set_allowed(&cpus);
         }
-        // Forgotten: what a panic carries may panic when it is dropped.
+        // The panic's payload is forgotten, because its destructor may panic.
         while catch_unwind(AssertUnwindSafe(|| self.rounds())).map_err(std::mem::forget).is_err() {}
     }
 
-    /// The first round is a period from now.
+    /// The first round is one period after the start.
     fn rounds(&self) {
         let mut due = Instant::now() + self.period;
         let mut is_running = ignore_poison(self.is_running.lock());
@@ -87,7 +91,8 @@ impl<T: Task> Background<T> {
             drop(guard);
             if Instant::now() >= due {
                 self.task.round();
-                // From now: a late round is harmless, but two in quick succession find everything idle.
+                // The next round is one period from now, not one period after the last round was due. A late
+                // round is harmless, but two rounds in quick succession would find everything unused.
                 due = Instant::now() + self.period;
             } else {
                 self.task.between(timeout.timed_out());
@@ -102,7 +107,7 @@ mod tests {
     use super::*;
     use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::Relaxed};
 
-    /// Panics in every round.
+    /// A task that panics in every round.
     struct Panics {
         rounds: AtomicU32,
         is_needed: AtomicBool,

@@ -28,9 +28,9 @@ struct Scale {
     source: Source,
     /// Nanoseconds per tick, as a fraction of 2³².
     ns_per_tick_q32: u64,
-    /// The counter's value at time 0.
+    /// The counter's value at the clock's time 0.
     zero_tick: u64,
-    /// CLOCK_MONOTONIC at time 0.
+    /// CLOCK_MONOTONIC at the clock's time 0.
     zero: Instant,
 }
 
@@ -220,7 +220,8 @@ mod tests {
             end.recv().unwrap_err();
         });
         let (theirs, read_there) = told.recv().unwrap();
-        // The thread blocks, so this value is the one read there plus the little time that blocking took.
+        // The thread is blocked, so this value is the one that the thread itself read, plus the short CPU time
+        // until it blocked.
         let read_here = theirs.read();
         assert!(
             read_here >= read_there && read_here.0 - read_there.0 < 5_000_000,

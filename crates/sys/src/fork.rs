@@ -8,8 +8,8 @@
 use std::io;
 
 /// Registers `act` to be called in each child that this process forks later, on the child's thread, before `fork`
-/// returns there. `act` must not take a lock or allocate memory, since another thread of the parent may have been doing
-/// so. Fails if there is no memory for the registration.
+/// returns there. `act` must not take a lock or allocate memory, since another thread of the parent may have held
+/// that lock, or one of the allocator, during the fork. Fails if there is no memory for the registration.
 #[cfg(unix)]
 pub fn in_children(act: extern "C" fn()) -> io::Result<()> {
     // SAFETY: a static function; nothing is called before the fork.

@@ -18,7 +18,7 @@ mod linux {
     /// The process at the other end of a local socket.
     #[derive(Debug, Clone, Copy, PartialEq, Eq)]
     pub struct Peer {
-        /// Its process id in this process's namespace, or 0 if it is not in it.
+        /// Its process id in this process's namespace, or 0 if it is not in that namespace.
         pub pid: u32,
         /// Its effective user id.
         pub user: u32,
@@ -93,8 +93,8 @@ mod linux {
             let folder = folder("full");
             let path = folder.join("s");
             let listener = UnixListener::bind(&path).unwrap();
-            // `bind` sets a backlog of up to 4096. Filling that would take as many descriptors.
-            // SAFETY: the descriptor is open; no memory is passed.
+            // `bind` sets a backlog of up to 4096. Filling that backlog would take 4096 descriptors. SAFETY: the
+            // descriptor is open; no memory is passed.
             assert_eq!(unsafe { libc::listen(listener.as_raw_fd(), 1) }, 0);
             let mut waiting = Vec::new();
             let full = loop {

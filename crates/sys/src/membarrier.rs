@@ -32,8 +32,8 @@ fn call(cmd: i32) -> io::Result<i32> {
     if got >= 0 { Ok(got as i32) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Registers this process for [`fence_rseq`]. Needed once per process; a child of fork inherits it. The error says what
-/// is missing.
+/// Registers this process for [`fence_rseq`]. Needed once per process; a child of fork inherits it. The error
+/// names what is missing.
 #[cfg(target_os = "linux")]
 pub fn register_rseq() -> Result<(), String> {
     let supported =

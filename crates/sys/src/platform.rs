@@ -1,4 +1,4 @@
-//! Platform: names of the kernel, the libc and the hypervisor, for reports and messages. No code decides by them.
+//! Platform: names of the kernel, the libc and the hypervisor, for reports and messages. No code depends on them.
 
 /// Returns the kernel's release, for example `6.18.44`.
 #[cfg(unix)]

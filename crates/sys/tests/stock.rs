@@ -85,8 +85,8 @@ fn cpus() -> Vec<CpuId> {
     affinity::allowed().unwrap().iter().collect()
 }
 
-/// The threads of one CPU: busy ones; nappers, whose wakes preempt the busy ones inside a section; and wanderers, which
-/// also change the CPU.
+/// The threads of one CPU: busy ones; nappers, which sleep, and whose wakes preempt the busy threads inside a
+/// section; and wanderers, which also change the CPU.
 #[derive(Clone, Copy, PartialEq)]
 enum ThreadKind {
     Busy,

@@ -1,7 +1,7 @@
 //! `Guard`: an id that this thread holds.
 //!
-//! Dropping the guard leaves the id on its CPU. The guard borrows its tenant, so a tenant that is dropped has no thread
-//! inside, and it stays on its thread.
+//! Dropping the guard leaves the id on its CPU. The guard borrows its tenant, so no thread holds an id of a
+//! tenant that is dropped. A guard cannot move to another thread.
 
 use crate::tenant::Inner;
 use std::fmt;
@@ -24,7 +24,7 @@ use warmcore_types::Cid;
 #[must_use = "the id is held as long as the guard lives"]
 pub struct Guard<'a> {
     tenant: &'a Inner,
-    /// Taken out when the guard is dropped.
+    /// The held id. It is moved out when the guard is dropped.
     held: ManuallyDrop<HeldCid<'a>>,
     /// What the thread allocates is charged to the tenant's account, if it has one.
     _current: Option<ActiveAccount<'a>>,
@@ -44,7 +44,8 @@ impl<'a> Guard<'a> {
         self.held.cid()
     }
 
-    /// Whether it is an overflow id: another thread lost this CPU while it held the CPU's id.
+    /// Whether this is an overflow id: another thread still held the CPU's id, although it did not run there
+    /// then.
     pub fn is_overflow(&self) -> bool {
         self.held.is_overflow()
     }

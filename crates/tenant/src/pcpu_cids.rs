@@ -1,10 +1,10 @@
-//! Where the [`PcpuCid`]s of all tenants are, and the slots of their data.
+//! The memory with the [`PcpuCid`]s of all tenants and the slots of their data.
 //!
-//! A [`Space`] is two pools for machines of one number of CPU numbers. A `PcpuCid` is 8 bytes in the page of its CPU, which
-//! those of 512 tenants share. A tenant's data is whole pairs of lines in the page of its id, beside that of other tenants.
-//! A page exists once it was touched.
+//! A [`Space`] has two pools, which are made for a given number of CPU numbers. A `PcpuCid` takes 8 bytes in the
+//! page of its CPU; the `PcpuCid`s of 512 tenants share that page. A tenant's data takes whole pairs of cache
+//! lines in the page of its id, beside the data of other tenants. A page takes memory once it was touched.
 //!
-//! With all of 384 CPUs used, a tenant has 3 KiB of `PcpuCid`s; with 2 used, 512 tenants share two pages.
+//! With all of 384 CPUs used, a tenant has 3 KiB of `PcpuCid`s; with 2 CPUs used, 512 tenants share two pages.
 
 use std::sync::Mutex;
 use warmcore_budget::process::unaccounted;
@@ -15,7 +15,7 @@ use warmcore_types::{CpuId, ignore_poison};
 /// How many overflow ids a tenant has: one for each thread that finds the id of its CPU in use.
 pub(crate) const OVERFLOW_IDS: u32 = 4096;
 
-/// More CPU numbers than any Linux has.
+/// A number of CPU numbers that no Linux system reaches.
 pub(crate) const CPUS_MAX: u32 = 1 << 16;
 
 /// The memory that tenants share.
@@ -31,7 +31,7 @@ impl Space {
     /// The space for machines with `cpus` CPU numbers. A process has one, unless it makes tenants as for other machines
     /// ([`Builder::cpus`](crate::Builder::cpus)).
     pub(crate) fn of(cpus: u32) -> &'static Self {
-        // It stays, for all tenants: it must not be charged to the current account.
+        // This memory stays and serves all tenants, so it must not be charged to the current account.
         unaccounted(|| Self::find_or_make(cpus))
     }
 

@@ -1,12 +1,14 @@
 //! All tenants of this process, and the thread that compacts their ids.
 //!
-//! Each tenant has an index here, a weak reference, and a flag that says whether it is *busy*: whether it has ids in use. A
-//! thread that enters a tenant sets the flag, without a lock, a list or a wakeup. Every 100 ms the compactor reads the flags
-//! and compacts the busy tenants. Before that it reads the affinity masks of their threads, since the kernel sends no notice
-//! when one changes. The compactor's thread starts with the first tenant and ends with the last.
+//! Each tenant has an index here, a weak reference, and a flag, which is set if the tenant is *busy*: if it has
+//! ids in use. A thread that enters a tenant sets the flag, without a lock, a list or a wakeup. Every 100 ms the
+//! compactor reads the flags and compacts the busy tenants. Before that it reads the affinity masks of their
+//! threads, since the kernel sends no notice when one changes. The compactor's thread starts with the first
+//! tenant and ends with the last.
 //!
-//! Flags are written by a thread that enters a tenant that is not busy, by the compactor, and when a tenant is dropped.
-//! Everything else is written under the lock. No tenant is dropped under the lock, because dropping one takes it too.
+//! A flag is written by a thread that enters a tenant that is not busy, by the compactor, and when the tenant is
+//! dropped. Everything else is written under the lock. No tenant is dropped under the lock, because dropping one
+//! takes it too.
 //!
 //! # Cost
 //! 10 000 tenants of which 10 are busy: 10 000 flags read, 2 µs, and 10 compactions; and a system call for each thread that
@@ -23,10 +25,11 @@ use warmcore_types::ignore_poison;
 /// The time between two compactions. An id that was not used between two of them is taken back.
 const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
 
-/// The low bits of a serial are its tenant's index, the high ones count all tenants that ever were made.
+/// The low bits of a serial are its tenant's index, the high ones count all tenants that were ever made.
 const INDEX_BITS: u32 = 24;
 
-/// How many tenants' flags are allocated together. They stay: one byte for each tenant at the peak.
+/// How many tenants' flags are allocated together. This memory is never freed: one byte for each tenant of the
+/// largest number that existed at once.
 const CHUNK: usize = 1024;
 
 #[derive(Default)]
@@ -75,7 +78,7 @@ impl Registry {
     }
 }
 
-/// The entry of a tenant that is being made: freed when dropped.
+/// The entry of a tenant that is being made. The entry is freed when this is dropped.
 struct Reserved(u64);
 
 impl Drop for Reserved {
@@ -88,7 +91,8 @@ impl Drop for Reserved {
 pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> Arc<Inner> {
     // The registry is shared by all tenants and stays: it must not be charged to the current account.
     let (serial, is_busy) = unaccounted(|| lock().add_entry());
-    // `make` panics without address space for the tenant's ids. Once made, the tenant frees its entry when it is dropped.
+    // `make` panics without address space for the tenant's ids. After `make` has returned, the tenant itself
+    // frees its entry when it is dropped.
     let reserved = Reserved(serial);
     let tenant = Arc::new(make(serial, is_busy));
     std::mem::forget(reserved);
@@ -97,7 +101,7 @@ pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> 
     tenant
 }
 
-/// Frees the entry of a tenant that is dropped.
+/// Frees the entry of a tenant that is being dropped.
 pub(crate) fn forget(serial: u64) {
     let (mut registry, index) = (lock(), index_of(serial));
     registry.busy[index / CHUNK][index % CHUNK].store(false, Relaxed);
@@ -120,17 +124,18 @@ pub(crate) fn tenant(serial: u64) -> Option<Arc<Inner>> {
     entry.tenant.upgrade()
 }
 
-/// A function that says of a serial whether its tenant was alive when `alive_serials` was called.
+/// Returns a function that gets a serial and returns whether its tenant was alive when `alive_serials` was
+/// called.
 pub(crate) fn alive_serials() -> impl Fn(u64) -> bool {
     let serials: Vec<u64> = lock().entries.iter().map(|entry| entry.serial).collect();
     move |serial| serials.get(index_of(serial)) == Some(&serial)
 }
 
-/// What the compactor's thread does.
+/// The task of the compactor's thread.
 struct Compactor;
 
-/// If the thread can't be started, ids are not taken back until the next tenant is made: tenants use more slots, and all
-/// else works.
+/// If the thread can't be started, ids are not taken back until the next tenant is made: until then tenants use
+/// more slots, and everything else works.
 static COMPACTOR: Background<Compactor> =
     Background::new(Compactor, "warmcore-cids", 128 << 10, COMPACTION_PERIOD);
 

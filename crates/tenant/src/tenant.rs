@@ -1,4 +1,4 @@
-//! `Tenant`: a group of tasks that share data, and the ids of those that run.
+//! `Tenant`: a group of tasks that share data, and the ids of the tasks that run.
 //!
 //! A handle is an `Arc` of [`Inner`], which lives as long as any handle, guard or data. After that its `PcpuCid`s and slots
 //! go back to the pools of all tenants.
@@ -30,25 +30,25 @@ pub struct Tenant {
     inner: Arc<Inner>,
 }
 
-/// What a handle leads to. Each poll reads it; each task of the tenant clones and drops the `Arc` around it, from any CPU.
-/// The alignment puts it on other lines than the `Arc`'s counts.
+/// The state of a tenant, to which each handle points. Each poll reads it; each task of the tenant clones and
+/// drops the `Arc` around it, from any CPU. The alignment puts it on other lines than the `Arc`'s counts.
 #[derive(Line)]
 #[line(pair, default = read_mostly)]
 #[repr(align(128))]
 pub(crate) struct Inner {
-    /// No other tenant ever has it.
+    /// A number that no other tenant ever has.
     pub(crate) serial: u64,
     name: Box<str>,
     weight: u32,
     space: &'static Space,
     pub(crate) ids: Ids<PooledPcpuCids>,
-    /// The threads that are its users, by the kernel's number, each with how many CPUs its mask had last. Written by a
-    /// thread that joins or ends. The compactor locks it twenty times a second and makes no system call under it: rarely
-    /// enough for a line that each poll reads.
+    /// The threads that are the tenant's users, by the kernel's thread id, each with the number of CPUs that its
+    /// mask had last. Written by a thread that joins or ends. The compactor takes the lock twenty times a second
+    /// and makes no system call while it holds it. That is rare enough for a cache line that each poll reads.
     threads: Mutex<BTreeMap<u32, usize>>,
     /// The account that its threads' allocations are charged to.
     pub(crate) account: Option<Account>,
-    /// Whether the compactor must compact its ids: see `registry`.
+    /// Whether the compactor must compact the tenant's ids: see `registry`.
     is_busy: &'static AtomicBool,
 }
 
@@ -64,7 +64,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// Sets the name in texts and metrics; `tenant` by default.
+    /// Sets the name that messages and metrics use; `tenant` by default.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
@@ -80,11 +80,12 @@ impl Builder {
         Self { account: Some(account.clone()), ..self }
     }
 
-    /// Sets the tenant's share of a runtime's time, on all workers together, while tasks of several tenants have work: twice
-    /// the time of a tenant of half the weight, however long their polls take and however many tasks each has. Other
-    /// tenants get the time that it does not use: when it has fewer busy tasks than there are workers, or while its tasks
-    /// wait for its budget for longer than some milliseconds. Weights are compared among tenants of the same runtime; all
-    /// tasks without a tenant count as one tenant of weight 100.
+    /// Sets the tenant's share of a runtime's time, on all workers together, while tasks of several tenants have
+    /// work: twice the time of a tenant of half the weight, however long their polls take and however many tasks
+    /// each has. If this tenant does not use its share, other tenants get the time: when it has fewer busy tasks
+    /// than there are workers, or while its tasks wait for its budget for longer than some milliseconds. Weights
+    /// are compared among tenants of the same runtime; all tasks without a tenant count as one tenant of weight
+    /// 100.
     ///
     /// 100 by default. [`build`](Self::build) panics at 0 and above 10 000.
     pub fn weight(self, weight: u32) -> Self {
@@ -97,8 +98,8 @@ impl Builder {
         Self { cpus: Some(cpus), ..self }
     }
 
-    /// Makes the tenant. Panics without address space, and where [`backend`](warmcore_percpu::backend())
-    /// does; the first one in a process takes as long as that.
+    /// Makes the tenant. Panics if no address space is left, or if [`backend`](warmcore_percpu::backend())
+    /// panics. The first tenant of a process chooses the backend, which takes 5 to 50 ms.
     #[track_caller]
     pub fn build(self) -> Tenant {
         let here = affinity::nr_cpu_ids() as u32;
@@ -130,12 +131,13 @@ impl Tenant {
         Builder { name: "tenant".to_owned(), policy: &CacheLocal, cpus: None, account: None, weight: 100 }
     }
 
-    /// Holds an id of this tenant on this thread until the guard is dropped. No other thread has the same id at the same
-    /// time. A thread that holds one gets the same one again.
+    /// Holds an id of this tenant on this thread until the guard is dropped. No other thread has the same id at
+    /// the same time. A thread that already holds an id of this tenant gets the same id again.
     ///
-    /// Guards are for short work. A thread that sleeps with a guard keeps its CPU's id in use, and other threads that enter
-    /// on that CPU get overflow ids. Panics if 4096 threads hold overflow ids. Must not be called from signal handlers and
-    /// global allocators: they may interrupt this function on the same thread.
+    /// Guards are for short work. A thread that sleeps with a guard keeps its CPU's id in use, and other threads
+    /// that enter on that CPU get overflow ids. Panics if 4096 threads hold overflow ids. Must not be called from
+    /// signal handlers and global allocators, because they may run in the middle of this function on the same
+    /// thread.
     ///
     /// **Touches** the line of this CPU's `PcpuCid`, for writing, if this thread entered on this CPU last.
     #[inline(always)]
@@ -143,16 +145,17 @@ impl Tenant {
         self.inner.enter()
     }
 
-    /// A zeroed `T` for every id, new with each call. It keeps the tenant alive. Panics without
-    /// address space: above 2 KiB it reserves as much as all ids' slots would take, overflow and all.
+    /// Makes a zeroed `T` for every id; each call makes new ones. The result keeps the tenant alive. Panics if no
+    /// address space is left: for a `T` above 2 KiB it reserves addresses for the slots of all ids, overflow ids
+    /// included.
     ///
-    /// **Touches** nothing; a page of an id's slots exists when it was written.
+    /// **Touches** no slot: a page takes memory when it is first written.
     pub fn data<T: Zeroable + Sync>(&self) -> PerCid<T> {
-        // Its pages, and the list of them, are shared with other tenants' data.
+        // The pages, and the list of pages, are shared with other tenants' data.
         unaccounted(|| PerCid::of(&self.inner.space.data, self.inner.clone()))
     }
 
-    /// Counts of what happened to its ids, and their present state.
+    /// Returns counts of the events of the tenant's ids, and their present state.
     pub fn stats(&self) -> Stats {
         self.inner.ids.stats()
     }
@@ -167,8 +170,8 @@ impl Tenant {
         self.inner.serial
     }
 
-    /// A small number that no other tenant has at the same time: an index into a table with something for each tenant. A
-    /// later tenant gets it when this one is gone.
+    /// A small number that no other tenant has at the same time, for an index into a table with an entry for each
+    /// tenant. A later tenant gets it when this one is gone.
     pub fn index(&self) -> usize {
         registry::index_of(self.inner.serial)
     }
@@ -178,7 +181,7 @@ impl Tenant {
         registry::tenant(serial).map(|inner| Self { inner })
     }
 
-    /// Its share of a runtime's time: see [`Builder::weight`].
+    /// The tenant's weight, which sets its share of a runtime's time: see [`Builder::weight`].
     pub fn weight(&self) -> u32 {
         self.inner.weight
     }
@@ -188,7 +191,7 @@ impl Tenant {
         self.inner.account.as_ref()
     }
 
-    /// Its policy.
+    /// The policy.
     pub fn policy(&self) -> &'static dyn Policy {
         self.inner.ids.policy()
     }
@@ -218,8 +221,8 @@ impl Inner {
         Guard::new(self, self.enter_slow(cpu, read_mask))
     }
 
-    /// Enters on another CPU than last, for the first time, or when the CPU's id is in use. `mask` reads the CPUs that this
-    /// thread may run on.
+    /// The slow path of `enter`: for a thread that enters for the first time or on another CPU than last, or if
+    /// the CPU's id is in use. `mask` reads the CPUs that this thread may run on.
     #[cold]
     #[inline(never)]
     fn enter_slow(&self, cpu: CpuId, mask: impl Fn() -> CpuSet) -> HeldCid<'_> {
@@ -254,7 +257,7 @@ impl Inner {
 
     /// Makes this thread a user, unless it is about to end.
     fn join(&self, mask: impl Fn() -> CpuSet) -> Option<*mut User> {
-        // Without an rseq area the thread would make a system call for its CPU at each entry.
+        // Registers an rseq area: without one, the thread would make a system call at each entry to get its CPU.
         rseq::register_thread();
         let allowed = mask();
         thread::join(self.serial, |token| {
@@ -269,14 +272,14 @@ impl Inner {
         ignore_poison(self.threads.lock())
     }
 
-    /// This thread ends: its mask does not count any more.
+    /// Removes this thread, which is about to end, from `threads`: its mask does not count any more.
     pub(crate) fn forget_thread(&self) {
         self.threads().remove(&affinity::this_thread());
     }
 
-    /// Adds the CPUs that its threads may run on now to the tenant's set. If a thread's number of CPUs changed, each user
-    /// reads its mask again at its next move: `sched_setaffinity` and a changed cpuset send no notice. `read` returns the
-    /// mask of the thread with this number.
+    /// Adds the CPUs on which the tenant's threads may run now to its set. If a thread's number of CPUs changed,
+    /// each user reads its mask again at its next move: `sched_setaffinity` and a changed cpuset send no notice.
+    /// `read` returns the mask of the thread with this number.
     ///
     /// No lock is held during the system calls: threads that join and end do not wait for them, and a fork in that moment
     /// copies no held lock.
@@ -290,14 +293,14 @@ impl Inner {
         let mut is_changed = false;
         let mut threads = self.threads();
         numbers.retain(|number| {
-            // If the thread ended in between, its number may belong to a thread of another process by now.
+            // If the thread has ended meanwhile, its id may now belong to a thread of another process.
             let Some(known) = threads.get_mut(number) else { return false };
             // 0: the kernel did not return a mask.
             let now = masks[number].len();
             is_changed |= now > 0 && std::mem::replace(known, now) != now;
             true
         });
-        // Under the lock, so that the mask of a thread does not count after its `forget_thread`.
+        // Under the lock, so that a thread's mask does not count after the thread called `forget_thread`.
         if is_changed {
             self.ids.notify_masks_changed();
         }
@@ -315,9 +318,9 @@ impl Inner {
         thread::leave_tenants_late();
     }
 
-    /// Updates its threads' masks and compacts. If no id is in use, it clears `is_busy` and then reads the number again: a
-    /// thread that got an id before the store is found by that read, and a thread that gets one later sees the store and
-    /// sets `is_busy`.
+    /// Updates the masks of the tenant's threads and compacts. If no id is in use, it clears `is_busy` and then
+    /// reads the number of ids in use again: a thread that got an id before the store is found by that read, and
+    /// a thread that gets one later sees the store and sets `is_busy`.
     pub(crate) fn compact(&self, masks: &mut Masks) {
         self.update_masks(masks, |thread| affinity::allowed_to(thread).unwrap_or_default());
         if self.ids.compact() > 0 {
@@ -336,8 +339,8 @@ fn read_mask() -> CpuSet {
     affinity::allowed().unwrap_or_default()
 }
 
-/// The masks of threads, each read once for all tenants that a pass compacts. If a thread ends within the pass and another
-/// one gets its number, the new one counts with the old one's mask until the next pass.
+/// The masks of threads, each read once for all tenants that a pass compacts. If a thread ends within the pass
+/// and a new thread gets its id, the new thread counts with the old one's mask until the next pass.
 #[derive(Default)]
 pub(crate) struct Masks {
     masks: BTreeMap<u32, CpuSet>,
@@ -351,7 +354,7 @@ impl Drop for Inner {
     }
 }
 
-// SAFETY: `Ids` counts an id as allocated before it returns it, and for ever.
+// SAFETY: `Ids` counts an id as allocated before it returns the id, and never stops counting it.
 unsafe impl IdSource for Inner {
     #[inline]
     fn with_id(&self, act: &mut dyn FnMut(Cid)) {
@@ -396,7 +399,7 @@ mod tests {
         let more = |mine: usize| (real.len() + mine) as u32;
         let joined = real.union(&set([fresh[0]]));
         assert_eq!(enter(fresh[0], joined), (1, more(1)), "it joins");
-        // From here on the compactor does not compare its masks with the real one.
+        // Now the compactor does not compare this test's masks with the thread's real mask.
         inner.forget_thread();
         assert_eq!(enter(fresh[0], set(fresh.clone())), (1, more(1)), "on the same CPU");
         assert_eq!(enter(fresh[3], set(fresh[2..6].iter().copied())), (2, more(5)), "all of its new mask");
@@ -478,7 +481,7 @@ mod tests {
         let join = || tenant.inner.enter_slow(CpuId(0), read_mask);
         drop(Guard::new(&tenant.inner, join()));
         let before = tenant.stats().nr_cpus_allowed;
-        // As if its number belonged to a thread of another process by then.
+        // As if the thread's id belonged to a thread of another process by then.
         tenant.inner.update_masks(&mut Masks::default(), |_| {
             tenant.inner.forget_thread();
             set([beyond])

@@ -1,9 +1,10 @@
 //! Which tenants this thread belongs to, and its user record in each.
 //!
-//! A thread becomes a tenant's user at its first entry, and ceases to be one when it ends. It has a record for each tenant.
-//! Sixteen of them are in a cache in the thread's own static memory, in the slot given by the low bits of the tenant's
-//! serial, which are its index; the fast path looks only there. Sixteen tenants with consecutive indices have a slot each.
-//! The other records are in a map: a record that is found there is exchanged with the one in its slot.
+//! A thread becomes a tenant's user at its first entry, and ceases to be one when it ends. It has a record for
+//! each tenant. Sixteen of them are in a cache in the thread's own static memory, in the slot given by the low
+//! bits of the tenant's serial, which are its index; the fast path looks only there. Sixteen tenants with
+//! consecutive indices use different slots. The other records are in a map: a record that is found in the map is
+//! exchanged with the record in its slot.
 //!
 //! Only this thread reads and writes these records. A record has 64 bytes in the cache, and about 55 in the map.
 
@@ -34,12 +35,13 @@ const EMPTY: CachedUser = CachedUser { serial: 0, user: None };
 struct Table {
     cached: UnsafeCell<[CachedUser; CACHE_SLOTS]>,
     spilled: UnsafeCell<ManuallyDrop<BTreeMap<u64, User>>>,
-    /// With this many spilled records, those whose tenants are gone are removed.
+    /// The number of spilled records at which the records of dropped tenants are removed.
     spilled_max: Cell<usize>,
-    /// `change` runs: the table may be half changed, and the thread may be allocating.
+    /// Whether `change` runs: then the table may be half changed, and the thread may be allocating.
     is_changing: Cell<bool>,
     token: Cell<Option<u32>>,
-    /// [`Exit`] was dropped: the thread has left its tenants, except those of which it holds a guard.
+    /// Whether [`Exit`] was dropped: then the thread has left its tenants, except those of which it holds a
+    /// guard.
     has_exited: Cell<bool>,
 }
 
@@ -69,7 +71,7 @@ pub(crate) fn cached_user(serial: u64) -> Option<*mut User> {
     })
 }
 
-/// This thread's record in the tenant with this serial, which is in the cache from now on.
+/// This thread's record in the tenant with this serial. Moves the record to the cache if it is not there.
 pub(crate) fn user(serial: u64) -> Option<*mut User> {
     cached_user(serial).or_else(|| {
         change(|table| {
@@ -82,8 +84,8 @@ pub(crate) fn user(serial: u64) -> Option<*mut User> {
     })
 }
 
-/// Joins a tenant to which this thread does not belong. `add` adds the user there. None if the thread is about to end and
-/// has left its tenants already: it would never leave this one.
+/// Joins a tenant to which this thread does not belong. `add` adds the user there. Returns `None` if the thread
+/// is about to end and has left its tenants already: it would never leave this tenant.
 #[cold]
 pub(crate) fn join(serial: u64, add: impl FnOnce(u32) -> User) -> Option<*mut User> {
     EXIT.try_with(|_| {}).ok()?;
@@ -112,8 +114,8 @@ fn insert_cached(table: &Table, serial: u64, user: User) {
     }
 }
 
-/// Runs steps that must not be interleaved. An allocator that enters a tenant while this allocates would find them half
-/// done: that ends the process.
+/// Runs steps that must not be interleaved. If an allocator enters a tenant while `act` allocates, it would find
+/// the steps half done, so that ends the process.
 fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
     struct Changing<'a>(&'a Cell<bool>);
     impl Drop for Changing<'_> {

@@ -42,7 +42,7 @@ fn stress_once(policy: &'static dyn Policy, entries: u64) -> u64 {
             scope.spawn(move || {
                 for n in 0..each {
                     if n % MOVE_EVERY == 0 {
-                        // On each CPU in turn, then on any.
+                        // Pinned to each CPU in turn, then to none.
                         let to = (thread + n / MOVE_EVERY) as usize % (cpus.len() + 1);
                         match cpus.get(to) {
                             Some(cpu) => affinity::pin(*cpu).unwrap(),

@@ -1,4 +1,4 @@
-//! What a tenant promises, on real threads.
+//! Tests of the public interface of a tenant, on real threads.
 
 use bytemuck::Zeroable;
 use std::cell::RefCell;
@@ -13,7 +13,7 @@ use warmcore_types::{Cid, CpuId, CpuSet};
 
 const POLICIES: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];
 
-/// Ample for what the compactor does within a tenth of a second, on any machine.
+/// The longest wait for the compactor, which needs a tenth of a second; long enough for a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Zeroable)]
@@ -339,7 +339,7 @@ fn thread_locals_may_hold_guards_and_enter_while_the_thread_ends() {
     impl Drop for Late {
         fn drop(&mut self) {
             drop(self.1.take());
-            // No user any more, with two overflow ids, or still a user, with one id.
+            // The thread is no user any more and holds two overflow ids, or it still is a user and holds one id.
             let (one, other) = (self.0.enter(), self.0.enter());
             assert!(one.is_overflow() || one.cid() == other.cid());
         }
@@ -433,7 +433,7 @@ fn a_tenant_may_be_made_as_for_a_larger_machine() {
     assert_eq!(data.sum(field!(Numbers, b)), 2);
 }
 
-/// In `crates/budget/tests/alloc_*.rs` the allocator is there too.
+/// `crates/budget/tests/alloc_*.rs` test this with the charging allocator.
 #[test]
 fn a_thread_in_a_tenant_is_in_its_account() {
     let account = warmcore_budget::Account::root("tenant").build();

@@ -1,8 +1,9 @@
-//! From groups of CPUs, as a source lists them, to a checked [`Topology`].
+//! Makes a checked [`Topology`] from groups of CPUs as a source lists them.
 //!
-//! A reader passes its groups without ids. Here they are sorted and get ids, and every CPU gets the ids of its groups. A core
-//! that spans LLCs is split along them, as Linux schedules by on POWER ("small cores"): POWER10 with 12 cores of 8 threads
-//! and a cache per 4 threads has 24 cores of 4 and one note. Other oddities of real machines are only noted.
+//! A reader passes its groups without ids. Here they are sorted and get ids, and every CPU gets the ids of its
+//! groups. A core that spans LLCs is split along them, as Linux schedules by on POWER ("small cores"): POWER10
+//! with 12 cores of 8 threads and a cache per 4 threads has 24 cores of 4 and one note. Other oddities of real
+//! machines only lead to a note.
 
 use crate::{Core, Cpu, Llc, Node, Quota, Socket, TopoError, Topology};
 use std::collections::BTreeMap;
@@ -55,7 +56,7 @@ impl Parts {
         }
     }
 
-    /// Gives ids, splits cores that span LLCs, notes oddities, and checks the result.
+    /// Assigns ids, splits cores that span LLCs, adds notes on oddities, and checks the result.
     pub fn assemble(mut self) -> Result<Topology, TopoError> {
         self.assume_llcs();
         self.llcs.sort_by_key(|l| l.cpus.first());
@@ -164,7 +165,7 @@ impl Parts {
     }
 }
 
-/// Puts the CPUs that no node lists into the nodes that `named` gives, and the others into one more.
+/// Puts the CPUs that no node lists into the nodes that `named` has for them, and the rest into one more node.
 ///
 /// A node whose memory is offline, or not allowed to the process that wrote the file, is not listed, although its CPUs are
 /// online.
@@ -191,12 +192,13 @@ pub(crate) fn assign_remaining(
     nodes.sort_by_key(|n| n.id);
 }
 
-/// The group that each CPU is in; the last one, if several.
+/// The group of each CPU; the last one, if the CPU is in several.
 pub(crate) fn owners<'a>(groups: impl Iterator<Item = &'a CpuSet>) -> BTreeMap<CpuId, u32> {
     (0..).zip(groups).flat_map(|(i, set)| set.iter().map(move |c| (c, i))).collect()
 }
 
-/// Notes groups that overlap, as on some real machines: correct, but surprising in a picture.
+/// Adds a note on groups that overlap, as on some real machines. They are correct, but look wrong when the
+/// machine is drawn.
 fn note_overlaps(t: &mut Topology) {
     let count = |sets: Vec<&CpuSet>, of: &dyn Fn(&Cpu) -> u32| {
         let spans = |set: &&&CpuSet| {

@@ -1,12 +1,13 @@
 //! Captures: one text file that holds the files of `/sys` and `/proc` from which a topology is read.
 //!
-//! A line is `path`, a tab, and the first line of that file. A line that begins with a tab is the next line of the
-//! file above it. `path/` without a tab is a directory of which only the name is known; a symbolic link is written
-//! so too. Paths are relative to the root. Empty lines and lines that begin with `#` are comments. In a file's text
-//! `\\` is a backslash and `\xHH` the byte of that number; one line end at the end of a file is left out.
+//! A line is `path`, a tab, and the first line of that file. A line that begins with a tab is the next line of
+//! the file above it. `path/` without a tab is a directory of which only the name is known; a symbolic link is
+//! written in the same way. Paths are relative to the root. Empty lines and lines that begin with `#` are
+//! comments. In a file's text `\\` is a backslash and `\xHH` the byte of that number; one line end at the end of
+//! a file is left out.
 //!
-//! [`Topology::capture`] writes what the readers of this crate may open, so reading the capture gives the topology
-//! that the tree gives. A capture of 384 CPUs has 20 000 lines.
+//! [`Topology::capture`] writes all files that this crate's readers may open, so the topology read from the
+//! capture equals the one read from the original files. A capture of 384 CPUs has 20 000 lines.
 
 use crate::files::Files;
 use crate::{TopoError, Topology, cgroup};
@@ -22,7 +23,8 @@ mod tests;
 /// The first line of a capture.
 const HEAD: &str = "# Files of /sys and /proc, as `warmcore topo --save` writes them: path, tab, text.";
 
-/// What a capture holds of a /sys tree: folders, and the names in them. `#` stands for a number, `*` for any name.
+/// The files of a /sys tree that a capture holds: folders, and names in them. `#` stands for a number, `*` for
+/// any name.
 const KEPT: [(&str, &[&str]); 5] = [
     ("devices/system/cpu", &["online", "possible", "present", "offline", "isolated", "nohz_full"]),
     ("devices/system/cpu/cpu#", &["online", "node#"]),
@@ -52,11 +54,11 @@ pub(crate) type Entries = BTreeMap<PathBuf, Option<Vec<u8>>>;
 impl Topology {
     /// Copies the files from which a topology is read into one text, which [`Topology::from_captured`] reads.
     ///
-    /// `root` is `/` or a copy of it, or a /sys tree. Of `/proc` the capture holds what says on which CPUs this
-    /// process may run, what its quota is, and what the processor is called.
+    /// `root` is `/` or a copy of it, or a /sys tree. Of `/proc` the capture holds the files with the CPUs on
+    /// which this process may run, its quota, and the processor's name.
     ///
     /// # Errors
-    /// A root without `devices/system/cpu`, there or below `sys/`.
+    /// Returns an error if `root` has neither `devices/system/cpu` nor `sys/devices/system/cpu`.
     pub fn capture(root: &Path) -> Result<String, TopoError> {
         let mut entries = Entries::new();
         let sys = if root.join("sys/devices/system/cpu").is_dir() { "sys" } else { "" };
@@ -101,8 +103,8 @@ impl Topology {
     }
 }
 
-/// Copies what [`KEPT`] lists of the folder `folder` and those below it. What cannot be read is left out: sysfs has
-/// files that are only written.
+/// Copies the files of `folder` and of the folders below it that [`KEPT`] lists. Files that cannot be read are
+/// left out: some files of sysfs can only be written.
 fn copy_tree(root: &Path, folder: &Path, sys: &Path, entries: &mut Entries) {
     let Ok(listed) = fs::read_dir(root.join(folder)) else { return };
     for entry in listed.flatten() {
@@ -162,7 +164,7 @@ fn write(entries: &Entries) -> String {
     let mut text = format!("{HEAD}\n");
     let mut paths = entries.iter().peekable();
     while let Some((path, bytes)) = paths.next() {
-        // The format has no escapes for paths, and sysfs no path that needs them.
+        // The format has no escapes for paths, since no path of sysfs needs them.
         let Some(name) = path.to_str().filter(|name| !name.contains(['\t', '\n', '\r'])) else { continue };
         match bytes {
             Some(bytes) => _ = writeln!(text, "{name}\t{}", escape(bytes)),
@@ -226,7 +228,7 @@ pub(crate) fn parse(text: &str, from: &Path) -> Result<Entries, TopoError> {
         }
         above = Some(path.to_owned());
     }
-    // What is below a path comes right behind it.
+    // The paths below a path follow it directly.
     for ((path, bytes), below) in entries.iter().zip(entries.keys().skip(1)) {
         if bytes.is_some() && below.starts_with(path) {
             let fact = format!("has {} as a file and as a directory", path.display());
@@ -236,7 +238,7 @@ pub(crate) fn parse(text: &str, from: &Path) -> Result<Entries, TopoError> {
     Ok(entries)
 }
 
-/// Appends what an escaped line stands for.
+/// Appends the bytes that an escaped line stands for.
 fn unescape(line: &str, bytes: &mut Vec<u8>) -> Result<(), &'static str> {
     let mut rest = line;
     while let Some((plain, escape)) = rest.split_once('\\') {

@@ -1,8 +1,9 @@
 //! The CPU quota of this process.
 //!
-//! A process is in a cgroup, and the limits of all ancestors apply: the smallest counts. Version 2 writes `cpu.max` ("quota
-//! period", or "max period"): `150000 100000` is 1.5 CPUs. Version 1 writes `cpu.cfs_quota_us` (-1: none) and
-//! `cpu.cfs_period_us`. On a hybrid host the `cpu` controller is in one of the two versions; both are read.
+//! A process is in a cgroup, and the limits of all its ancestors apply, so this is the smallest of them. Version
+//! 2 writes `cpu.max` ("quota period", or "max period"): `150000 100000` is 1.5 CPUs. Version 1 writes
+//! `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`. On a hybrid host the `cpu` controller is in one of the
+//! two versions; both are read.
 //!
 //! # Source
 //! Linux Documentation/admin-guide/cgroup-v2.rst and scheduler/sched-bwc.rst; cgroups(7) for /proc/self/cgroup;
@@ -21,13 +22,14 @@ enum Version {
     V2,
 }
 
-/// A mounted hierarchy: the directory `at` shows the cgroup `top`.
+/// A mounted hierarchy: the directory `at` is the cgroup `top`.
 struct Mount {
     at: PathBuf,
     top: PathBuf,
 }
 
-/// The smallest quota on the way from this process's cgroup up, below `root` (`/` or a copy).
+/// The smallest quota of this process's cgroup and its ancestors, read from the files below `root` (`/` or a
+/// copy).
 pub(crate) fn quota(files: &Files, root: &Path, notes: &mut Vec<String>) -> Result<Option<Quota>, TopoError> {
     let mut least: Option<Quota> = None;
     for (dir, version) in ancestors(files, root, notes)? {
@@ -94,7 +96,7 @@ impl Mount {
     }
 }
 
-/// Where the hierarchy is mounted: by mountinfo, or else in one of the usual directories.
+/// The directory where the hierarchy is mounted: from mountinfo, or otherwise one of the usual directories.
 fn mount(
     files: &Files,
     root: &Path,

@@ -34,12 +34,12 @@ impl TopoError {
         self.kind == ErrorKind::Missing
     }
 
-    /// Whether the file exists and the system did not let it be read.
+    /// Whether the file exists, but the system did not allow reading it.
     pub fn is_unreadable(&self) -> bool {
         self.kind == ErrorKind::Unreadable
     }
 
-    /// Whether a file's text is not what such a file should hold.
+    /// Whether a file's text does not have the format of such a file.
     pub fn is_malformed(&self) -> bool {
         self.kind == ErrorKind::Malformed
     }
@@ -70,7 +70,7 @@ impl TopoError {
         Self { kind: ErrorKind::Contradiction, file: file.into(), fact: fact.into(), next }
     }
 
-    /// Replaces the next step that is usual for the kind.
+    /// Replaces the next step that errors of this kind have by default.
     pub(crate) fn or_else(self, next: &'static str) -> Self {
         Self { next, ..self }
     }

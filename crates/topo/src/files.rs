@@ -1,7 +1,7 @@
 //! Small text files and the sets of CPUs written in them, read from a folder or from a capture.
 //!
-//! A missing file is `None`, since most of sysfs is optional; the reader of a file that every machine has returns
-//! the error. A file that does not hold what it should is an error that names the file. A file of a capture is named
+//! A missing file is `None`, since most of sysfs is optional. For a file that every machine has, [`Files::need`]
+//! returns an error. A file with unexpected content is an error that names the file. A file of a capture is named
 //! as if the capture was a folder: `machine.txt/devices/system/cpu/online`.
 //!
 //! # Source
@@ -19,7 +19,7 @@ use warmcore_types::{CpuId, CpuSet};
 /// Masks longer than this are a broken file: 32768 words name CPUs beyond one million.
 const MASK_WORDS_MAX: usize = 32_768;
 
-/// Longer files are no source of a topology: the largest, hwloc's, have a few MiB.
+/// Longer files don't describe a topology: the largest ones, hwloc's, have a few MiB.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Where files are read from.
@@ -55,10 +55,10 @@ impl Files {
         }
     }
 
-    /// A file's text without the line end, or `None` if there is no such file.
+    /// A file's text without white space at both ends, or `None` if there is no such file.
     ///
-    /// NUL bytes at the end go too: some kernels count a string's terminator as text. RHEL 7 shows an empty
-    /// `nohz_full` as `\0\n`, and 5.15-rc1 ends `core_cpus_list` in a NUL.
+    /// NUL bytes at both ends are removed too: some kernels count a string's terminator as text. RHEL 7 shows an
+    /// empty `nohz_full` as `\0\n`, and 5.15-rc1 ends `core_cpus_list` in a NUL.
     pub fn read(&self, path: &Path) -> Result<Option<String>, TopoError> {
         let Some(bytes) = self.bytes(path)? else { return Ok(None) };
         match std::str::from_utf8(&bytes) {
@@ -67,7 +67,7 @@ impl Files {
         }
     }
 
-    /// A file's text; `expected` says what the file would hold.
+    /// A file's text. A missing file is an error; its message uses `expected`, which describes the content.
     pub fn need(&self, path: &Path, expected: &str) -> Result<String, TopoError> {
         self.read(path)?.ok_or_else(|| TopoError::missing(path, format!("is not there; expected {expected}")))
     }
@@ -127,8 +127,8 @@ impl Files {
 }
 
 fn bytes_on_disk(path: &Path) -> Result<Option<Vec<u8>>, TopoError> {
-    // `take` bounds what is read, and saves the fstat by which `fs::read` gets the size:
-    // one system call in five, on tens of thousands of files.
+    // `take` limits how much is read. It also saves the fstat with which `fs::read` gets the size: one of five
+    // system calls, for tens of thousands of files.
     let mut bytes = Vec::with_capacity(256);
     match File::open(path).and_then(|file| file.take(BYTES_MAX).read_to_end(&mut bytes)) {
         Ok(_) if bytes.len() as u64 == BYTES_MAX => {
@@ -177,7 +177,7 @@ pub(crate) struct SetText {
 }
 
 impl SetText {
-    /// Whether it is the empty set in either format.
+    /// Whether the text is the empty set in either format.
     pub fn is_empty_set(&self) -> bool {
         self.text.is_empty() || self.is_mask && self.text.bytes().all(|b| b == b'0' || b == b',')
     }

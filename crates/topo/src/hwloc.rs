@@ -1,15 +1,17 @@
 //! Machines from the XML that `lstopo --of xml` writes, versions 2 and 3.
 //!
-//! Objects nest: a PU (a CPU) is within its core, caches and package, so each group is the PUs below an object. NUMA nodes do
-//! not nest: a node is a memory child of the object that it serves, and its own cpuset lists the CPUs. If several nodes serve
-//! the same CPUs (HBM beside DRAM), the CPUs belong to the node that serves the fewest, then to the one with the smallest
-//! number, and the other nodes count as memory without CPUs.
+//! Objects nest: a PU (a CPU) is within its core, caches and package, so each group is the PUs below an object.
+//! NUMA nodes do not nest: a node is a memory child of the object whose CPUs use its memory, and the node's
+//! cpuset lists these CPUs. If several nodes serve the same CPUs (HBM beside DRAM), the CPUs belong to the node
+//! that serves the fewest, then to the one with the smallest number, and the other nodes count as memory without
+//! CPUs.
 //!
-//! Versions 2 and 3 differ in devices and in where infos about the whole machine are, none of which is read. Version 1 nests
-//! NUMA nodes and calls caches `Cache`: it is refused.
+//! Versions 2 and 3 differ in devices and in the place of the infos about the whole machine; this module reads
+//! neither. Version 1 nests NUMA nodes and calls caches `Cache`: it is refused.
 //!
-//! A file may be hostile. Input that `lstopo` never writes and that costs more than its length is refused: entities, namespaces,
-//! many attributes, deep nesting. The file of a 128-CPU machine has about 400 objects in 200 KiB.
+//! A file may be hostile. Input that `lstopo` never writes, and whose parsing would take more time or memory than
+//! its length suggests, is refused: entities, namespaces, many attributes, deep nesting. The file of a 128-CPU
+//! machine has about 400 objects in 200 KiB.
 //!
 //! # Source
 //! hwloc documentation, "Importing and exporting topologies from/to XML files"; output of lstopo 2.9.0; hwloc's NEWS for the
@@ -33,7 +35,8 @@ impl Topology {
     /// `offline` here.
     ///
     /// # Errors
-    /// A file that cannot be read or is not such XML, version 1, and objects that contradict each other.
+    /// Returns an error if the file cannot be read, is not such XML or has version 1, or if objects contradict
+    /// each other.
     pub fn from_hwloc(path: &Path) -> Result<Self, TopoError> {
         Reader { path }.parts(&Files::Folder.need(path, "hwloc XML")?)?.assemble()
     }
@@ -57,7 +60,7 @@ struct Pu<'a> {
     id: CpuId,
     core: Option<Element<'a, 'a>>,
     package: Option<Element<'a, 'a>>,
-    /// The nodes that it is in, including nodes that are not listed.
+    /// The nodes that the PU is in, including nodes that are not listed.
     nodeset: Option<&'a str>,
     /// Level and element of the data caches, lowest level first.
     caches: Vec<(u8, Element<'a, 'a>)>,
@@ -66,7 +69,7 @@ struct Pu<'a> {
 impl Reader<'_> {
     fn parts(&self, text: &str) -> Result<Parts, TopoError> {
         self.refuse_hostile(text)?;
-        // `lstopo` names its DTD and declares nothing in it; declarations were refused above.
+        // `lstopo` names a DTD and declares nothing in the file; declarations were refused above.
         let options =
             ParsingOptions { allow_dtd: true, nodes_limit: XML_NODES_MAX, ..ParsingOptions::default() };
         let document = Document::parse_with_options(text, options)
@@ -262,7 +265,7 @@ impl Reader<'_> {
         Ok(nodes)
     }
 
-    /// The first matrix of latencies between NUMA nodes that covers them all.
+    /// The first matrix of latencies that covers all NUMA nodes.
     fn read_distances(&self, root: Element, nodes: &mut [Node]) -> Result<(), TopoError> {
         let matrices = root.children().filter(|e| e.has_tag_name("distances2"));
         for matrix in matrices.filter(|m| m.attribute("type") == Some("NUMANode")) {
@@ -320,7 +323,7 @@ impl Reader<'_> {
 /// The PUs below one object.
 struct Group {
     cpus: CpuSet,
-    /// Index of the first of them.
+    /// The index of the first of these PUs.
     first: usize,
     level: u8,
     size_kib: Option<u32>,

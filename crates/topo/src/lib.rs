@@ -1,9 +1,10 @@
 //! CPUs, cores, last-level caches, NUMA nodes and sockets of a machine, read from sysfs, from hwloc XML or from a machine
 //! file.
 //!
-//! A CPU belongs to one core, one last-level cache (LLC), one node and one socket. Cores lie within LLCs. LLCs, nodes and
-//! sockets may overlap, as on real machines (sub-NUMA clustering, virtual machines); a note in [`Topology::notes`] says so
-//! then. For example, 2 × EPYC 9654 have 384 CPUs, 192 cores, 24 LLCs of 8 cores, 2 nodes and 2 sockets.
+//! A CPU belongs to one core, one last-level cache (LLC), one node and one socket. Cores lie within LLCs. LLCs,
+//! nodes and sockets may overlap, as on real machines (sub-NUMA clustering, virtual machines);
+//! [`Topology::notes`] then has a note on that. For example, 2 × EPYC 9654 have 384 CPUs, 192 cores, 24 LLCs of 8
+//! cores, 2 nodes and 2 sockets.
 //!
 //! A [`Topology`] is read once and never changes. After CPU hotplug it must be read again.
 //!
@@ -21,8 +22,8 @@
 //! Reading this machine needs no feature. The features `hwloc` (hwloc's XML), `machine-files` and `serde` (writing JSON) add
 //! parsers to the dependencies.
 //!
-//! **Invariant.** A `Topology` that a reader returns passes [`Topology::check`]; a source that does not is an error that
-//! names the file. No input makes a reader panic.
+//! **Invariant.** A `Topology` that a reader returns passes [`Topology::check`]; if a source would give another
+//! one, the reader returns an error that names the file. No input makes a reader panic.
 //!
 //! # Source
 //! Linux Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node.

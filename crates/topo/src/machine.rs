@@ -1,20 +1,20 @@
-//! Machines that are not here, from a few numbers in a machine file.
+//! Makes models of other machines than this one, from a few numbers in a machine file.
 //!
 //! A section gives counts: sockets, L3 per socket (or dies, and L3 per die), cores per L3, threads per core. Cores are numbered
 //! in order: those of one L3, then those of the next L3 of the socket, then the next socket. Nodes are equal runs of cores. On
 //! n cores, thread t of core c is CPU t × n + c: siblings are n apart. With 2 sockets × 12 L3 × 8 cores × 2 threads there are
 //! 384 CPUs, and CPU 192 is a sibling of CPU 0.
 //!
-//! A section with `linux_llc_threads` numbers as POWER does: thread t of core c is CPU c × smt + t, and a core's threads go to
-//! its caches alternately, 0 2 4 6 to one and 1 3 5 7 to the other.
+//! In a section with `linux_llc_threads`, CPUs are numbered as on POWER: thread t of core c is CPU c × smt + t,
+//! and a core's threads go to its caches alternately, 0 2 4 6 to one and 1 3 5 7 to the other.
 //!
-//! `inherits` names a section whose values apply where this one has none; `[defaults]` applies below all. `cpu_numbering` is
-//! text for readers of the file and repeats the rule above.
+//! `inherits` names a section whose values apply if this section has none; the values of `[defaults]` apply if no
+//! section has one. `cpu_numbering` is text for people who read the file; it repeats the rule above.
 //!
 //! # Source
-//! crates/topo/machines.toml, where each number has its own. POWER: linuxppc-dev, December 2020, "powerpc/smp: Add support
-//! detecting thread-groups sharing L2 cache" (the groups 0 2 4 6 and 1 3 5 7), and July 2021, "powerpc/cacheinfo" (L3 as L2 on
-//! POWER10).
+//! crates/topo/machines.toml names the source of each number. POWER: linuxppc-dev, December 2020, "powerpc/smp:
+//! Add support detecting thread-groups sharing L2 cache" (the groups 0 2 4 6 and 1 3 5 7), and July 2021,
+//! "powerpc/cacheinfo" (L3 as L2 on POWER10).
 
 use crate::assemble::{Parts, core, llc};
 use crate::{Node, TopoError, Topology};
@@ -44,7 +44,7 @@ impl Topology {
     /// The machine `name` of a machine file, for example of [`MACHINES`].
     ///
     /// # Errors
-    /// Text that is not TOML, an unknown name, counts that are missing or inconsistent.
+    /// Returns an error if the text is not TOML, the name is unknown, or counts are missing or inconsistent.
     pub fn from_machine(text: &str, name: &str) -> Result<Self, TopoError> {
         let section = section(&parse(text)?, name)?;
         let machine = section.try_into::<MachineSpec>();
@@ -72,7 +72,7 @@ struct MachineSpec {
     numa_distance: Option<Vec<u32>>,
 }
 
-/// Consistent counts.
+/// The counts of a machine, checked for consistency.
 struct Shape {
     sockets: u64,
     nodes: u64,
@@ -103,7 +103,7 @@ impl Shape {
 impl MachineSpec {
     fn parts(self, name: &str) -> Result<Parts, TopoError> {
         let shape = self.shape(name)?;
-        // The file gives the size for a whole core; a cache for a part of the core has that part of it.
+        // The file has the size for a whole core. If a cache is for a part of the core, its size is that part.
         let part = |kib: Option<u32>| kib.map(|k| k / shape.caches_per_core as u32);
         let cores =
             (0..shape.cores).map(|c| core(shape.run(c, shape.cores), self.l1d_kib, part(self.l2_kib)));
@@ -227,7 +227,7 @@ fn parse(text: &str) -> Result<Table, TopoError> {
     })
 }
 
-/// A machine's section, completed by what it inherits and the defaults.
+/// A machine's section, with the values that it inherits and the defaults.
 fn section(file: &Table, name: &str) -> Result<Table, TopoError> {
     let mut whole = Table::new();
     let mut names = vec![name];

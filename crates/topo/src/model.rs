@@ -21,7 +21,7 @@ mod tests;
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Topology {
-    /// Where it was read from: a directory, a file, or a machine file's section.
+    /// The source of the model: a directory, a file, or a machine file's section.
     pub source: String,
     /// The processor's name, if the source has it.
     pub model: Option<String>,
@@ -38,26 +38,26 @@ pub struct Topology {
     /// Every CPU number that may ever come online.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub possible: CpuSet,
-    /// Possible, and not online.
+    /// The CPUs that are possible and not online.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub offline: CpuSet,
-    /// Excluded from load balancing at boot (`isolcpus=`).
+    /// The CPUs that were excluded from load balancing at boot (`isolcpus=`).
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub isolated: CpuSet,
-    /// Without a tick while one task runs (`nohz_full=`).
+    /// The CPUs that have no timer tick while only one task runs (`nohz_full=`).
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub nohz_full: CpuSet,
-    /// The online CPUs that this process may run on, where the source is this process's machine.
+    /// The online CPUs that this process may run on, if the source is this process's machine.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::maybe_list"))]
     pub allowed: Option<CpuSet>,
-    /// The smallest CPU quota of this process's cgroups, where there is one.
+    /// The smallest CPU quota of this process's cgroups, if one has a quota.
     pub quota: Option<Quota>,
-    /// Bytes of a cache line.
+    /// The size of a cache line in bytes.
     pub line_bytes: u32,
     /// Whether only the CPUs are known, and all count as cores of one cache; the first note has the reason. See
     /// [`Topology::this_machine`].
     pub is_flat: bool,
-    /// What was missing and what is assumed instead, in words.
+    /// Messages about information that was missing, and about what is assumed instead.
     pub notes: Vec<String>,
 }
 
@@ -82,7 +82,7 @@ pub struct Cpu {
     pub socket: SocketId,
 }
 
-/// A physical core. Where Linux splits a core into halves with a cache each (POWER), a half.
+/// A physical core. If Linux splits a core into halves with a cache each (POWER), a half counts as a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Core {
@@ -108,7 +108,7 @@ pub struct Llc {
     /// The online CPUs that share it.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub cpus: CpuSet,
-    /// Its level; 0 if no shared cache is known, and the socket counts as one.
+    /// Its level; 0 if no shared cache is known, so that the socket counts as one.
     pub level: u8,
     /// Its size.
     pub size_kib: Option<u32>,
@@ -152,7 +152,7 @@ pub struct Quota {
     pub file: PathBuf,
 }
 
-/// How far apart two CPUs are: the nearest thing that they share. Ordered, nearest first.
+/// The distance of two CPUs, by the nearest thing that they share. Ordered, nearest first.
 ///
 /// On a machine whose LLC spans nodes, two CPUs of one LLC are `Llc` apart, whatever their nodes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -241,7 +241,7 @@ impl Topology {
     /// hand.
     ///
     /// # Errors
-    /// A contradiction that names the broken invariant and the values.
+    /// Returns an error that names the broken invariant and the values.
     pub fn check(&self) -> Result<(), TopoError> {
         let wrong = |fact: String| Err(TopoError::contradiction(&self.source, fact));
         let online = self.online();
@@ -288,7 +288,8 @@ impl Topology {
         Ok(())
     }
 
-    /// Checks that each online CPU is in exactly one of `groups`, the one that its `Cpu` names.
+    /// Checks that each online CPU is in exactly one of `groups`, and that this is the group that its `Cpu`
+    /// names.
     fn partition<'a>(
         &self,
         what: &str,

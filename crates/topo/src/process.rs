@@ -1,8 +1,8 @@
 //! The part of the machine that this process may use.
 //!
-//! All files are read below one root, `/` or a captured copy of it: `sys` has the machine, `proc` the CPUs that this process is
-//! allowed and the processor's name, and `proc` and `sys/fs/cgroup` its quota. A running process also has the scheduler's
-//! mask, which is the only source that it needs.
+//! All files are read below one root, `/` or a captured copy of it: `sys` has the machine; `proc` has the CPUs
+//! that this process is allowed, and the processor's name; `proc` and `sys/fs/cgroup` have the process's quota. A
+//! running process also gets the allowed CPUs from the scheduler, and needs no other source.
 //!
 //! # Source
 //! proc_pid_status(5), `Cpus_allowed_list`; proc_cpuinfo(5).
@@ -25,7 +25,7 @@ impl Topology {
     /// node and one socket, and a note says what could not be read. [`Topology::from_root`] of `/` returns that as an error.
     ///
     /// # Errors
-    /// If the scheduler does not return the CPUs on which this process may run.
+    /// Returns an error if the scheduler does not return the CPUs on which this process may run.
     pub fn this_machine() -> Result<Self, TopoError> {
         let allowed =
             affinity::allowed_to_main().and_then(|of_main| Ok(of_main.union(&affinity::allowed()?)));
@@ -33,12 +33,12 @@ impl Topology {
         Self::of_process(Path::new("/"), &allowed)
     }
 
-    /// As [`Topology::this_machine`], with a captured copy of `/` in its place: `sys/`, and what
-    /// there is of `proc/self/{status,cgroup,mountinfo}`, `proc/cpuinfo` and `sys/fs/cgroup`. A text file that
+    /// As [`Topology::this_machine`], with a captured copy of `/` in its place: `sys/`, and those of
+    /// `proc/self/{status,cgroup,mountinfo}`, `proc/cpuinfo` and `sys/fs/cgroup` that exist. A text file that
     /// [`Topology::capture`] wrote may hold these files, too.
     ///
     /// # Errors
-    /// As [`Topology::from_sysfs`], and for files of `proc` or cgroups that hold something else.
+    /// As [`Topology::from_sysfs`], and if a file of `proc` or of cgroups does not have the expected format.
     pub fn from_root(root: &Path) -> Result<Self, TopoError> {
         let files = &Files::below(root)?;
         let mut parts = sysfs::read(files, &root.join("sys"))?;
@@ -53,7 +53,7 @@ impl Topology {
     /// [`Topology::capture`] wrote, of `/` or of a /sys tree, or a folder with the same files.
     ///
     /// # Errors
-    /// As those two; a text file that is no capture.
+    /// As those two functions, and if a text file is not a capture.
     pub fn from_captured(root: &Path) -> Result<Self, TopoError> {
         let files = Files::below(root)?;
         let has_process = ["sys", "proc"].iter().all(|dir| files.is_dir(&root.join(dir)));
@@ -94,7 +94,7 @@ impl Topology {
             notes.push(format!("taken as without a CPU quota: {error}"));
             None
         });
-        // Of no effect but a name in a picture.
+        // This affects only the name that is displayed.
         topology.model = model(files, &root.join("proc/cpuinfo")).unwrap_or_default();
         topology.notes = notes;
         Ok(topology)
@@ -122,7 +122,7 @@ fn read_allowed(files: &Files, root: &Path, parts: &mut Parts) -> Result<(), Top
     Ok(())
 }
 
-/// The processor's name: x86 calls it `model name`, POWER `cpu`, Arm says none.
+/// The processor's name: the line is `model name` on x86 and `cpu` on POWER; Arm has none.
 fn model(files: &Files, file: &Path) -> Result<Option<String>, TopoError> {
     let Some(text) = files.read(file)? else { return Ok(None) };
     let named = text.lines().find_map(|line| {

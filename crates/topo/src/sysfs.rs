@@ -1,9 +1,10 @@
 //! Machines from a /sys tree: this machine's, or a captured copy.
 //!
-//! `online` lists the CPUs, and `possible` without `offline` lists them if a container replaced `online`. Each CPU lists the
-//! CPUs of its core and of its package, and the caches that it uses; nodes list their CPUs. Lists must agree: a CPU's list is
-//! compared as text with that of the first CPU that named it, and parsed only if the texts differ. What real kernels and
-//! firmware omit or list twice is assumed and noted; a missing file that every kernel writes is an error.
+//! `online` lists the CPUs, and `possible` without `offline` lists them if a container replaced `online`. Each
+//! CPU lists the CPUs of its core and of its package, and the caches that it uses; nodes list their CPUs. Lists
+//! must agree: a CPU's list is compared as text with that of the first CPU that named it, and parsed only if the
+//! texts differ. If real kernels or firmware are known to omit a fact or to list it twice, the reader assumes a
+//! value and adds a note. If a file is missing that every kernel writes, that is an error.
 //!
 //! # Cost
 //! 8192 CPUs: about 70 000 small files and 4096 parsed lists of cores; 0.6 s with warm caches on two shared virtual CPUs,
@@ -33,14 +34,14 @@ impl Topology {
     /// with such a tree in it, as [`Topology::capture`] writes it.
     ///
     /// # Errors
-    /// A missing file that every kernel writes, a file that cannot be read or parsed, and lists that contradict each other.
-    /// The error names the file.
+    /// Returns an error if a file is missing that every kernel writes, if a file cannot be read or parsed, or if
+    /// lists contradict each other. The error names the file.
     pub fn from_sysfs(root: &Path) -> Result<Self, TopoError> {
         read(&Files::below(root)?, root)?.assemble()
     }
 }
 
-/// Reads the tree; `allowed` and `quota` are not in it.
+/// Reads the tree. `allowed` and `quota` are not set, because they come from other files.
 pub(crate) fn read(files: &Files, root: &Path) -> Result<Parts, TopoError> {
     let system = ["devices/system", "sys/devices/system"].map(|dir| root.join(dir));
     let system = system.iter().find(|s| files.is_dir(&s.join("cpu"))).ok_or_else(|| {
@@ -138,10 +139,10 @@ impl Tree<'_> {
         Ok(online)
     }
 
-    /// Adds the CPUs that are possible and not offline to `online`, where it leaves some out.
+    /// Adds the CPUs that are possible and not offline to `online`, if `online` lacks some of them.
     ///
-    /// lxcfs (LXC, LXD, Incus, Proxmox) replaces that one file by the container's number of CPUs, counted from 0, although the
-    /// container may be allowed other CPUs. The files beside it are the kernel's.
+    /// lxcfs (LXC, LXD, Incus, Proxmox) replaces that one file by the container's number of CPUs, counted from 0,
+    /// although the container may be allowed other CPUs. The other files in that directory are the kernel's.
     fn add_hidden(&mut self, possible: &CpuSet, offline: &CpuSet) {
         let is_there = |cpu: &CpuId| self.files.is_dir(&files::cpu_dir(&self.cpus, *cpu));
         let hidden = possible.difference(&offline.union(&self.online));
@@ -185,8 +186,8 @@ impl Tree<'_> {
         Ok(self.online.iter().map(|cpu| CpuSet::from_iter([cpu])).collect())
     }
 
-    /// Linux lists the two cores of an AMD compute unit as siblings, each with a core id of its own. Threads
-    /// of one core have the same.
+    /// Linux lists the two cores of an AMD compute unit as siblings, each with a core id of its own. SMT threads
+    /// of one core have the same core id.
     fn split_by_core_id(&self, group: &CpuSet) -> Result<Vec<CpuSet>, TopoError> {
         let mut by_id = BTreeMap::<_, CpuSet>::new();
         for cpu in group.iter().filter(|_| group.len() > 1) {
@@ -230,7 +231,7 @@ impl Tree<'_> {
         self.files.read(&file)?.map(number).transpose()
     }
 
-    /// The groups that the CPUs list in the first of `names` that they have; `None` if none has any.
+    /// The groups that the CPUs list in the first file of `names` that exists; `None` if no CPU has such a file.
     fn groups(&self, names: &[&str]) -> Result<Option<Vec<CpuSet>>, TopoError> {
         let mut groups: Vec<(CpuSet, SetText)> = Vec::new();
         let mut group_of = BTreeMap::<CpuId, usize>::new();
@@ -324,8 +325,8 @@ impl Tree<'_> {
     }
 }
 
-/// A node's distances to `numbers`, in that order; empty if it gives none, or another number of them: the
-/// kernel prints one for each node that is online, and the directory of one may be missing.
+/// A node's distances to `numbers`, in that order. Empty if the file has none, or not one for each of `numbers`:
+/// the kernel prints a distance for each node that is online, and the directory of such a node may be missing.
 fn distances(files: &Files, node_dir: &Path, numbers: &[u32]) -> Result<Vec<(NodeId, u32)>, TopoError> {
     let file = node_dir.join("distance");
     let Some(text) = files.read(&file)? else { return Ok(Vec::new()) };

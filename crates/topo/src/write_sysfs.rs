@@ -1,7 +1,8 @@
-//! Writes a model as the /sys tree that a kernel on such a machine would show.
+//! Writes a model as the /sys tree that a kernel would have on such a machine.
 //!
-//! The inverse of the reader, for tests: machine → tree → the same machine. Each CPU gets its lists in files of the newer or
-//! the older names, and its cache directories in an order on which the reader must not rely.
+//! This is the inverse of the reader, for tests that write a machine, read the tree, and compare the result with
+//! the machine. Each CPU gets its lists in files of the newer or the older names, and its cache directories in an
+//! order on which the reader must not rely.
 
 use crate::Topology;
 use std::fs;
@@ -105,7 +106,7 @@ fn mask(set: &CpuSet) -> String {
     words.collect::<Vec<_>>().join(",")
 }
 
-/// The same machine without what depends on where it was read.
+/// The same machine without the fields that depend on its source.
 pub(crate) fn facts(t: Topology) -> Topology {
     Topology { source: String::new(), model: None, notes: Vec::new(), ..t }
 }

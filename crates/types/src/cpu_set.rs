@@ -1,10 +1,10 @@
 //! CpuSet: a set of CPU numbers.
 //!
-//! It is a bitmap of 64-bit words, with CPU 0 in the lowest bit of the first word. The word with the largest member is the
-//! last one, so equal sets have equal words. 8192 CPUs take 128 words, 1 KiB.
+//! It is a bitmap of 64-bit words, with CPU 0 in the lowest bit of the first word. The word with the largest
+//! member is the last one, so equal sets have equal words. 8192 CPUs take 128 words, 1 KiB.
 //!
-//! Source. The text form is the kernel's "list format" (Documentation/admin-guide/cputopology.rst): `0-3,8,10-11`, also
-//! with a stride `0-31:2/4`, as cpusets print it.
+//! Source. The text form is the kernel's "list format" (Documentation/admin-guide/cputopology.rst):
+//! `0-3,8,10-11`. A range may have a stride, as in `0-31:2/4`: the first 2 of every 4 CPUs.
 
 use crate::CpuId;
 use std::fmt;

@@ -36,7 +36,7 @@ macro_rules! id {
 }
 
 id!(/** A logical CPU, by the kernel's number. Sparse, and may exceed 1024. */ CpuId, "cpu");
-id!(/** A concurrency id: a slot of one tenant, held by one CPU at a time. */ Cid, "cid");
+id!(/** A concurrency id: the index of a slot of a tenant's data. At most one CPU has it at a time. */ Cid, "cid");
 id!(/** A physical core: the CPUs of one core are SMT siblings. Dense. */ CoreId, "core");
 id!(/** A last-level cache: the CPUs that share it. Dense. */ LlcId, "llc");
 id!(/** A NUMA node, by the kernel's number. Sparse: node 0 may be missing. */ NodeId, "node");

@@ -1,9 +1,9 @@
-//! Locks whose poisoning means nothing.
+//! Locks whose poisoning is ignored.
 
 use std::sync::{LockResult, PoisonError};
 
-/// The guard, also after a panic in another thread that held the lock: for data that is consistent between any two
-/// steps that could panic.
+/// Returns the guard, also if another thread panicked while it held the lock. For data that is consistent at each
+/// point where a panic could occur.
 ///
 /// ```
 /// # use std::sync::Mutex;

@@ -1,4 +1,5 @@
-//! A server with three tenants under one budget. The tenant `hog` asks for more than there is, which does not slow the others.
+//! A server with three tenants under one budget. The tenant `hog` asks for more memory than the budget has, which does
+//! not slow the other tenants.
 //!
 //! ```text
 //! cargo run --release -p warmcore --example budget_server -- 127.0.0.1:8080
@@ -13,10 +14,10 @@
 //! wrk -t1 -c8 -d10 --latency 'http://localhost:8080/a/work?kb=64'
 //! ```
 //!
-//! The global allocator charges all memory of a request to its tenant. Before a request begins, it reserves what it needs. If
-//! that does not fit, it waits for at most 100 ms for other requests to finish, and then answers 503 with the name of the full
-//! account. `a` and `b` have guarantees, which the hog can't use; beyond these they share the rest with it. Ctrl-C ends the
-//! server, which then prints that all accounts are empty.
+//! The global allocator charges all memory of a request to its tenant. Before a request begins, it reserves the memory
+//! that it needs. If that does not fit, it waits at most 100 ms for other requests to finish, and then answers 503 with
+//! the name of the full account. `a` and `b` each have a guaranteed part of the budget, which `hog` can't use; the
+//! three share the rest. Ctrl-C ends the server, which then prints that all accounts are empty.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -59,7 +60,7 @@ type Reply = Response<Full<Bytes>>;
 
 struct Tenant {
     account: Account,
-    /// Closed when the tenant is killed. Each of its requests has a receiver.
+    /// Closed when the tenant is killed. Each request of the tenant has a receiver.
     life: watch::Sender<()>,
 }
 
@@ -85,7 +86,7 @@ impl Server {
         });
     }
 
-    /// Ends the tenant's requests wherever they are, and returns when the last one is gone.
+    /// Ends the tenant's requests, and returns when the last request has ended.
     async fn kill(&self, name: &str) {
         let tenant = self.tenants.write().unwrap().remove(name);
         if let Some(Tenant { account, life }) = tenant {
@@ -126,8 +127,8 @@ impl Server {
             query.split('&').find_map(|pair| pair.strip_prefix(key)?.strip_prefix('=')?.parse().ok())
         };
         let (kb, ms): (u64, u64) = (number("kb").unwrap_or(64), number("ms").unwrap_or(0).min(60_000));
-        // All memory that is allocated in here is charged to the tenant, the reply's too. Freeing it, on any thread, gives the
-        // charge back.
+        // All memory that this future allocates is charged to the tenant, including the reply's. Freeing it, on any
+        // thread, gives the charge back.
         let task = within(&account, async {
             match work(&account, kb.saturating_mul(1024), Duration::from_millis(ms)).await {
                 Ok(text) => ok(text),
@@ -146,11 +147,11 @@ impl Server {
     }
 }
 
-/// Fills memory and sums it up: see [`expected`].
+/// Fills memory with numbers and returns their sum as text: see [`expected`].
 async fn work(account: &Account, bytes: u64, held: Duration) -> Result<String, OverBudget> {
     let mut reserved = match timeout(TIMEOUT, account.charge(bytes)).await {
         Ok(charge) => charge?,
-        // Too late, unless the charge fits by now.
+        // The time is up. The charge is refused unless it fits now.
         Err(_) => account.try_hold(bytes)?,
     };
     let (mut pieces, mut from) = (Vec::new(), 0);
@@ -202,7 +203,7 @@ fn unavailable(text: &str, may_retry: bool) -> Reply {
     reply
 }
 
-/// Serves one connection until it is closed, or until the server ends and has answered its last request.
+/// Serves one connection until it is closed, or until the server ends and the connection's last request is answered.
 async fn connection(server: Arc<Server>, stream: TcpStream, mut end: watch::Receiver<()>) {
     let service = service_fn(|request| async { Ok::<_, Infallible>(server.answer(request).await) });
     let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
@@ -247,7 +248,7 @@ async fn serve(server: Arc<Server>, listener: TcpListener, end: impl Future) {
     running.closed().await;
 }
 
-/// Serves on a runtime of its own until `end` is ready, and returns the state of each account then.
+/// Serves on a new runtime until `end` is ready, and returns the state of each account at the end.
 pub fn run(listener: std::net::TcpListener, end: impl Future) -> std::io::Result<Vec<Ended>> {
     listener.set_nonblocking(true)?;
     let server = Arc::new(Server::new());
@@ -257,7 +258,8 @@ pub fn run(listener: std::net::TcpListener, end: impl Future) -> std::io::Result
         Ok::<_, std::io::Error>(())
     };
     runtime.block_on(serving)?;
-    // Memory that libraries keep per thread was charged to the first tenant that used it, and is freed with the thread.
+    // Memory that libraries keep per thread was charged to the tenant that first used it, and is freed when the thread
+    // ends.
     drop(runtime);
     let Server { root, tenants } = Arc::into_inner(server).expect("connections are gone");
     let ended = |account: &Account| {

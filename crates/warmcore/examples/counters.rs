@@ -1,4 +1,4 @@
-//! Per-CPU statistics of a server: a struct of numbers per slot, a gauge, an exact snapshot.
+//! Per-CPU statistics of a server: a struct of counters with a slot per CPU, a gauge, and an exact snapshot.
 //!
 //! `cargo run --release -p warmcore --example counters`
 
@@ -6,7 +6,7 @@ use std::time::Instant;
 use warmcore::percpu::backend;
 use warmcore::prelude::*;
 
-/// The counts of all requests. The numbers of one slot are together, on cache lines of their own.
+/// The counts of all requests. The numbers of a slot are together, and slots share no cache line.
 #[derive(Zeroable)]
 struct Stats {
     requests: LocalU64,

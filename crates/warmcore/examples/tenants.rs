@@ -1,4 +1,5 @@
-//! A server's tenants: each has a slot for every core that runs it at the same time; thousands may be made and dropped.
+//! A server's tenants: a tenant has as many slots of data as cores run it at the same time. Thousands of tenants may be
+//! created and dropped.
 //!
 //! `cargo run --release -p warmcore --example tenants`
 

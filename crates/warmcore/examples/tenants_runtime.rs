@@ -2,9 +2,10 @@
 //!
 //! `cargo run --release -p warmcore --example tenants_runtime`
 //!
-//! A task that is spawned into a tenant runs with the tenant's id and account, and the tenants share the workers by weight:
-//! while tasks of both are queued, gold's get three times the time of bronze's. Before a request allocates, it waits until its
-//! tenant's budget has enough left; then the allocator charges what it allocates.
+//! A task that is spawned into a tenant runs with the tenant's id and account, and the tenants share the workers by
+//! weight: while tasks of both are queued, the tasks of gold get three times the run time of the tasks of bronze.
+//! Before a request allocates, it waits until its tenant's budget has enough left; then the allocator charges the
+//! request's memory to the tenant.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -24,10 +25,11 @@ const TASKS: usize = 16;
 /// A request's memory.
 const BYTES: usize = 32 << 10;
 
-/// How often a request goes over its memory: some 100 µs of work, beside which waiting for the budget costs little.
+/// How often a request goes over its memory. That is about 100 µs of work, so that waiting for the budget costs little
+/// in comparison.
 const PASSES: u32 = 32;
 
-/// Counts of a tenant: a slot for each of its tasks that run at the same time, on cache lines of its own.
+/// Counts of a tenant. Tasks that run at the same time use different slots, which share no cache line.
 #[derive(Zeroable)]
 struct Traffic {
     requests: LocalU64,
@@ -39,17 +41,17 @@ struct Traffic {
 pub struct Report {
     /// Its name.
     pub name: &'static str,
-    /// Requests that it served until the first tenant had served enough.
+    /// Requests that the tenant served until the first tenant had served enough.
     pub requests: u64,
     /// Bytes that these requests allocated.
     pub bytes: u64,
-    /// The most ids that it used at the same time.
+    /// The largest number of ids that the tenant used at the same time.
     pub ids: u64,
-    /// The most memory that it had at once, in bytes.
+    /// The most memory that the tenant had at once, in bytes.
     pub peak: u64,
     /// Its limit, in bytes.
     pub limit: u64,
-    /// Its usage in bytes when all its tasks have ended: 0.
+    /// The tenant's usage in bytes when all its tasks have ended: 0.
     pub left: u64,
 }
 
@@ -72,7 +74,7 @@ impl Customer {
         // Gives the reservation back, which the allocator then charges to the same account.
         room.shrink(BYTES as u64);
         let words: Vec<u64> = (0..BYTES as u64 / 8).map(|i| i.wrapping_mul(n)).collect();
-        // Other tasks run while this one has its memory: as many as the budget allows.
+        // Other tasks run while this task has its memory: as many as the budget allows.
         warmcore::yield_now().await;
         let pass = |sum: u64, _| words.iter().fold(sum, |sum, word| sum.rotate_left(1) ^ word);
         std::hint::black_box((0..PASSES).fold(0, pass));
@@ -94,7 +96,7 @@ async fn serve(customer: Arc<Customer>, is_over: Arc<AtomicBool>, enough: u64) {
     }
 }
 
-/// Both tenants at once, until the first of them has served `enough` requests.
+/// Runs both tenants at once, until the first of them has served `enough` requests.
 pub fn run(enough: u64) -> impl Future<Output = Vec<Report>> {
     let root = Account::root("server").limit(64 << 20).build();
     let is_over = Arc::new(AtomicBool::new(false));

@@ -1,17 +1,17 @@
 //! Warmcore keeps work and its data on the cores where they are warm.
 //!
-//! Depend on this crate; each of its modules is a crate of its own, re-exported.
+//! Depend on this crate. Each of its modules re-exports another crate, such as `warmcore-runtime`.
 //!
 //! | module | what it is |
 //! |---|---|
 //! | [`runtime`](mod@runtime) | a task runtime that polls each task where its data is cached; tokio's sockets and timers work on it |
 //! | [`percpu`] | counters, gauges, free lists and your own data per CPU, without locked instructions |
-//! | [`tenant`] | ids and data for groups of tasks: as many as run, on the cores where they ran |
+//! | [`tenant`] | ids and data for groups of tasks; an id is reused on the core where it was used |
 //! | [`budget`] | limits in a tree, spent per CPU and drained from any CPU; an allocator that charges tenants |
-//! | [`cid`] | the policies behind ids, for other runtimes and simulators |
+//! | [`cid`] | the policies that choose ids, for other runtimes and simulators |
 //! | [`mod@line`] | fields that must not share a cache line, checked by the compiler |
 //! | [`topo`] | the machine: cores, last-level caches, nodes, sockets |
-//! | [`types`] | the ids and units that all of them use |
+//! | [`types`] | the ids and units that the other modules use |
 //!
 //! ```
 //! use warmcore::prelude::*;
@@ -43,7 +43,7 @@
 //! Features: `runtime`, on by default; `http` adds the module [`runtime::http`](mod@runtime), and `metrics` the module
 //! `runtime::export`. `hwloc`, `machine-files` and `serde` add readers of machines to [`topo`].
 //!
-//! The command `warmcore` (crate `warmcore-cli`) measures on a machine what these are worth there.
+//! The command `warmcore` (crate `warmcore-cli`) measures on a machine how much these modules gain there.
 
 pub use warmcore_budget as budget;
 pub use warmcore_cid as cid;
@@ -71,7 +71,8 @@ pub mod line {
 }
 
 mod zeroable {
-    // As in `line`: the trait is bytemuck's, and the derive refers to it through this crate.
+    // As in `line`: the trait is bytemuck's. The derive here refers to it through this crate and hides bytemuck's
+    // derive.
     pub use bytemuck::*;
     pub use warmcore_line_derive::FacadeZeroable as Zeroable;
 }
@@ -79,8 +80,8 @@ mod zeroable {
 /// The items that most programs use.
 ///
 /// `Zeroable` is bytemuck's trait for types that may start as zeroed pages, as the contents of a
-/// [`PerCid`](crate::percpu::PerCid), a [`PerCpu`](crate::percpu::PerCpu) and a tenant's data do. This derive of it needs
-/// no dependency on bytemuck.
+/// [`PerCid`](crate::percpu::PerCid), a [`PerCpu`](crate::percpu::PerCpu) and a tenant's data do. The derive of this
+/// crate needs no dependency on bytemuck.
 ///
 /// ```
 /// use warmcore::prelude::*;
@@ -118,7 +119,7 @@ pub mod prelude {
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// So does that of the book's pages.
+/// Compiles and runs the code of the documentation's pages.
 #[cfg(doctest)]
 mod book {
     #[doc = include_str!("../../../docs/per-cpu-data.md")]

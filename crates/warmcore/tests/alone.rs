@@ -1,11 +1,11 @@
-//! A crate that depends on `warmcore` only: the prelude has all that it needs.
+//! A crate that depends only on `warmcore`, and imports only its prelude, builds and runs.
 
 mod project;
 
 use project::{Project, warmcore};
 use std::process::Command;
 
-/// A program with all that users meet first, which imports the prelude only.
+/// A program that uses the items that users need first, and imports only the prelude.
 const PROGRAM: &str = r#"
 use warmcore::prelude::*;
 use std::sync::atomic::AtomicUsize;
@@ -74,7 +74,7 @@ fn the_prelude_is_enough_for_a_crate_that_depends_on_warmcore_only() {
     assert_eq!(said, "44 1 1 true\n", "{errors}");
 }
 
-/// Each of these failures was once mistaken for a dependency that is not on this machine.
+/// An earlier version of this test took these failures for a dependency that was missing on the machine, and passed.
 #[test]
 fn a_project_that_cannot_be_built_fails_the_test() {
     let build = |name: &str, dependencies: &str, program: &str| {

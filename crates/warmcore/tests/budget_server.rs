@@ -1,5 +1,5 @@
-//! The example server under load: the hog is refused, killed and started again; the others don't notice, and no account has
-//! anything left at the end.
+//! The example server under load. Requests of the tenant `hog` are refused, and the tenant is killed and started again.
+//! The requests of the other tenants succeed, and at the end each account's usage is 0.
 #![cfg(target_os = "linux")]
 
 #[path = "../examples/budget_server.rs"]
@@ -14,12 +14,13 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// Connections of each of the other tenants, and the requests of each connection.
+/// Connections of each other tenant, and the requests of each connection.
 const OTHERS: usize = 8;
 const REQUESTS: u64 = 100;
 /// Connections of the hog, which together ask for three times the limit.
 const HOGS: usize = 60;
-/// The most memory of this process that is not charged: its own, the clients', and what the underlying allocator keeps.
+/// The largest allowed memory of this process that is not charged: the program's, the clients', and free memory that
+/// the underlying allocator keeps.
 const OVERHEAD_MAX: u64 = LIMIT;
 
 struct Client(BufReader<TcpStream>);
@@ -52,7 +53,7 @@ impl Client {
     }
 }
 
-/// Starts a server on threads of its own, which runs until `end`.
+/// Starts a server on new threads. It runs until the returned sender is used.
 fn start() -> (SocketAddr, oneshot::Sender<()>, thread::JoinHandle<Vec<Ended>>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap();
@@ -101,7 +102,7 @@ async fn flood(server: SocketAddr, is_over: Arc<AtomicBool>, seen: Arc<Seen>) {
     }
 }
 
-/// The most memory that this process ever had, in bytes.
+/// The largest resident memory that this process has had so far, in bytes.
 fn resident_max() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();
@@ -134,7 +135,7 @@ async fn a_hog_is_refused_and_killed_and_the_others_don_t_notice() {
     for other in others {
         other.await.unwrap();
     }
-    // If no request of the hog was answered between kills, one is answered now that the kills have ended.
+    // If no request of `hog` was answered between kills, waits until one is, now that the kills have ended.
     let answered = async {
         while seen.right.load(Relaxed) == 0 {
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;

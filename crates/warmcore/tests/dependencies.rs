@@ -8,7 +8,7 @@ mod project;
 use project::{Project, warmcore};
 use std::collections::BTreeSet;
 
-/// The packages that a program on Linux links, besides this repository's crates, and those that build its derives.
+/// The packages that a program on Linux links besides this repository's crates, and the packages that its derives need.
 const LINKED: &[&str] = &[
     "async-task",
     "bytemuck",
@@ -55,7 +55,8 @@ const LINKED_WITH_HTTP: &[&str] = &[
     "tower-service",
 ];
 
-/// Packages of tests, simulations and readers of files: not in a user's lock file on any system.
+/// Packages that only tests, simulations and readers of files need. They must not be in a user's lock file, on any
+/// system.
 const NEVER: &[&str] = &[
     "clap",
     "loom",
@@ -73,7 +74,7 @@ const NEVER: &[&str] = &[
     "tracing-subscriber",
 ];
 
-/// A package, and its features that are used.
+/// A package, and its enabled features.
 type Package = (String, Vec<String>);
 
 /// The packages that a program with these options links, and the names in its lock file.
@@ -103,7 +104,7 @@ fn check(name: &str, options: &str, lists: &[&[&str]], tokios: &[&str]) {
     let unknown: BTreeSet<_> = linked.iter().map(|(package, _)| package).filter(|p| !is_known(p)).collect();
     assert!(unknown.is_empty(), "a program with{options} links what is in no list here: {unknown:?}");
     let features = linked.iter().filter(|(package, _)| package == "tokio").flat_map(|(_, features)| features);
-    // Only packages that are no optional dependency of tokio.
+    // Compares only tokio's public features, and not those named like an optional dependency.
     let public = ["fs", "full", "io-std", "io-util", "macros", "net", "process", "rt", "rt-multi-thread"];
     let is_public =
         |f: &&String| public.contains(&f.as_str()) || ["signal", "sync", "time"].contains(&f.as_str());

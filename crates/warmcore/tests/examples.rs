@@ -1,6 +1,6 @@
-//! The examples as a reader runs them: each program, and its output.
+//! Runs the examples' programs and checks their output.
 //!
-//! `tenants_runtime`, `prometheus` and `hello_http` have further tests beside this file.
+//! `tenants_runtime`, `prometheus` and `hello_http` have further tests in other files of this folder.
 #![cfg(unix)]
 
 use std::io::{BufRead, BufReader, Read, Write};
@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The program of an example. `cargo test -p warmcore` builds it; `cargo test --test examples` does not, and leaves an older
-/// one.
+/// The program of an example. `cargo test -p warmcore` builds it; `cargo test --test examples` does not, so an older
+/// program may be there.
 fn program(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/TEST");
@@ -27,8 +27,8 @@ fn program(name: &str) -> PathBuf {
     program
 }
 
-/// Whether a program exists and is not older than its sources. Cargo lists these in the file of the same name that ends with
-/// `.d`, including those of packages that it depends on by path.
+/// Whether a program exists and is not older than its sources. Cargo lists the sources in the file of the program's
+/// name and `.d`, including the sources of packages that are dependencies by path.
 fn is_current(program: &Path) -> bool {
     let modified = |path: &Path| std::fs::metadata(path)?.modified();
     let (Ok(built), Ok(listed)) = (modified(program), std::fs::read_to_string(program.with_extension("d")))
@@ -109,7 +109,8 @@ fn buffers_gives_back_every_buffer_that_it_allocated() {
     let [first, _, last] = lines[..] else { panic!("{text}") };
     let [requests, allocated, at_hand] = numbers(first)[..] else { panic!("{text}") };
     assert_eq!(requests, 8_000_000, "{text}");
-    // Its four threads have one buffer each at a time: a buffer for each request would be no reuse.
+    // Each of the four threads has one buffer at a time. If as many buffers were allocated as there are requests, none
+    // would be reused.
     assert!((1..1000).contains(&allocated), "{text}");
     assert_eq!(at_hand, allocated, "{text}");
     assert_eq!(numbers(last), [allocated], "{text}");
@@ -125,12 +126,13 @@ fn tenants_counts_each_request_once_in_one_slot_per_running_thread() {
         let served = |thread: usize| (0..1_000_000).filter(|n| (thread + n) % 3 == number).count();
         assert_eq!(requests, (0..8).map(served).sum::<usize>() as u64, "{line}");
         assert_eq!(bytes, 100 * requests, "{line}");
-        // A thread that is preempted in a request holds its CPU's id: the next thread on that CPU takes an overflow id.
+        // A thread that is preempted in a request keeps its CPU's id, so the next thread on that CPU takes an overflow
+        // id.
         assert!(slots >= 1 && (slots <= cpus || overflows > 0), "{line}");
     }
 }
 
-/// A server that ends with the test.
+/// A server process that is killed when the test ends.
 struct Server(Child);
 
 impl Drop for Server {

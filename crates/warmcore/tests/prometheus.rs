@@ -1,4 +1,4 @@
-//! The example's /metrics, read as Prometheus does: over a socket, while the runtime works.
+//! Reads /metrics of the example `prometheus` as Prometheus does: over a socket, while the runtime runs tasks.
 
 #[path = "../examples/prometheus.rs"]
 mod prometheus;
@@ -19,7 +19,7 @@ fn get(server: SocketAddr, path: &str) -> String {
     reply.split_once("\r\n\r\n").unwrap().1.to_owned()
 }
 
-/// The sum of all series of a name.
+/// The sum of all series of a metric that have a label.
 fn sum(metrics: &str, name: &str, label: &str) -> f64 {
     let of_it = metrics.lines().filter(|line| line.starts_with(name) && line.contains(label));
     let values: Vec<f64> = of_it.map(|line| line.rsplit(' ').next().unwrap().parse().unwrap()).collect();

@@ -1,6 +1,6 @@
-//! The README's server of ten lines, built in a project of its own as a reader would make it.
+//! The README's server of ten lines, built in a new package as a user would build it.
 //!
-//! While the README has no such block, the lines are those of the example `hello_http`. If it has one, both must be the same.
+//! If the README has no such block, the test builds the example `hello_http`. If it has one, both must be the same.
 #![cfg(unix)]
 
 #[path = "project/mod.rs"]
@@ -23,7 +23,7 @@ fn readme() -> Option<String> {
     Some(block.split_once('\n')?.1.trim().to_owned())
 }
 
-/// The README's dependencies, with the path of this crate.
+/// The README's dependencies, with this crate by its path.
 fn dependencies() -> String {
     let readme = include_str!("../README.md");
     let (_, rest) = readme.split_once("```toml\n[dependencies]\n").expect("it says what to depend on");

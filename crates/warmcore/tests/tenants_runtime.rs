@@ -1,4 +1,5 @@
-//! The example's two tenants: both make progress, the one with the larger weight more; neither has memory left at the end.
+//! Runs the two tenants of the example `tenants_runtime`: both serve requests, the tenant with the larger weight serves
+//! more, and at the end neither has memory left.
 
 #[path = "../examples/tenants_runtime.rs"]
 mod tenants_runtime;

@@ -1,7 +1,7 @@
 //! Reqwest, tonic and sqlx run unchanged in tasks of Warmcore's runtime.
 //!
-//! As in `crates/runtime/tests/ecosystem_http.rs`, both ends are in one runtime with two workers, over loopback or a file,
-//! with 16 tasks at once. What is expected is each crate's documentation.
+//! As in `crates/runtime/tests/ecosystem_http.rs`, both ends are in one runtime with two workers, over loopback or a
+//! file, with 16 tasks at once. The assertions follow each crate's documentation.
 
 #[path = "../../../crates/runtime/tests/limit/mod.rs"]
 mod limit;
@@ -92,7 +92,7 @@ async fn check(channel: Channel, service: &str) -> Result<i32, tonic::Status> {
     HealthClient::new(channel).check(request).await.map(|answer| answer.into_inner().status)
 }
 
-/// From many tasks, asks for one answer, for an error, and for a stream of answers.
+/// Many tasks make calls with one answer, with an error, and with a stream of answers.
 async fn use_health(channel: Channel, reporter: tonic_health::server::HealthReporter) {
     reporter.set_service_status("warm", ServingStatus::Serving).await;
     let clients: Vec<JoinHandle<()>> = (0..16)

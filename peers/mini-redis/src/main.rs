@@ -1,8 +1,8 @@
-//! Mini-redis on Warmcore and on tokio: one program with two servers, and one load on each in turn.
+//! Mini-redis on Warmcore and on tokio: a program with two servers, which are loaded in turn.
 //!
-//! `mini_redis::server::run` is the server's own code, unchanged; only the runtime that polls it differs. Both servers stay
-//! up. A child process with 16 clients sets and gets on one of them for a second, then on the other, and checks every
-//! answer. Rates are compared within a round. Client and servers share the CPUs.
+//! Both run `mini_redis::server::run`, unchanged, on different runtimes. A *round* is a second of load on each server:
+//! a child process with 16 clients sets and gets values and checks every answer. Rates are compared within a round. The
+//! clients and both servers share the CPUs.
 //!
 //! `mini-redis-moved 600` runs for ten minutes.
 
@@ -17,8 +17,8 @@ const SLICE: Duration = Duration::from_secs(1);
 
 type Answer<T> = Result<T, Box<dyn std::error::Error + Send + Sync>>;
 
-/// The child: reads a port from each line, loads that server for a slice, and writes how many pairs there were and how
-/// many were wrong.
+/// The child process: reads a port from each line, loads the server at that port for a slice, and writes the number of
+/// pairs of a set and a get, and how many of them were wrong.
 fn load() -> Answer<()> {
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build()?;
     for line in std::io::stdin().lines() {

@@ -1,12 +1,15 @@
-//! `bench budget`: what a limit costs, beside what servers write themselves.
+//! `bench budget`: the cost of keeping an account within a limit, compared with the ways in which servers do it today.
 //!
-//! Every variant keeps one account within a limit. Warmcore's accounts are three levels deep, leaf, group and root, by
-//! each kind of stock. The others are one shared atomic, three of them, a mutex, and units cached by each thread, which no
-//! other thread can take back. A charge and its uncharge are two operations; times are per operation. The promises were
-//! made before the crate was written; a row that misses its promise is shown as prominently as one that keeps it.
+//! Every variant keeps one account within a limit. Warmcore's accounts have three levels: leaf, group and root. There
+//! is a variant for each kind of stock (a stock is where a CPU keeps units that it took in advance). The other variants
+//! are one shared atomic, three shared atomics, a mutex, and a cache of units in each thread; other threads can't take
+//! cached units back. A charge and its uncharge are two operations; times are per operation.
 //!
-//! The lower bound of a charge is its two stores, 2 cycles on a core that stores once a cycle. A locked instruction takes
-//! 7 cycles on Zen 4 and 18 on Zen 5, and a cache miss where CPUs share the line.
+//! A promise is the bound that a row should meet. The promises were made before the crate `warmcore-budget` was
+//! written; a row that misses its promise is shown as prominently as one that keeps it.
+//!
+//! The lower bound of a charge is its two stores, 2 cycles on a core that stores once a cycle. A locked instruction
+//! takes 7 cycles on Zen 4 and 18 on Zen 5; where CPUs share the line it also takes a cache miss.
 //!
 //! Source, for what servers do today: one atomic (DataFusion's pools, restate, the AWS S3 transfer manager), units per
 //! thread (ClickHouse before 2026), a mutex (Velox, CockroachDB).

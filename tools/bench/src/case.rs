@@ -1,7 +1,7 @@
-//! Cases: what a bench consists of, and how its cases are run one after the other.
+//! The cases of a bench, and the function that runs them one after the other.
 //!
-//! The results are written before the first case and anew after every one, then renamed: after a signal, an error or
-//! a crash the file holds the cases that were finished, and nothing older.
+//! The results are written before the first case and again after every case, to a temporary file that is then renamed.
+//! So after a signal, an error or a crash the file has the cases that were finished, and nothing of an older run.
 
 use crate::measure::{BenchCpus, Effort, INTERRUPTED, Measured, Variant, interleave};
 use anyhow::Context;
@@ -14,8 +14,8 @@ fn write(path: &Path, results: &Results) -> anyhow::Result<()> {
     results::write_whole(path, &serde_json::to_vec_pretty(results)?)
 }
 
-/// Runs `cases`, or the named ones, with progress on stderr. `command` repeats the run. Before the first case and after
-/// every case the results so far are written to `keep`, if that is a file.
+/// Runs `cases`, or those that are named, with progress on stderr. `command` is the command that repeats the run.
+/// Before the first case and after every case the results so far are written to the file `keep`, if one is given.
 pub fn run_cases(
     what: &str,
     cases: &[Case],
@@ -45,8 +45,8 @@ pub fn run_cases(
     let so_far = |rows: &[Row]| system::results(what, command, when.clone(), &meter, rows.to_vec());
     let mut rows = Vec::new();
     let keep = keep.filter(|path| results::is_rewritable(path));
-    // Write now: an older run's file must not pass for this one, and a path that can't be written is reported before the
-    // minutes of measuring.
+    // Write now, so that an older file is not taken for the result of this run, and so that a path that can't be
+    // written is reported before minutes of measuring.
     if let Some(path) = keep {
         write(path, &so_far(&rows))?;
     }
@@ -62,13 +62,13 @@ pub fn run_cases(
         }
         bar.set_message(case.name);
         if cpus.partner.is_none() && case.needs_two_cpus {
-            // Not `bar.println`, which prints nothing where stderr is no terminal.
+            // Not `bar.println`: it prints nothing if stderr is no terminal.
             bar.suspend(|| {
                 eprintln!("{}: left out, it needs two CPUs and this process may use one", case.name)
             });
             continue;
         }
-        // Not "done": that word says that the rows are in the file.
+        // The message is not "done", which is printed when the rows are in the file.
         let part_done = |part: &str| log(&format!("{part} is measured"));
         let context = CaseCtx { name: case.name, cpus, effort, tick: &|| bar.inc(1), part_done: &part_done };
         match (case.run)(&context).with_context(|| format!("case {}", case.name))? {
@@ -89,7 +89,7 @@ pub fn run_cases(
     Ok(so_far(&rows))
 }
 
-/// A bar on stderr for `steps` steps of `what`; invisible where stderr is no terminal.
+/// A progress bar on stderr for `steps` steps of `what`; invisible if stderr is no terminal.
 pub fn progress(steps: u64, what: &str) -> ProgressBar {
     let style = ProgressStyle::with_template("{prefix:>24} {bar:30} {percent:>3} % {eta:>4} left  {msg}");
     let bar = ProgressBar::new(steps).with_prefix(what.to_owned());
@@ -102,9 +102,9 @@ pub struct Case {
     pub name: &'static str,
     /// Whether the case needs a second CPU.
     needs_two_cpus: bool,
-    /// By how many steps the case moves the progress bar.
+    /// The number of steps by which the case moves the progress bar.
     steps: fn(Effort) -> u64,
-    /// Measures and returns the rows; `None` if it was interrupted.
+    /// Measures and returns the rows; `None` if a signal came.
     run: fn(&CaseCtx) -> anyhow::Result<Option<Vec<Row>>>,
 }
 
@@ -114,12 +114,12 @@ impl Case {
         Self { name, needs_two_cpus: false, steps: |effort| effort.rounds as u64, run }
     }
 
-    /// Marks the case as one that is left out where the process may use only one CPU.
+    /// Leaves the case out if the process may use only one CPU.
     pub const fn needs_two_cpus(self) -> Self {
         Self { needs_two_cpus: true, ..self }
     }
 
-    /// Sets by how many steps the case moves the progress bar.
+    /// Sets the number of steps by which the case moves the progress bar.
     pub const fn with_steps(self, steps: fn(Effort) -> u64) -> Self {
         Self { steps, ..self }
     }
@@ -131,16 +131,17 @@ pub struct CaseCtx<'a> {
     pub name: &'a str,
     /// The CPUs to measure on.
     pub cpus: BenchCpus,
-    /// How many rounds, and how long a slice is.
+    /// The number of rounds and the length of a slice.
     pub effort: Effort,
     /// Moves the progress bar; the case calls it after every round.
     pub tick: &'a dyn Fn(),
-    /// A long case calls this with the name of each finished part, whose rows it returns even if it is interrupted later.
+    /// A long case calls this with the name of each part that is finished. The case returns the rows of these parts
+    /// even if a signal interrupts it later.
     pub part_done: &'a dyn Fn(&str),
 }
 
 impl CaseCtx<'_> {
-    /// Measures the variants, interleaved.
+    /// Measures the variants in alternating slices.
     pub fn interleave(&self, variants: Vec<Variant>) -> anyhow::Result<Option<Measured>> {
         interleave(self.name, variants, self.cpus, self.effort, self.tick)
     }

@@ -1,11 +1,11 @@
-//! `bench cid`: what it is worth that a CPU gets back the id that it used last.
+//! `bench cid`: the gain from giving a CPU the concurrency id that it used last.
 //!
-//! One program runs with each method to find a data area: by the CPU's number, by the ids of a tenant under each policy,
-//! and by the kernel's own ids. The time of a burst is measured; whose data it ran on is counted, which is exact where
-//! times are noise.
+//! The same program runs with each method to find a data area: by the CPU's number, by the ids of a tenant under each
+//! policy, and by the kernel's own ids. The time of a burst is measured. The benches also count which CPU used the
+//! burst's data last; counts are exact even if times are noisy.
 //!
-//! A burst is one pass over 16 kB: 0.3 µs in a loop. Published for a burst after a pause: 1.3 µs if its data is still in
-//! the core's cache, 19 µs if not.
+//! A burst is one pass over 16 kB: 0.3 µs in a loop. The published times for a burst after a pause are 1.3 µs if its
+//! data is still in the core's cache, 19 µs if not.
 //!
 //! Source: the published tables and the program behind them, linux-kernel, "Improve cache locality of RSEQ concurrency IDs
 //! for intermittent workloads", 2024; librseq's basic per-CPU benchmark.

@@ -1,11 +1,11 @@
-//! `bench false-sharing`: what a reader pays when another CPU writes beside its field.
+//! `bench false-sharing`: the cost for a reader if another CPU writes to a field near the reader's field.
 //!
-//! The reader follows a pointer that leads to itself, so each read waits for the one before it: the time is the latency
-//! that a program sees. The writer adds to a counter on another CPU, as fast as it can or once in a given time. Only the
-//! distance between the two fields differs.
+//! The reader follows a pointer that leads to itself, so each read waits for the previous read: the time is the latency
+//! that a program sees. The writer adds to a counter on another CPU, as fast as it can or once in a given time. Only
+//! the distance between the two fields differs.
 //!
-//! A read takes 1 to 2 ns from L1; a line that another CPU has written arrives after 10 to 200 ns. A writer that hits the
-//! line once per µs costs the reader one such transfer per µs.
+//! A read takes 1 to 2 ns from L1; a line that another CPU has written arrives after 10 to 200 ns. A writer that writes
+//! to the line once per µs costs the reader one such transfer per µs.
 //!
 //! Source: linux-kernel, April 2023: `mm_struct.pcpu_cid` beside `mm_count`. Padding *after* the reader alone had no
 //! effect, since the writer was *before* it.
@@ -64,7 +64,7 @@ struct OwnPair {
     writer: Padded<AtomicU64>,
 }
 
-// The names claim a layout: check that the types have it.
+// Check that the types have the layouts that their names claim.
 const _: () = {
     use std::mem::offset_of;
     const fn line(offset: usize) -> usize {
@@ -116,7 +116,7 @@ fn variant<'a>(name: &str, reader: &'a Reader, writer: &'a AtomicU64, every_ns: 
             return 0;
         }
         writer.fetch_add(1, Relaxed);
-        // From now, not from when it was due: no burst of writes makes up for a pause.
+        // Count from now, not from the time at which this write was due, so that no burst of writes follows a pause.
         NEXT_NS.set(now + every_ns);
         1
     };

@@ -1,15 +1,17 @@
-//! `bench http`: HTTP servers over loopback, one on each runtime, each in turn under the same load.
+//! `bench http`: HTTP servers over loopback, one on each runtime. The servers are measured in turn, under the same
+//! load.
 //!
 //! All servers live in this process and sleep while another one is measured. The clients run in a child process, so the
 //! CPU time of this process is the server's. A slice sends requests to one server over all its connections. Every round
-//! has a slice of each server, in an order that changes, and ratios compare slices of one round. Each answer is checked.
-//! Client and servers share the CPUs, as a service and its neighbour on the same machine do; a rate is of both sides
-//! together, the same way for all variants.
+//! has a slice of each server, in an order that changes, and ratios compare slices of one round. Each answer is
+//! checked. Client and servers share the CPUs, as two services on the same machine do, so a rate includes the work of
+//! both sides; this is the same for all variants.
 //!
 //! 15 rounds of 350 ms for six servers take half a minute a case. On two virtual CPUs that share their host, a ratio
-//! spreads by 15 to 40 % over rounds: one below 1.3 means little unless its interval says so.
+//! varies by 15 to 40 % between rounds, so a ratio below 1.3 is significant only if its interval does not contain 1.
 //!
-//! Source: TechEmpower's plaintext for the shape of `hello`. The promises are older than the runtime.
+//! Source: TechEmpower's plaintext for the shape of `hello`. The promises (the bounds that rows should meet) were made
+//! before the runtime was written.
 
 mod client;
 mod handler;
@@ -61,7 +63,7 @@ const METRICS: [Metric; 5] = [
     (CPU, "ns", |slice| slice.cpu_ns as f64 * 1e5 / slice.seen.answers as f64),
 ];
 
-/// How many rounds, and how long a slice takes.
+/// The number of rounds and the length of a slice.
 #[derive(Debug, Clone, Copy)]
 struct Plan {
     rounds: usize,
@@ -80,10 +82,10 @@ impl Plan {
     }
 }
 
-/// A slice: what one server answered.
+/// The results of one server in a slice.
 struct Slice {
     seen: Seen,
-    /// The CPU time of this process meanwhile.
+    /// The CPU time of this process during the slice.
     cpu_ns: u64,
 }
 
@@ -138,7 +140,7 @@ fn bound(seen: &mut Seen, measure_ns: u64) {
     seen.answers = seen.answers.max(1);
 }
 
-/// Prints once that the load generator shares the CPUs with the servers: a reader of a rate has to know it.
+/// Prints once that the load generator shares the CPUs with the servers, which is necessary to understand a rate.
 fn tell_once() {
     static TOLD: std::sync::Once = std::sync::Once::new();
     TOLD.call_once(|| {
@@ -153,7 +155,7 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Op
     tell_once();
     let (plan, who) = (Plan::of(ctx.effort), &Contender::ALL);
     let mut servers = Servers::start(who, handler, connections, None)?;
-    // Untimed: connections are accepted, queues grow, states are made.
+    // The first slices are not timed: connections are accepted, queues grow, states are made.
     for i in 0..who.len() {
         servers.slice(i, Duration::ZERO, plan.warm)?;
     }
@@ -173,7 +175,7 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Op
     Ok((!INTERRUPTED.load(Relaxed)).then(|| rows(ctx.name, who, &slices, handler)))
 }
 
-/// All metrics of all servers, the promises, then Warmcore's ratios over the others.
+/// The rows: all metrics of all servers, the promises, then Warmcore's ratios over the other runtimes.
 fn rows(case: &str, who: &[Contender], slices: &[Vec<Slice>], handler: Handler) -> Vec<Row> {
     let samples = |of: Contender, metric: &str| -> Vec<f64> {
         let of = who.iter().position(|who| *who == of).expect("every contender ran");
@@ -213,13 +215,13 @@ fn rows(case: &str, who: &[Contender], slices: &[Vec<Slice>], handler: Handler) 
     rows
 }
 
-/// Warmcore promises no errors.
+/// The row of a server's errors. Warmcore has the promise that there are none.
 fn errors_row(case: &str, who: Contender, errors: u64, answers: u64) -> Row {
     let row = Row::exact(case, who.name(), ERRORS, "errors", errors as f64, answers);
     if matches!(who, Contender::Ours | Contender::OursSpread) { row.promise(Bound::AtMost, 0.0) } else { row }
 }
 
-/// A connection of an unruly client is replaced after this many requests.
+/// The client of the case `soak` replaces each connection after this many requests.
 const AFRESH_AFTER: u64 = 50;
 const UNRULY: usize = 48;
 

@@ -1,8 +1,8 @@
-//! Benches of each mechanism of Warmcore, beside the plain way and named peers.
+//! Benches of each mechanism of Warmcore, compared with the plain way and with named alternatives.
 //!
 //! A bench ([`What`]) is a list of cases, and a case makes its rows ([`Case`]). All variants of a case run in one
-//! process, interleaved in slices of about a millisecond ([`measure`]). An interrupted bench returns the rows of the
-//! cases, and of the parts of a long case, that were finished.
+//! process, in alternating slices of about a millisecond ([`measure`]). If a signal interrupts a bench, it returns the
+//! rows of the cases, and of the parts of a long case, that were finished.
 //!
 //! On two cores `percpu` takes about 25 s and `false-sharing` 10 s; with `--quick` a quarter of that. `cid` takes 75 s,
 //! most of it asleep; with `--quick` half. `budget` takes 35 s, with `--quick` a third. `wake` takes eight minutes, most
@@ -97,7 +97,7 @@ impl What {
     }
 }
 
-/// Runs all cases of `what`, or the named ones, with progress on stderr; `keep` as in [`run_cases`].
+/// Runs all cases of `what`, or those in `only`, with progress on stderr; `keep` as in [`run_cases`].
 pub fn run(
     what: What,
     effort: Effort,
@@ -115,7 +115,7 @@ pub fn run(
     Ok(results)
 }
 
-/// Runs a part, `{"NAME":ARGUMENTS}`, in this process and prints its answer: the hidden command.
+/// Runs a part, `{"NAME":ARGUMENTS}`, in this process and prints its answer. The hidden command calls this.
 pub fn run_part(part: &str) -> anyhow::Result<()> {
     fn answer<P: Part>(arguments: Value) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&serde_json::from_value::<P>(arguments)?.answer()?)?);

@@ -1,13 +1,14 @@
-//! The measuring harness: variants of one case, interleaved in short slices within one process.
+//! The measuring harness: runs the variants of a case in alternating short slices within one process.
 //!
-//! A round runs one slice of every variant, in an order that changes from round to round. A slice has as many operations
-//! as take about a millisecond. A disturbance of the machine then hits all variants alike, and a ratio compares slices of
-//! the same round. Results of two runs are never compared.
+//! A round runs one slice of every variant, in an order that changes from round to round. A slice has as many
+//! operations as take about a millisecond. A disturbance of the machine then affects all variants alike, and a ratio
+//! compares slices of the same round. Results of two runs are never compared.
 //!
 //! 100 rounds × 1 ms × 10 variants take a second. Reading the clock twice costs a slice about 50 ns, 0.005 %.
 //!
-//! A variant may have a partner: an operation that another CPU repeats meanwhile. `Partner::assigned` is written by the
-//! measuring thread, `acts` by the partner's thread; each is on a cache line of its own.
+//! A variant may have a partner: an operation that another CPU repeats during the slices of the variant.
+//! `Partner::assigned` is written by the measuring thread, `acts` by the partner's thread; each is on a cache line of
+//! its own.
 
 use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
@@ -17,10 +18,10 @@ use warmcore_results::{Bound, Row};
 use warmcore_sys::{affinity, clock};
 use warmcore_types::CpuId;
 
-/// How long a bench may take.
+/// The number of rounds and the length of a slice, which determine how long a bench takes.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// Rounds of every case.
+    /// The number of rounds of every case.
     pub rounds: usize,
     /// The intended length of a slice.
     pub slice: Duration,
@@ -29,7 +30,7 @@ pub struct Effort {
 impl Effort {
     /// For numbers that go into a report.
     pub const FULL: Self = Self { rounds: 150, slice: Duration::from_millis(1) };
-    /// For a first look: a quarter of the time, wider intervals.
+    /// For a first look: a quarter of the time, with wider intervals.
     pub const QUICK: Self = Self { rounds: 50, slice: Duration::from_micros(700) };
 
     /// Whether this is [`Effort::QUICK`].
@@ -48,7 +49,7 @@ pub struct Variant<'a> {
 }
 
 impl<'a> Variant<'a> {
-    /// A variant by its name; `work(n)` does the operation `n` times.
+    /// Makes a variant with this name; `work(n)` does the operation `n` times.
     pub fn new(name: &str, work: impl FnMut(u64) + 'a) -> Self {
         Self { name: name.to_owned(), work: Box::new(work), partner: None }
     }
@@ -59,7 +60,7 @@ impl<'a> Variant<'a> {
     }
 }
 
-/// What a case measured: per variant, ns per operation of every round.
+/// The results of a case: for each variant, the ns per operation of every round.
 pub struct Measured {
     case: String,
     names: Vec<String>,
@@ -72,12 +73,12 @@ pub struct Measured {
 pub struct BenchCpus {
     /// Runs the slices.
     pub own: CpuId,
-    /// Runs the partner's part.
+    /// Runs the partner's operation.
     pub partner: Option<CpuId>,
 }
 
 impl BenchCpus {
-    /// The first two allowed CPUs.
+    /// Returns the first two allowed CPUs.
     pub fn find() -> anyhow::Result<Self> {
         let allowed = affinity::allowed()?;
         let mut cpus = allowed.iter();
@@ -94,7 +95,7 @@ impl BenchCpus {
 #[line(pair)]
 #[repr(C, align(128))]
 struct Partner {
-    /// The variant whose operation the partner repeats; `REST` for none.
+    /// The variant whose partner operation is repeated; `REST` if there is none.
     #[line(owner = "measuring")]
     assigned: Padded<AtomicUsize>,
     #[line(owner = "measuring")]
@@ -108,10 +109,10 @@ struct Partner {
 
 const REST: usize = usize::MAX;
 
-/// Set by a signal ([`crate::signals`]): the case that runs is abandoned, finished cases are kept.
+/// Set by a signal ([`crate::signals`]). The running case is then abandoned; finished cases are kept.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Measures a case. `None` if it was interrupted. `tick` is called after every round.
+/// Measures a case. Returns `None` if a signal came. `tick` is called after every round.
 pub fn interleave(
     case: &str,
     mut variants: Vec<Variant>,
@@ -136,7 +137,7 @@ pub fn interleave(
             let (state, partners) = (&state, &partners);
             scope.spawn(move || partner(cpu, state, partners));
         }
-        // End the partner's thread also if a variant panics: otherwise the scope waits for it for ever.
+        // End the partner's thread even if a variant panics; otherwise the scope would wait for the thread for ever.
         let _end = OnDrop(|| state.done.store(true, Release));
         let mut iterations: Vec<u64> = Vec::new();
         for (i, variant) in variants.iter_mut().enumerate() {
@@ -169,7 +170,7 @@ pub fn interleave(
     Ok(finished.then(|| Measured { case: case.to_owned(), names, own_ns, partner_ns }))
 }
 
-/// While it lives, the partner repeats one variant's operation.
+/// While the guard exists, the partner's thread repeats the operation of one variant's partner.
 struct PartnerGuard<'a>(&'a Partner, bool);
 
 impl<'a> PartnerGuard<'a> {
@@ -204,7 +205,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 fn partner(cpu: CpuId, state: &Partner, acts: &[Option<Box<dyn Fn() -> u64 + Sync + '_>>]) {
-    // An error is ignored: an unpinned partner still runs, and the scheduler puts it on another CPU.
+    // An error is ignored: the scheduler puts an unpinned partner on another CPU, since the measuring CPU is busy.
     let _ = affinity::pin(cpu);
     while !state.done.load(Acquire) {
         let assigned = state.assigned.load(Acquire);
@@ -220,7 +221,7 @@ fn partner(cpu: CpuId, state: &Partner, acts: &[Option<Box<dyn Fn() -> u64 + Syn
 
 /// Returns how many operations take about `slice`. Warms up the variant while doing so.
 fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
-    // Untimed: the first use may allocate, map or register, and would look like a slow operation.
+    // The first use is not timed: it may allocate, map memory or register, and would look like a slow operation.
     (variant.work)(1);
     let mut n = 1u64;
     let mut time = |n: u64| {
@@ -231,7 +232,8 @@ fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
     let is_long = |ns: u64| u128::from(ns) * 2 >= slice.as_nanos();
     loop {
         let mut ns = time(n);
-        // A preempted thread looks slow, and its slices would have too few operations from then on: take the best of five.
+        // Take the best of five: if the thread is preempted here, the operation looks slow, and all slices would have
+        // too few operations.
         for _ in 0..4 {
             ns = if is_long(ns) { ns.min(time(n)) } else { ns };
         }
@@ -242,7 +244,8 @@ fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
     }
 }
 
-/// Shuffles the order in which a round runs the variants. It differs from round to round and is the same in every run.
+/// Shuffles the order in which a round runs the variants. The order differs from round to round and is the same in
+/// every run of the program.
 fn shuffle(order: &mut [usize], round: u64) {
     Rng::with_seed(round).shuffle(order);
 }
@@ -252,30 +255,30 @@ impl Measured {
         self.names.iter().position(|n| n == variant).map(|i| &self.own_ns[i][..])
     }
 
-    /// A `time` row for every variant.
+    /// Returns a `time` row for every variant.
     pub fn times(&self) -> Vec<Row> {
         let rows = self.names.iter().zip(&self.own_ns);
         rows.map(|(name, ns)| Row::of(&self.case, name, "time", "ns", ns)).collect()
     }
 
-    /// A row of the partner's times, called `metric`, for every variant that has a partner.
+    /// Returns a row of the partner's times, called `metric`, for every variant that has a partner.
     pub fn partner_times(&self, metric: &str) -> Vec<Row> {
         let rows = self.names.iter().zip(&self.partner_ns).filter(|(_, ns)| !ns.is_empty());
         rows.map(|(name, ns)| Row::of(&self.case, name, metric, "ns", ns)).collect()
     }
 
-    /// For each other variant the ratio of its time to that of `over`.
+    /// Returns for each other variant the ratio of its time to that of `over`.
     pub fn ratios_over(&self, over: &str) -> Vec<Row> {
         let others = self.names.iter().filter(|name| *name != over);
         others.filter_map(|name| self.ratio(name, over)).collect()
     }
 
-    /// The ratio `variant ÷ over`, if both ran.
+    /// Returns the ratio `variant ÷ over`, if both variants ran.
     pub fn ratio(&self, variant: &str, over: &str) -> Option<Row> {
         Some(Row::ratio(&self.case, variant, over, self.of(variant)?, self.of(over)?))
     }
 
-    /// The same ratio with a promise.
+    /// As [`Measured::ratio`], with a promise.
     pub fn promise(&self, variant: &str, over: &str, kind: Bound, value: f64) -> Option<Row> {
         self.ratio(variant, over).map(|row| row.promise(kind, value))
     }

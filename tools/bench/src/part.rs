@@ -1,10 +1,12 @@
 //! Parts: measurements that run in a process of their own.
 //!
-//! The kernel gives out concurrency ids, and counts memory, per process, so a case that measures them starts a child
-//! process. The child is this same program: the parent passes the part as JSON on the command line of a hidden command,
-//! and the child answers with JSON on stdout. Starting one takes about 10 ms, half of it to calibrate the clock.
+//! The kernel gives out concurrency ids and counts memory per process, so a case that measures one of them starts a
+//! child process. The child runs the same program: the parent passes the part as JSON on the command line of a hidden
+//! command, and the child answers with JSON on stdout. Starting a child takes about 10 ms, half of it to calibrate the
+//! clock.
 //!
-//! `UNDER_WAY` is written by the measuring thread, one part at a time; the signals' thread kills the child in it.
+//! The measuring thread writes `UNDER_WAY`, one part at a time; the thread that waits for signals kills the child in
+//! it.
 
 use crate::measure::INTERRUPTED;
 use anyhow::Context;
@@ -20,14 +22,14 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 /// The name of the hidden command that runs a part.
 pub const COMMAND: &str = "bench-part";
 
-/// A measurement that runs in a process of its own.
+/// A measurement that runs in a separate process.
 pub trait Part: Serialize + DeserializeOwned + Debug {
     /// The part's name on the command line.
     const NAME: &'static str;
     /// The result.
     type Answer: Serialize + DeserializeOwned;
 
-    /// Measures, in this process.
+    /// Runs the measurement in this process.
     fn answer(self) -> anyhow::Result<Self::Answer>;
 }
 
@@ -41,19 +43,20 @@ fn under_way() -> MutexGuard<'static, Option<Child>> {
 /// Kills the child process of the part that runs now. The signals' thread calls it after it has set [`INTERRUPTED`].
 pub fn give_up() {
     if let Some(child) = under_way().as_mut() {
-        // An error means that the child has ended: its answer is complete.
+        // Ignore an error: it means that the child has ended.
         let _ = child.kill();
     }
 }
 
 /// Runs the command and collects its output, until it ends or is killed by [`give_up`].
 fn output(command: &mut Command) -> anyhow::Result<Output> {
-    // A file, not a second pipe: a pipe would have to be read meanwhile, and a grandchild would hold it open.
+    // Stderr goes to a file, not to a second pipe: a pipe would have to be read at the same time, and a grandchild
+    // would hold it open.
     let mut complaints = tempfile::tempfile()?;
     let mut child = command.stdout(Stdio::piped()).stderr(complaints.try_clone()?).spawn()?;
     let said = child.stdout.take();
     *under_way() = Some(child);
-    // A signal that arrived before this line found no child to kill.
+    // A signal that arrived before the child was stored in `UNDER_WAY` did not kill it.
     if INTERRUPTED.load(Relaxed) {
         give_up();
     }
@@ -61,7 +64,7 @@ fn output(command: &mut Command) -> anyhow::Result<Output> {
     let read = said.context("it has a stdout").and_then(|mut said| Ok(said.read_to_end(&mut stdout)?));
     let mut child = under_way().take().context("only the thread that started a part takes its child")?;
     if read.is_err() {
-        // The answer can't be read any more.
+        // The answer can't be read, so end the child.
         let _ = child.kill();
     }
     let status = child.wait()?;
@@ -71,7 +74,7 @@ fn output(command: &mut Command) -> anyhow::Result<Output> {
     Ok(Output { status, stdout, stderr })
 }
 
-/// Runs a part in a process of its own. `None` if it was interrupted.
+/// Runs a part in a separate process. Returns `None` if a signal came.
 pub fn ask<P: Part>(part: &P) -> anyhow::Result<Option<P::Answer>> {
     let mut child = Command::new(std::env::current_exe()?);
     child.arg(COMMAND).arg(serde_json::to_string(&BTreeMap::from([(P::NAME, part)]))?);

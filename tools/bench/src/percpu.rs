@@ -1,7 +1,8 @@
-//! `bench percpu`: per-CPU data, beside what a program would use without it.
+//! `bench percpu`: per-CPU data, compared with what a program would use without it.
 //!
-//! Every variant of a case does the same work, in the loop that its user would write. The promises were made before the
-//! crate was written; a row that misses its promise is shown as prominently as one that keeps it.
+//! Every variant of a case does the same work, in the loop that a user would write. A promise is the bound that a row
+//! should meet. The promises were made before the crate `warmcore-percpu` was written; a row that misses its promise is
+//! shown as prominently as one that keeps it.
 //!
 //! The lower bound of an add is its two stores, one to the area and one to the counter: 2 cycles on a core that stores
 //! once a cycle. A locked add takes 7 cycles on Zen 4 and 18 on Zen 5.
@@ -24,7 +25,8 @@ pub use warmcore_results::names::percpu::ATOMIC;
 use warmcore_results::{Bound, Results, Row};
 use warmcore_sys::affinity;
 
-/// The cases, in the order of the report: first what programs do, then loops on one thing.
+/// The cases, in the order of the report: first the cases that are close to real programs, then loops on one counter or
+/// list.
 pub const CASES: &[Case] = &[
     Case::new("counter.add.called", counter_add_called),
     Case::new("counter.add.2threads", counter_add_2threads).needs_two_cpus(),
@@ -39,13 +41,13 @@ pub const CASES: &[Case] = &[
     Case::new("memory", memory),
 ];
 
-/// A plain number of each thread.
+/// A plain number in each thread.
 pub const THREAD_LOCAL: &str = "thread-local += 1";
 /// A plain number on the stack: the lower bound, which no shared counter can beat.
 pub const OWN_WORD: &str = "own word += 1 (floor)";
-/// A counter per CPU as a program has it without restartable sections.
+/// A counter per CPU, as a program writes it without restartable sections.
 pub const GETCPU: &str = "sched_getcpu + locked add";
-/// malloc and free of the system, glibc's on most.
+/// The system's malloc and free; glibc's on most systems.
 pub const MALLOC: &str = "malloc + free";
 const ARRAY_QUEUE: &str = "crossbeam ArrayQueue";
 const SLAB: &str = "sharded-slab";
@@ -59,7 +61,7 @@ thread_local! {
     static NUMBER: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Keeps the compiler from folding the loop around it into one addition.
+/// Prevents the compiler from folding the surrounding loop into one addition.
 #[inline(always)]
 fn once_each() {
     compiler_fence(SeqCst);
@@ -79,7 +81,7 @@ impl PerCpuByHand {
     }
 }
 
-/// The variants of every counter case, each with a partner of its own kind if the case has one.
+/// The variants of every counter case. If the case has a partner, each variant's partner does the same operation.
 struct Counters {
     ours: Counter,
     atomic: Padded<AtomicU64>,
@@ -160,7 +162,7 @@ fn counter_add(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     );
     let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let promises = match backend() {
-        // Guarded: every add checks that its thread has a registered area.
+        // Every add checks that its thread has a registered area, which these bounds include.
         Backend::Rseq(_) => vec![
             measured.promise(ATOMIC, &ours(), Bound::AtLeast, 8.0),
             measured.promise(&ours(), THREAD_LOCAL, Bound::AtMost, 2.5),
@@ -179,8 +181,8 @@ fn counter_add_2threads(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
 }
 
 /// Sixteen counters in turn, each through a call that is not inlined, as in a program too large to inline everything. A
-/// loop on one counter favours a variant whose address computation the compiler can hoist, and slows one that waits for
-/// its own last store; this case does neither.
+/// loop on one counter favours a variant whose address the compiler can compute outside of the loop, and slows a
+/// variant that waits for its own last store; this case avoids both effects.
 fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     const COUNTERS: usize = 16;
     #[inline(never)]
@@ -208,7 +210,7 @@ fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
-/// The other backends, each in a process of its own, since a process has one backend.
+/// Measures the other backends, each in a separate process, since a process has one backend.
 fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let mut all = Vec::new();
     // If the user forced this backend, or it is the fallback, `counter.add` has measured it already.
@@ -241,7 +243,7 @@ fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(all))
 }
 
-/// 64 bytes, as the objects that programs recycle: a small request, a node of a tree.
+/// 64 bytes, the size of objects that programs reuse: a small request, a node of a tree.
 const OBJECT: Layout = match Layout::from_size_align(64, 8) {
     Ok(layout) => layout,
     Err(_) => unreachable!(),
@@ -415,7 +417,7 @@ fn sum(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
 }
 
-/// Takes the sum over all CPUs while another CPU adds without a pause.
+/// Drains a counter on all CPUs, which returns the sum, while another CPU adds without a pause.
 fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     fn variant<'a>(
         name: &str,
@@ -424,7 +426,7 @@ fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     ) -> Variant<'a> {
         let work = move |n| {
             for _ in 0..n {
-                // Both CPUs are busy: this thread adds as well.
+                // This thread adds too, so that both CPUs have a share of the sum.
                 (0..8).for_each(|_| add());
                 black_box(drain());
             }
@@ -508,8 +510,8 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows))
 }
 
-/// The memory that two threads take on a machine of 8192 CPUs, simulated by the number of CPUs: resident pages of areas
-/// that have a page per slot.
+/// The memory that two threads take on a machine of 8192 CPUs, which is simulated: only the number of CPUs is passed.
+/// Counts resident pages of areas that have a page per slot.
 fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     #[derive(bytemuck::Zeroable)]
     #[allow(dead_code, reason = "it is there to take room")]
@@ -519,7 +521,7 @@ fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     }
     const CPUS: usize = 8192;
     let areas = PerCid::<Area>::with_slots(CPUS);
-    // Both threads run at once and on different CPUs; otherwise the second would reuse the slot of the first.
+    // Both threads run at the same time and on different CPUs; otherwise the second would reuse the slot of the first.
     let start = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         for cpu in [Some(ctx.cpus.own), ctx.cpus.partner] {
@@ -540,7 +542,7 @@ fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     // A slot of 4008 bytes lies on at most two pages. Two threads use two slots, or three if one of them migrates.
     Ok(Some(vec![
         row(&format!("{}, 2 threads, 8192 CPUs", ours()), "resident", resident).promise(Bound::AtMost, 6.0),
-        // Computed, not measured: this many pages are never made.
+        // This row is computed, not measured: the array would have too many pages.
         row("an array with an area for every CPU", "computed size", (CPUS * areas.stride()) as f64),
     ]))
 }

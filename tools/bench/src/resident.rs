@@ -1,4 +1,4 @@
-//! How much of this process is in memory.
+//! The resident memory of this process.
 //!
 //! Source: proc(5), `/proc/pid/smaps_rollup`.
 

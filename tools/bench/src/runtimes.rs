@@ -1,8 +1,8 @@
-//! The runtimes that `bench wake` and `bench http` compare, each made the way its own users make it.
+//! The runtimes that `bench wake` and `bench http` compare. Each is made as its documentation recommends.
 //!
 //! A runtime is made at its first use and lives as long as the process; its threads sleep while other runtimes are
-//! measured. It has a worker for each CPU that the process may use. On two CPUs the runtimes of `bench http` are ten
-//! threads and smol's reactor; at any time all but two of them sleep. Each policy of Warmcore's is one more runtime.
+//! measured. It has a worker for each CPU that the process may use. On two CPUs the runtimes of `bench http` have ten
+//! threads and smol's reactor; at any time all but two of them sleep. Each policy of Warmcore is a separate runtime.
 //!
 //! Source: the documentation of tokio and smol.
 
@@ -19,7 +19,7 @@ pub fn cpus() -> &'static [CpuId] {
     CPUS.get_or_init(|| affinity::allowed_to_main().map_or(vec![CpuId(0)], |cpus| cpus.iter().collect()))
 }
 
-/// Warmcore's runtime, with nothing tuned but the policy.
+/// Warmcore's runtime with this policy and otherwise default settings.
 pub fn ours(policy: PolicyKind) -> &'static Runtime {
     static RUNTIMES: [OnceLock<Runtime>; PolicyKind::all().len()] =
         [const { OnceLock::new() }; PolicyKind::all().len()];
@@ -38,7 +38,7 @@ fn make(name: &str, policy: PolicyKind) -> Runtime {
     builder.build().expect("threads and descriptors can be had")
 }
 
-/// Tokio's multi-threaded runtime, as its users make it, or with each worker pinned to a CPU.
+/// Tokio's multi-threaded runtime, with default settings or with each worker pinned to a CPU.
 pub fn tokio_threads(is_pinned: bool) -> &'static tokio::runtime::Runtime {
     static RUNTIMES: [OnceLock<tokio::runtime::Runtime>; 2] = [const { OnceLock::new() }; 2];
     RUNTIMES[usize::from(is_pinned)].get_or_init(|| {
@@ -48,7 +48,8 @@ pub fn tokio_threads(is_pinned: bool) -> &'static tokio::runtime::Runtime {
         if is_pinned {
             let next = AtomicUsize::new(0);
             builder.on_thread_start(move || {
-                // An error is ignored: the unpinned runtime then repeats the other variant, and `doctor` reports that pinning fails.
+                // An error is ignored: the variant is then the same as the unpinned one, and `doctor` reports that
+                // pinning fails.
                 let _ = affinity::pin(cpus()[next.fetch_add(1, Relaxed) % cpus().len()]);
             });
         }
@@ -73,7 +74,7 @@ pub fn tokio_per_core() -> &'static [Handle] {
     HANDLES.get_or_init(|| cpus().iter().map(start).collect())
 }
 
-/// Smol's executor on a thread for each CPU, made as its own global one is.
+/// Smol's executor on a thread for each CPU, made in the same way as smol's global executor.
 pub fn smol_threads() -> &'static smol::Executor<'static> {
     static EXECUTOR: OnceLock<smol::Executor<'static>> = OnceLock::new();
     static THREADS: OnceLock<()> = OnceLock::new();

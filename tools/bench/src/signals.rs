@@ -1,11 +1,12 @@
-//! SIGINT (Ctrl-C) and SIGTERM: a long command ends and keeps the cases that are finished.
+//! SIGINT (Ctrl-C) and SIGTERM: the signals after which a long command ends and keeps the cases that are finished.
 //!
-//! A thread waits for both signals, also where a shell has made its background jobs ignore SIGINT. The first signal sets
+//! A thread waits for both signals, even if a shell has made its background jobs ignore SIGINT. The first signal sets
 //! [`INTERRUPTED`], which every long computation checks between two slices. A second signal ends the process at once.
-//! `timeout` signals its child and then the child's process group, so a signal within `ONE_BLOW` of the first counts as
-//! the same one.
+//! `timeout` signals its child and then the child's process group, so a signal within `ONE_BLOW` after the first is
+//! ignored.
 //!
-//! A slice takes at most a second, and a part in a child process is killed: a command ends within about a second.
+//! A slice takes at most a second, and a part that runs in a child process is killed, so a command ends within about a
+//! second.
 //!
 //! [`INTERRUPTED`] and `SIGNAL` are written by the waiting thread and read by all threads.
 
@@ -14,14 +15,15 @@ use crate::part;
 use std::sync::atomic::{AtomicI32, Ordering::*, fence};
 use std::time::{Duration, Instant};
 
-/// Two signals within this time count as one.
+/// A signal within this time after the first is ignored.
 const ONE_BLOW: Duration = Duration::from_millis(500);
 
-/// The first signal that arrived; SIGINT until then.
+/// The first signal that arrived; SIGINT before that.
 static SIGNAL: AtomicI32 = AtomicI32::new(signal_hook::consts::SIGINT);
 
-/// From now on the first signal only sets [`INTERRUPTED`]. A command that checks it calls this once; so does a part, whose
-/// parent kills it. Where the handler can't be installed, a signal ends the process as it does by default.
+/// Makes the first signal only set [`INTERRUPTED`]. A command that checks [`INTERRUPTED`] calls this once. A part in a
+/// child process also calls this, since its parent kills it. If the handler can't be installed, a signal ends the
+/// process as it does by default.
 pub fn listen() {
     use signal_hook::{consts, iterator::Signals};
     let Ok(mut signals) = Signals::new([consts::SIGINT, consts::SIGTERM]) else { return };
@@ -41,11 +43,11 @@ pub fn listen() {
             }
         }
     };
-    // Without this thread the process would ignore the signals: the handler is installed already.
+    // Panic without this thread: the handler is installed, so the process would ignore the signals.
     std::thread::Builder::new().name("signals".into()).spawn(wait).expect("a thread can be had");
 }
 
-/// Whether a signal this long after the first one is a second one.
+/// Whether a signal this long after the first counts as a second signal.
 fn is_another(after: Duration) -> bool {
     after >= ONE_BLOW
 }

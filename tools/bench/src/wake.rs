@@ -1,14 +1,15 @@
 //! `bench wake`: tasks that wake each other, on Warmcore's runtime and on others.
 //!
-//! Each case is written once, over the trait `Executor`, and runs on every runtime in short slices, one after the other,
-//! in one process. Go has a process of its own and runs its slices by the same clock. Rates are per second, times are
-//! quantiles within a slice, and ratios are Warmcore's over the other's. The promises were made before the runtime was
-//! written; a row that misses its promise is shown as prominently as one that keeps it.
+//! Each case is written once, over the trait `Executor`, and runs on every runtime in short slices, one after the
+//! other, in one process. Go runs in a separate process and measures with the same clock. Rates are per second, times
+//! are quantiles within a slice, and a ratio is Warmcore's number over that of another runtime. A promise is the bound
+//! that a row should meet. The promises were made before the runtime was written; a row that misses its promise is
+//! shown as prominently as one that keeps it.
 //!
-//! On two virtual CPUs that share their host, a ratio spreads by 15 to 40 % over rounds: one below 1.3 means little unless
-//! its interval says so.
+//! On two virtual CPUs that share their host, a ratio varies by 15 to 40 % between rounds, so a ratio below 1.3 is
+//! significant only if its interval does not contain 1.
 //!
-//! Source: hackbench for messaging; the warm sets have the shape of servers whose requests keep state.
+//! Source: hackbench for messaging; the warm sets imitate servers that keep state between requests.
 
 mod contender;
 mod executor;

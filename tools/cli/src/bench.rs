@@ -1,6 +1,6 @@
 //! `warmcore bench`, and the hidden command for parts that run in a process of their own.
 //!
-//! The measurements are in `tools/bench`; here are the arguments and the table on stdout.
+//! The measurements are in `tools/bench`; this module has the arguments and prints the table on stdout.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ pub struct Args {
     /// What to measure
     #[arg(value_parser = whats())]
     what: What,
-    /// Also write the results there, as JSON (docs/json.md)
+    /// Also write the results to FILE, as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
     /// A third of the rounds: a first look, with wider intervals
@@ -27,7 +27,7 @@ pub struct Args {
     case: Vec<String>,
 }
 
-/// The names that the command takes, each with what it measures.
+/// The names of the benches that the command takes, each with a description.
 fn whats() -> impl TypedValueParser<Value = What> {
     let named = What::EVERY.map(|what| PossibleValue::new(what.name()).help(what.about()));
     PossibleValuesParser::new(named).map(|name| {

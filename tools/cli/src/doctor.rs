@@ -1,4 +1,4 @@
-//! `warmcore doctor`: what this system offers, what limits it, and what to do.
+//! `warmcore doctor`: reports what this system offers to Warmcore, what limits it, and what the user can do about it.
 //!
 //! There is one finding per thing that Warmcore uses: a fact, a state and, if it could be better, the next step. The command
 //! changes nothing and always succeeds.
@@ -17,7 +17,7 @@ use warmcore_topo::Topology;
 /// Arguments of `warmcore doctor`.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Also write the findings there, as JSON (docs/json.md)
+    /// Also write the findings to FILE, as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -236,7 +236,7 @@ fn build() -> Finding {
     }
 }
 
-/// Where the CPUs are, and what had to be assumed about it.
+/// Reports where the CPUs are, and what had to be assumed about that.
 fn places(topology: &Topology) -> Finding {
     let Topology { cpus, cores, llcs, nodes, sockets, notes, .. } = topology;
     let count = |n: usize, of: &str| format!("{n} {of}{}", if n == 1 { "" } else { "s" });
@@ -286,7 +286,7 @@ fn isolation(topology: &Topology) -> Vec<Finding> {
 mod tests {
     use super::*;
 
-    /// docs/json.md describes a finding; its section and this must agree.
+    /// Checks that the section of docs/json.md on findings agrees with a real finding.
     #[test]
     fn the_schema_in_the_docs_is_the_schema() {
         let docs = include_str!("../../../docs/json.md");

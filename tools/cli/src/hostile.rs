@@ -1,8 +1,9 @@
-//! Every reader of a file or of an answer, given arbitrary bytes.
+//! Test bodies for every reader of a file or of an answer, which take arbitrary bytes.
 //!
-//! A body reads bytes as one kind of input and processes them as far as the command does. It may reject the input; it must
-//! not panic, and its time and memory must stay in proportion to the input. Fuzzers call the bodies with mutated inputs
-//! (`fuzz/`, nightly); a test calls them with a bounded number of mutations of the corpora (`tests/hostile.rs`, stable).
+//! A body reads bytes as one kind of input and processes them as the command does. It may reject the input; it must not
+//! panic, and its time and memory must stay in proportion to the input. Fuzzers call the bodies with mutated inputs
+//! (`fuzz/`, nightly); a test calls them with a bounded number of mutations of the corpora (`tests/hostile.rs`,
+//! stable).
 //!
 //! `fuzz/README.md` says how to run a fuzzer.
 
@@ -21,7 +22,7 @@ use warmcore_types::CpuSet;
 /// Reads bytes as one kind of input; returns whether the bytes are valid input.
 pub type Body = fn(&[u8]) -> bool;
 
-/// All of them, by the name of their corpus and fuzz target.
+/// All bodies, by the name of their corpus and fuzz target.
 pub const BODIES: &[(&str, Body)] = &[
     ("hwloc", hwloc),
     ("sysfs", sysfs),
@@ -36,7 +37,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("top", top),
 ];
 
-/// The bytes as text, if they are UTF-8, as files and sockets with text are read.
+/// The bytes as text if they are UTF-8. The command reads text from files and sockets in the same way.
 fn text(bytes: &[u8]) -> Option<&str> {
     std::str::from_utf8(bytes).ok()
 }
@@ -96,7 +97,7 @@ pub fn btf(bytes: &[u8]) -> bool {
     Layout::from_btf(bytes, "s", "a file").is_ok()
 }
 
-/// A layout that is declared, and its holes.
+/// A layout that is declared in TOML or JSON, and its holes.
 pub fn layout(bytes: &[u8]) -> bool {
     let Some(Ok(layout)) = text(bytes).map(|text| Layout::declared(text, "a file")) else { return false };
     let _ = layout.holes();
@@ -122,7 +123,7 @@ pub fn profile(bytes: &[u8]) -> bool {
     culprit::find(&layout, &profile, &costs, &topology).is_ok_and(|found| !found.report().is_empty())
 }
 
-/// Tasks as rt-app reads them.
+/// Tasks in rt-app's JSON.
 pub fn rt_app(bytes: &[u8]) -> bool {
     text(bytes).is_some_and(|text| rt_app::read(text).is_ok())
 }
@@ -147,13 +148,13 @@ pub fn top(bytes: &[u8]) -> bool {
     text(bytes).is_some_and(|text| Snapshot::parse(text).is_ok())
 }
 
-/// The inputs of a corpus: the files of a tar archive, in its order. A truncated file is left out.
+/// The inputs of a corpus: the files of a tar archive, in the archive's order. A truncated file is left out.
 pub fn corpus(archive: &Path) -> std::io::Result<Vec<Vec<u8>>> {
     const BLOCK: usize = 512;
     let bytes = std::fs::read(archive)?;
     let (mut at, mut files) = (0, Vec::new());
     while let Some(head) = bytes.get(at..at + BLOCK) {
-        // The size is at byte 124, in octal digits, the kind at 156: `0` is a file.
+        // A tar header has the size at byte 124, in octal digits, and the kind at byte 156: `0` is a file.
         let digits = text(&head[124..135]).unwrap_or_default();
         let Ok(size) = usize::from_str_radix(digits.trim_matches([' ', '\0']), 8) else { break };
         let Some(file) = bytes.get(at + BLOCK..at + BLOCK + size) else { break };

@@ -22,10 +22,10 @@ WARMCORE_PERCPU=rseq|atomic|plain forces how per-CPU data is kept; `warmcore doc
 enum Command {
     /// Draws the machine: sockets, last-level caches, cores; --probe measures it
     Topo(topo::Args),
-    /// Measures one mechanism beside the plain way and named peers
+    /// Measures one mechanism, compared with the plain way and with named alternatives
     #[command(alias = "run")] // its name in version 0.1
     Bench(bench::Args),
-    /// Simulates a machine that isn't here, and compares with what others measured on it
+    /// Simulates another machine, and compares with published measurements on it
     Sim(sim::Args),
     /// Finds the field of a struct that makes reads of another field miss, and the cheapest layout without it
     Layout(sim::LayoutArgs),
@@ -33,9 +33,9 @@ enum Command {
     Report(survey::Args),
     /// Shows what a running process does: its workers, by last-level cache
     Top(top::Args),
-    /// Says what this system offers, what limits it, and what to do
+    /// Reports what this system offers to Warmcore, what limits it, and what to do
     Doctor(doctor::Args),
-    /// Runs a part in this process; `bench` starts it
+    /// Runs a part of a bench in this process; `bench` starts it
     #[command(name = part::COMMAND, hide = true)]
     BenchPart(bench::PartArgs),
 }
@@ -49,7 +49,7 @@ fn main() -> ExitCode {
         signals::listen();
     }
     let done = match &cli.command {
-        // On some systems the forced backend is an error; `doctor` reports that itself.
+        // A forced backend that isn't available is an error of the other commands; `doctor` reports it as a finding.
         Command::Doctor(args) => doctor::command(args),
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// A forced backend that isn't available is an error before any measurement.
+/// Fails before any measurement if the forced backend isn't available.
 fn with_mode() -> anyhow::Result<()> {
     warmcore_percpu::try_backend()?;
     Ok(())

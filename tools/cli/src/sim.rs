@@ -1,11 +1,12 @@
-//! `warmcore sim`: what the decisions of `cid`, `budget` and `sched` lead to on a machine that isn't here.
+//! `warmcore sim`: simulates the decisions of the crates `cid`, `budget` and `sched` on another machine.
 //!
-//! A table is simulated for all its seeds, on as many threads as there are CPUs. A signal ends it after the seeds that are
-//! being simulated: the table has the seeds that were finished, and each row says how many. A result contains nothing about
-//! this machine, unless `--machine this` asks for it, so `--json` has no host and no load.
+//! A table is simulated for all its seeds, on as many threads as there are CPUs. After a signal, the seeds that are
+//! being simulated are finished and no others begin: the table then has the seeds that were finished, and each row has
+//! their number. A result does not depend on this machine, unless `--machine this` asks for it, so `--json` has no host
+//! and no load.
 //!
-//! All tables with 30 seeds take some minutes on two cores; with `--quick` half a minute. The tolerances were written down
-//! before the simulator, in `tools/papers/tolerances.toml`.
+//! All tables with 30 seeds take some minutes on two cores; with `--quick` half a minute. The tolerances in
+//! `tools/papers/tolerances.toml` were written down before the simulator was written.
 
 mod args;
 pub mod load;
@@ -35,7 +36,7 @@ use warmcore_sim::machine::{SimMachine, THIS};
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::CpuId;
 
-/// The version of what `--json` writes. It grows when a field changes its meaning or goes away.
+/// The version of the schema of `--json`. It increases when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 2;
 
 /// The width of a line of a note.
@@ -50,7 +51,7 @@ pub struct Simulated {
     pub what: String,
     /// The command that reproduces it exactly.
     pub command: String,
-    /// When it began, UTC, RFC 3339.
+    /// When the simulation began, UTC, RFC 3339.
     pub when: String,
     /// What is missing because of a signal.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -120,7 +121,8 @@ fn tables(args: &Args) -> anyhow::Result<()> {
     let common = args.common();
     let machine = common.machine.as_deref().map(machine_of).transpose()?;
     let mut all = Simulated::begun(args.name(), args.said());
-    // Write now: an older file must not pass for this run, and a path that can't be written is reported at once.
+    // Write now, so that an older file is not taken for the result of this run, and so that a path that can't be
+    // written is reported at once.
     all.keep(common)?;
     let chosen = args.kinds();
     let bar = warmcore_bench::progress(common.seeds, &all.what);
@@ -180,7 +182,7 @@ fn left_out(table: &Table, name: &str, seeds: u64, missing: &[&str]) -> String {
     }
 }
 
-/// The table as it is printed: a remark that is the same in all rows becomes one line.
+/// Prepares the table for printing: a remark that is the same in all rows becomes one line.
 fn shown(table: &Table, is_cut: bool) -> Table {
     let mut table = table.clone();
     let mut is_unpublished = false;
@@ -199,7 +201,7 @@ fn shown(table: &Table, is_cut: bool) -> Table {
     table
 }
 
-/// Notes, one paragraph each, wrapped to a terminal's width.
+/// Formats notes as paragraphs, wrapped to a terminal's width.
 fn noted(notes: &[String]) -> String {
     let mut out = String::new();
     for note in notes {
@@ -216,8 +218,8 @@ fn noted(notes: &[String]) -> String {
     out
 }
 
-/// The machine that `--machine` names. For this machine the transfers of a cache line are timed first, which takes 2 to
-/// 20 s; estimates by class are off by a factor of four on some machines.
+/// Returns the machine that `--machine` names. For `this`, the transfers of a cache line are timed first, which takes 2
+/// to 20 s: estimates by class are wrong by a factor of four on some machines.
 fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
     let machine = SimMachine::read(what)?;
     if what != THIS || machine.topology.usable().len() < 2 {
@@ -290,7 +292,7 @@ fn find(args: &FalseSharing) -> anyhow::Result<()> {
             culprit::from_perf(&text, &layout, &Base::parse(at), &place)?
         }
     };
-    // The machine that the profile names; otherwise this one, on which a user's own binary runs.
+    // By default, use the machine that the profile names, otherwise this machine, on which the user's program runs.
     let named = common.machine.as_deref().or(profile.machine.as_deref());
     let machine = machine_of(named.unwrap_or(THIS))?;
     let mut all = Simulated::begun("culprit", args.said());

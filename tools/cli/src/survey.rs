@@ -1,8 +1,10 @@
-//! `warmcore report`: measures what answers a user's questions, and writes a folder that opens from disk.
+//! `warmcore report`: measures what answers a user's questions, and writes a folder with a page that a browser opens
+//! from disk.
 //!
-//! Each run's JSON is written as soon as it is finished; the page is drawn from what is there. So an interrupted report
-//! leaves its finished runs, `--render` draws the page again, and results that other commands put there (`peers.json`, or
-//! `warmcore bench wake --json wake.json`) join it, as what was simulated does (`sim.json`).
+//! Each run's JSON is written as soon as the run is finished; the page is drawn from the JSON files in the folder. So
+//! an interrupted report keeps its finished runs, and `--render` draws the page again. The page also shows results that
+//! other commands put into the folder (`peers.json`, or `warmcore bench wake --json wake.json`) and the simulated
+//! tables (`sim.json`).
 //!
 //! The short form measures for two minutes on two cores; `--full` runs every case of every bench.
 
@@ -29,16 +31,16 @@ pub struct Args {
     /// A third of the rounds: a first look, with wider intervals
     #[arg(long, conflicts_with = "full")]
     quick: bool,
-    /// Every case of every bench with all its rounds, and which numbers move what is simulated: half an hour
+    /// Every case of every bench with all its rounds, and how the simulated tables depend on estimates: half an hour
     #[arg(long)]
     full: bool,
     /// Measure nothing: draw the page again from the results in the folder
     #[arg(long)]
     render: bool,
-    /// Don't simulate the tables: take them from this file, which `warmcore sim tables --json` wrote
+    /// Don't simulate the tables: read them from a FILE that `warmcore sim tables --json` wrote
     #[arg(long, value_name = "FILE")]
     sim: Option<PathBuf>,
-    /// Also write all results there, as one JSON array (docs/json.md)
+    /// Also write all results to FILE, as one JSON array (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -46,12 +48,12 @@ pub struct Args {
 /// The runs that may be in a folder, in the order of the page.
 const RUNS: [&str; 7] = ["percpu", "false-sharing", "cid", "budget", "wake", "http", "peers"];
 
-/// What was simulated, in the folder.
+/// The name of the file with the simulated tables.
 const SIM: &str = "sim";
 const SENSITIVITY: &str = "sim-sensitivity";
 
-/// One bench of the short form: the cases that answer the page's questions, how many rounds, and what it takes in seconds
-/// on two cores.
+/// A bench of the short form: the cases that answer the page's questions, the number of rounds, and the duration in
+/// seconds on two cores.
 struct Short {
     what: What,
     cases: &'static [&'static str],
@@ -77,7 +79,7 @@ const SHORT: [Short; 5] = [
     Short { what: What::Http, cases: &["hello.8", "hello.64"], effort: Effort::QUICK, seconds: 30 },
 ];
 
-/// What the probe and the simulated tables take, in seconds on two cores.
+/// The durations of the probe and of the simulated tables, in seconds on two cores.
 const PROBE_SECONDS: u64 = 5;
 const TABLES_SECONDS: u64 = 60;
 
@@ -85,7 +87,7 @@ const TABLES_SECONDS: u64 = 60;
 pub fn command(args: &Args) -> anyhow::Result<()> {
     let out = &args.out;
     std::fs::create_dir_all(out).with_context(|| format!("can't make the folder {}", out.display()))?;
-    // What can't be read is told before minutes of measuring.
+    // Report a file that can't be read before minutes of measuring.
     let given = args.sim.as_deref().map(imagined::read).transpose()?;
     let topology = Topology::this_machine()?;
     if !args.render {
@@ -110,7 +112,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     for (name, svg) in report::pictures(&inputs) {
         write_whole(&out.join(name), svg.as_bytes())?;
     }
-    // The page last: where it is, all of it is.
+    // Write the page after its pictures: if the page exists, the other files do too.
     let page = out.join("report.html");
     write_whole(&page, report::page(&inputs).as_bytes())?;
     if let Some(path) = &args.json {
@@ -126,7 +128,8 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs what the report is to show, and leaves in the folder what this report finished, nothing older.
+/// Runs the benches and the simulation. Afterwards the folder has the results of this report, and no older results of
+/// the same runs.
 fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     for name in ["probe", SIM, SENSITIVITY].into_iter().chain(What::EVERY.map(What::name)) {
         let _ = std::fs::remove_file(file(&args.out, name));
@@ -165,7 +168,7 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     bar.finish_and_clear();
     match probed {
         Ok(probe) => keep(&args.out, "probe", &probe)?,
-        // One CPU has no pairs: the rest of the report is as good.
+        // For example, one CPU has no pairs. The rest of the report does not depend on the probe.
         Err(error) => eprintln!("not probed: {error:#}"),
     }
     if args.sim.is_none()
@@ -183,7 +186,7 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Writes what was found, whole.
+/// Writes a result as JSON; the file is replaced as a whole.
 fn keep(out: &Path, name: &str, found: &impl Serialize) -> anyhow::Result<()> {
     write_whole(&file(out, name), &serde_json::to_vec_pretty(found)?)
 }
@@ -192,7 +195,7 @@ fn file(out: &Path, name: &str) -> PathBuf {
     out.join(name).with_extension("json")
 }
 
-/// What an earlier run left, if it left it.
+/// Reads a result from the folder; `None` if there is no such file.
 fn read<T: DeserializeOwned>(out: &Path, name: &str) -> anyhow::Result<Option<T>> {
     let path = file(out, name);
     let bytes = match std::fs::read(&path) {

@@ -1,8 +1,9 @@
-//! `warmcore top`: what the workers of a running process do, by last-level cache, and what its tenants use.
+//! `warmcore top`: shows the workers of a running process by last-level cache, and the use of CPU by its tenants.
 //!
-//! The process answers on a socket (`warmcore_runtime::observe`). Two snapshots make an [`Interval`]: the differences of
-//! their counters, per second. `draw` puts it into the cells of a screen of any size; `--once` prints the same cells as
-//! text. An answer per second costs the process 10 µs a worker and 2 µs a tenant, on a thread that is not a worker.
+//! The process answers on a socket (`warmcore_runtime::observe`). An [`Interval`] is made from two snapshots: the
+//! differences of their counters, per second. `draw` writes the interval into the cells of a screen of any size;
+//! `--once` prints the same cells as text. Each answer costs the process 10 µs per worker and 2 µs per tenant, on a
+//! thread that is not a worker.
 
 mod draw;
 mod snapshot;
@@ -28,7 +29,7 @@ use warmcore_runtime::observe::{self, Observable};
 #[derive(Debug, clap::Args)]
 #[command(after_help = HOW)]
 pub struct Args {
-    /// Which process; PID.2 is its second runtime. Needed only where several can be watched
+    /// The process to watch; PID.2 is its second runtime. Needed only if several can be watched
     #[arg(value_name = "PID")]
     process: Option<String>,
     /// Prints one snapshot as JSON (docs/json.md), and ends
@@ -37,7 +38,7 @@ pub struct Args {
     /// Prints one frame as text, and ends
     #[arg(long)]
     once: bool,
-    /// Seconds between two looks
+    /// Seconds between two snapshots
     #[arg(long, value_name = "SECONDS", default_value_t = 1.0)]
     every: f64,
 }
@@ -54,7 +55,7 @@ It then opens a socket that its own user alone can connect to, and root.";
 /// The width of a frame that is not drawn to a terminal.
 const PLAIN_WIDTH: u16 = 80;
 
-/// How often the screen checks for a new snapshot; keys take effect at once.
+/// The time between two checks for a new snapshot; keys take effect at once.
 const GLANCE: Duration = Duration::from_millis(50);
 
 /// `warmcore top`.
@@ -85,7 +86,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The runtime that the arguments mean.
+/// Returns the runtime that the arguments name, or the only one that can be watched.
 fn choose(said: Option<&str>, is_json: bool, found: Vec<Observable>) -> anyhow::Result<Observable> {
     let Some(said) = said else {
         return match found.len() {
@@ -98,7 +99,7 @@ fn choose(said: Option<&str>, is_json: bool, found: Vec<Observable>) -> anyhow::
     };
     let (pid, runtime) = said.split_once('.').unwrap_or((said, "1"));
     let (Ok(pid), Ok(runtime)) = (pid.parse::<u32>(), runtime.parse::<u32>()) else {
-        // For the other commands `--json` takes a file.
+        // The other commands have `--json FILE`, so explain the difference.
         let json = if is_json { "; `--json` takes no file here, and prints on standard output" } else { "" };
         bail!("`{said}` is no process; say its number, as in `warmcore top 1234`{json}");
     };
@@ -121,10 +122,11 @@ fn looked_in() -> String {
     format!("Looked for sockets in {}.", folders.join(" and "))
 }
 
-/// How many of the runtimes that can be watched are named.
+/// The most runtimes that an error message names.
 const TOLD_MAX: usize = 32;
 
-/// A line for each runtime. All are asked at the same time, so that one that doesn't answer doesn't delay the others.
+/// Returns a line for each runtime. All runtimes are asked at the same time, so that one without an answer doesn't
+/// delay the others.
 fn describe(found: &[Observable]) -> Vec<String> {
     let told = &found[..found.len().min(TOLD_MAX)];
     let user = observe::user();
@@ -148,7 +150,7 @@ fn describe(found: &[Observable]) -> Vec<String> {
     lines
 }
 
-/// A snapshot as a line that is safe to print: unprintable characters are escaped.
+/// Returns a snapshot as a line that is safe to print: unprintable characters are escaped.
 fn checked(line: &str) -> anyhow::Result<String> {
     Snapshot::parse(line)?;
     Ok(printable_json(line.trim_end()))
@@ -161,7 +163,7 @@ fn ask(which: &Observable) -> anyhow::Result<String> {
     })
 }
 
-/// A message for an error which means that the process has ended.
+/// Returns a message if the error means that the process has ended.
 fn gone(which: &Observable, error: &std::io::Error) -> Option<String> {
     use ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
     let pid = which.pid;
@@ -176,7 +178,7 @@ fn gone(which: &Observable, error: &std::io::Error) -> Option<String> {
     }
 }
 
-/// The cells of a screen that is high enough for all lines, as text.
+/// Draws a screen that is high enough for all lines, and returns its cells as text.
 fn plain(interval: &Interval, width: u16) -> String {
     let area = Rect::new(0, 0, width, draw::height(interval));
     let mut cells = Buffer::empty(area);
@@ -188,7 +190,7 @@ fn plain(interval: &Interval, width: u16) -> String {
     rows.collect()
 }
 
-/// Runs until the user quits. Returns what became of the process if it ended.
+/// Shows the process until the user quits. Returns a message if the process ended.
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     which: &Observable,
@@ -235,11 +237,12 @@ fn watch(
     }
 }
 
-/// Asks on a thread of its own: a stopped process may delay the answer, but not keys and resizes.
+/// Asks for snapshots on a separate thread, since a stopped process may delay an answer, which must not delay keys and
+/// resizes.
 fn ask_on(which: Observable, every: Duration) -> Receiver<std::io::Result<String>> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
-        // Ask again soon: the first snapshot has no rates.
+        // Ask again soon, since rates need a second snapshot.
         std::thread::sleep(every.min(Duration::from_millis(200)));
         loop {
             let answer = which.ask();
@@ -270,7 +273,7 @@ enum Act {
     Down,
     PageUp,
     PageDown,
-    // Drawn again even if nothing is new: the screen may have another size.
+    // Draw again even without a new snapshot: the screen may have another size.
     Nothing,
 }
 

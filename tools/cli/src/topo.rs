@@ -32,7 +32,7 @@ pub use probe::probe;
 /// Arguments of `warmcore topo`.
 #[derive(Debug, Default, clap::Args)]
 pub struct Args {
-    /// Draw the machine of this /sys tree, of a folder with sys/ and proc/ in it, or of a file of --save
+    /// Draw the machine of this /sys tree, of a folder with sys/ and proc/ in it, or of a file that --save wrote
     #[arg(long, value_name = "PATH", group = "source")]
     sysfs: Option<PathBuf>,
     /// Draw the machine of this file of `lstopo --of xml` (hwloc 2 or 3)
@@ -40,21 +40,21 @@ pub struct Args {
     hwloc: Option<PathBuf>,
     #[arg(long, value_name = "NAME", group = "source", help = machine_help())]
     machine: Option<String>,
-    /// Time how long a cache line takes between the CPUs of this machine (up to 20 s), and say
-    /// whether that agrees with what the kernel says
+    /// Time how long a cache line takes between the CPUs of this machine (up to 20 s), and report whether the times
+    /// agree with the kernel's topology
     #[arg(long)]
     probe: bool,
-    /// Also write all of it there, as JSON (docs/json.md)
+    /// Also write the topology, and the times of --probe, to FILE as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Also write the files that say what this machine is there, or those of the folder of --sysfs: a text that
+    /// Also write the files of /sys and /proc that describe this machine, or those of --sysfs, to FILE: a text that
     /// --sysfs reads on any machine
     #[arg(long, value_name = "FILE")]
     save: Option<PathBuf>,
     /// Draw every last-level cache, also where many are alike
     #[arg(long)]
     all: bool,
-    /// Draw with -, | and +; done anyway where the locale is not UTF-8
+    /// Draw with -, | and +; the default if the locale is not UTF-8
     #[arg(long)]
     ascii: bool,
 }
@@ -77,8 +77,8 @@ struct Json<'a> {
 /// `warmcore topo`.
 ///
 /// # Errors
-/// A source that can't be read or contradicts itself, a probe that can't pin its threads, a file
-/// that can't be written. The text names the file and the next step.
+/// A source that can't be read or contradicts itself, options that exclude each other, a probe that can't pin its
+/// threads, a file that can't be written. The message names the file or the option, and the next step.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     run_on(args, &mut std::io::stdout())
 }
@@ -92,7 +92,7 @@ fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     paper.print(&draw::draw(&topology, &whence, paper.width, args.all));
     let mut probed = None;
     if args.probe && topology.usable().len() < 2 {
-        // A failed probe is a fact about the machine and no failure: the drawing is as good without it.
+        // A single CPU has no pairs to time. That is a fact about the machine and no error.
         paper.print(&format!(
             "\nNo hand-over to time: this process may use CPU {} alone.\n",
             topology.usable()
@@ -124,7 +124,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Writes a capture, even of a tree that contradicts itself: it is needed to find out why.
+/// Writes a capture, even of a tree that contradicts itself, since the capture is needed to find out why.
 fn save(args: &Args, path: &Path) -> anyhow::Result<()> {
     let given = [("--hwloc", args.hwloc.is_some()), ("--machine", args.machine.is_some())];
     if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
@@ -159,7 +159,7 @@ fn read(args: &Args) -> anyhow::Result<(Topology, String)> {
     Ok((topology, whence))
 }
 
-/// The output: how wide it is and which characters it can show.
+/// The output, its width, and whether it can show Unicode.
 struct Paper<'a> {
     out: &'a mut dyn Write,
     width: usize,
@@ -185,7 +185,7 @@ impl<'a> Paper<'a> {
     fn print(&mut self, text: &str) {
         let text = boxes::harmless(text);
         let text = if self.ascii { boxes::ascii(&text) } else { text };
-        // An error means that the reader has closed the pipe: end without a message.
+        // Ignore an error: it means that the reader has closed the pipe.
         let _ = self.out.write_all(text.as_bytes());
     }
 }
@@ -195,8 +195,8 @@ fn is_utf8(locale: &str) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// The columns of the terminal behind stdout, if it is one. `stty` asks the kernel, so that this needs neither a system
-/// call nor a dependency.
+/// The columns of the terminal behind stdout, if it is one. It runs `stty`, so that this crate needs neither an unsafe
+/// `ioctl` nor a dependency.
 #[cfg(unix)]
 fn terminal_width() -> Option<usize> {
     use std::io::IsTerminal;

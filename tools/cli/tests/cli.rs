@@ -1,4 +1,4 @@
-//! The command as its users meet it, bad input and poor systems included.
+//! Tests of the command as users run it, including bad input and systems with missing features.
 #![cfg(target_os = "linux")]
 
 use std::collections::BTreeSet;
@@ -24,7 +24,7 @@ fn text(output: &Output) -> (String, String) {
     )
 }
 
-/// Runs the command, which must succeed; its stdout.
+/// Runs the command, which must succeed; returns its stdout.
 fn well(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = text(&output);
@@ -32,7 +32,7 @@ fn well(command: &mut Command) -> String {
     out
 }
 
-/// Runs the command, which must fail; its stderr.
+/// Runs the command, which must fail; returns its stderr.
 fn badly(command: &mut Command) -> String {
     let output = command.output().unwrap();
     let (out, err) = text(&output);
@@ -215,7 +215,7 @@ struct Running {
     folder: TempDir,
 }
 
-/// What a bench left behind.
+/// The results of a bench: its output, its exit status and its files.
 struct Left {
     status: ExitStatus,
     out: String,
@@ -234,7 +234,7 @@ impl Running {
         let folder = tempfile::tempdir().unwrap();
         let mut command = warmcore(&["bench"]);
         command.args(args).arg("--json").arg(folder.path().join("out.json"));
-        // A signal to its group must not reach this test.
+        // A signal to the bench's process group must not reach this test.
         command.process_group(0).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = prepare(&mut command).spawn().unwrap();
         let err = BufReader::new(child.stderr.take().unwrap());
@@ -258,7 +258,7 @@ impl Running {
         self
     }
 
-    /// Waits until it has a child process for a part; returns the child's id.
+    /// Waits until the bench has a child process for a part; returns the child's id.
     fn part(&mut self) -> i32 {
         let parent_of = |stat: &str| stat.rsplit_once(')')?.1.split_whitespace().nth(1)?.parse::<u32>().ok();
         loop {
@@ -277,7 +277,7 @@ impl Running {
         }
     }
 
-    /// Whether it ends in time. Its output until then must fit into pipes.
+    /// Returns whether the bench ends within `limit`. Its output until then must fit into pipes.
     fn ends_within(&mut self, limit: Duration) -> bool {
         let began = Instant::now();
         while self.child.try_wait().unwrap().is_none() {
@@ -289,7 +289,7 @@ impl Running {
         true
     }
 
-    /// Sends a signal to it alone, or to its group.
+    /// Sends a signal to the bench alone, or to its process group.
     fn signal(self, signal: i32, to_group: bool) -> Self {
         let id = self.child.id() as i32;
         // SAFETY: signals a child of this test that has not been reaped, or the group that it leads.
@@ -312,7 +312,7 @@ impl Running {
 
 #[test]
 fn an_interrupted_pause_ends_and_keeps_what_was_finished() {
-    // After this case it sleeps for a minute.
+    // After this case the bench sleeps for a minute.
     let running = Running::start(&["cid"]).until_done("cid.held");
     std::thread::sleep(Duration::from_millis(500));
     let left = running.signal(libc::SIGINT, false).end();
@@ -331,10 +331,10 @@ fn an_interrupted_bench_keeps_the_finished_cases() {
     let run = ["wake", "--quick"];
     let running = Running::start(&run).until_done("spawn.task");
     ended(running.signal(libc::SIGTERM, false).end(), 143);
-    // As `timeout` does it: the program, then its group, which has the program and its Go child.
+    // Like `timeout`: a signal to the program, then to its group, which has the program and its Go child.
     let running = Running::start(&run).until_done("spawn.task");
     ended(running.signal(libc::SIGTERM, false).signal(libc::SIGTERM, true).end(), 143);
-    // As a shell starts its background jobs.
+    // Like a shell, which starts background jobs with SIGINT ignored.
     fn ignoring(command: &mut Command) -> &mut Command {
         // SAFETY: one syscall between fork and exec.
         unsafe {
@@ -382,7 +382,7 @@ fn an_interrupted_long_case_keeps_its_finished_parts() {
     if warmcore_sys::affinity::allowed().unwrap().len() < 2 {
         return;
     }
-    // Five more shapes follow, of seconds each.
+    // Five more shapes follow, which take seconds each.
     let (case, first) = ("warm.yield.chase", "warm.yield.chase.4x256K");
     let running = Running::start(&["wake", "--case", case]).until(&format!("{first} is measured"));
     let left = running.signal(libc::SIGTERM, false).end();
@@ -442,7 +442,7 @@ fn a_machine_that_is_not_here_is_simulated_and_the_same_each_time() {
     assert!(rows.iter().any(|row| row["met"] == true) && text.contains("published"), "{text}");
 }
 
-/// A link to standard output, like `/dev/stdout`: that one would be lost if this test failed as root.
+/// The test makes a link to standard output: `/dev/stdout` itself would be lost if the test failed as root.
 #[test]
 fn results_go_through_links_to_wherever_standard_output_goes_and_each_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -570,7 +570,7 @@ fn tasks_of_a_file_are_simulated_under_every_policy_and_traced() {
     .unwrap();
     let error = badly(&mut warmcore(&["sim", "load", "--tasks", &stuck, "--seed", "4", "--seeds", "3"]));
     assert!(error.contains("`b` waits"), "{error}");
-    // The command at the end replays exactly that, and no more.
+    // The command at the end replays exactly the failed simulation.
     let replay =
         error.lines().find_map(|line| line.strip_prefix("Replay it: warmcore ")).expect("there is one");
     assert!(replay.contains("--policy kernel") && replay.ends_with("--seed 4 --seeds 1"), "{replay}");
@@ -602,7 +602,7 @@ fn a_machine_from_elsewhere_gets_an_answer_and_its_estimates_are_named() {
     std::fs::write(file("none.toml"), "[mine]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 0\n").unwrap();
     let error = badly(&mut warmcore(&["sim", "drain", "--machine", &file("none.toml")]));
     assert!(error.contains("none.toml, [mine], line 4: `cores_per_l3` is 0"), "{error}");
-    // A file that is read is never written.
+    // A file that the command reads must not be an output too.
     let error = badly(&mut warmcore(&["sim", "load", "--tasks", &tasks, "--json", &tasks]));
     assert!(error.contains("would be overwritten"), "{error}");
     let mine = file("mine.toml");
@@ -647,7 +647,7 @@ fn an_interrupted_simulation_keeps_the_seeds_that_were_finished() {
     let folder = tempfile::tempdir().unwrap();
     let drawn = format!("{}/../../fixtures/hwloc/zen4-vm-2cpu.xml", env!("CARGO_MANIFEST_DIR"));
     let path = folder.path().join("cut.json");
-    // A longer wait each time, until a seed is finished before the signal.
+    // Wait longer each time, until a seed is finished before the signal.
     for timeout in [1, 2, 4, 8, 16, 32] {
         let args = ["sim", "wake-queue", "--quick", "--seeds", "1000000", "--machine", &drawn, "--json"];
         let child = warmcore(&args).arg(&path).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
@@ -666,7 +666,7 @@ fn an_interrupted_simulation_keeps_the_seeds_that_were_finished() {
         assert_eq!(written["interrupted"], told);
         let files = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(files, 1, "a half-written file was left");
-        // The same as with so few seeds from the start.
+        // The result is the same as that of a run with so few seeds.
         let few = seeds.to_string();
         let asked = ["sim", "wake-queue", "--quick", "--seeds", &few, "--machine", &drawn, "--json"];
         well(warmcore(&asked).arg(&path));
@@ -728,7 +728,7 @@ fn an_interrupted_run_keeps_what_was_finished() {
 fn a_report_is_a_folder_that_stands_alone() {
     let folder = tempfile::tempdir().unwrap();
     let (out, tables) = (folder.path().join("report"), folder.path().join("tables.json"));
-    // One table in the place of all eight, which `sim` has tests of.
+    // One table in place of all eight, which the tests of `sim` simulate.
     well(warmcore(&["sim", "drain", "--quick", "--seeds", "5", "--json"]).arg(&tables));
     let said = well(warmcore(&["report", "--quick", "--sim"]).arg(&tables).arg("--out").arg(&out));
     assert!(said.contains("report.html"), "{said}");
@@ -751,7 +751,7 @@ fn a_report_is_a_folder_that_stands_alone() {
     ] {
         assert!(out.join(file).is_file(), "{file} is missing");
     }
-    // What another program left there joins the page, without a new measurement.
+    // The page shows a result that another program put into the folder, without a new measurement.
     let mut peers = read(&out.join("percpu.json"));
     peers.what = "peers".into();
     peers.rows.truncate(1);

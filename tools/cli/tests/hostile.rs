@@ -1,13 +1,15 @@
-//! Every reader with hostile input: the bodies of the fuzz targets on stable, with a bounded number of mutations.
+//! Tests every reader with hostile input: runs the bodies of the fuzz targets on stable Rust, with a bounded number of
+//! mutations.
 
 use fastrand::Rng;
 use std::path::PathBuf;
 use warmcore_cli::hostile::{BODIES, corpus};
 
-/// Mutations of each input of a corpus; `WARMCORE_HOSTILE` in the environment overrides it. A fuzzer does millions.
+/// The number of mutations of each input of a corpus; `WARMCORE_HOSTILE` in the environment overrides it. A fuzzer does
+/// millions.
 const MUTATIONS: u64 = 40;
 
-/// Numbers that readers multiply, allocate by and divide by.
+/// Numbers that are critical where a reader multiplies, divides or allocates.
 const NUMBERS: [&str; 12] = [
     "0",
     "-1",
@@ -23,7 +25,7 @@ const NUMBERS: [&str; 12] = [
     "0xffffffffffffffff",
 ];
 
-/// Mutates inputs. The seed determines how, so that the inputs are the same on every machine.
+/// Mutates inputs. The seed determines the mutations, so that the inputs are the same on every machine.
 struct Mutator(Rng);
 
 impl Mutator {
@@ -37,7 +39,7 @@ impl Mutator {
         begin..(begin + self.below(most)).min(bytes.len())
     }
 
-    /// Where a number is, if there is one after a random position.
+    /// Returns the position of a number, if there is one after a random position.
     fn number(&mut self, bytes: &[u8]) -> Option<std::ops::Range<usize>> {
         let from = self.below(bytes.len());
         let begin = from + bytes[from..].iter().position(u8::is_ascii_digit)?;
@@ -81,7 +83,7 @@ impl Mutator {
     }
 }
 
-/// Prints which input it was if the body panics.
+/// If the body panics while this exists, writes the input to a file and prints where it is.
 struct Case<'a>(&'a str, usize, u64, &'a [u8]);
 
 impl Drop for Case<'_> {
@@ -112,7 +114,7 @@ fn no_reader_panics_or_goes_on_and_on() {
                     mutator.mutate(&mut bytes);
                 }
                 let _case = Case(name, i, mutation, &bytes);
-                // The first one is the unchanged input of the corpus.
+                // Mutation 0 is the unchanged input of the corpus.
                 match (body(&bytes), mutation) {
                     (true, 0) => read += 1,
                     (false, 1..) => refused += 1,
@@ -120,7 +122,7 @@ fn no_reader_panics_or_goes_on_and_on() {
                 }
             }
         }
-        // Otherwise the mutations are rejected at once, or change nothing.
+        // Otherwise all mutations would be rejected at once, or none would change the input.
         assert!(read > 0 && refused > 0, "{name}: {read} inputs are read, {refused} mutations are refused");
     }
 }

@@ -1,4 +1,4 @@
-//! `warmcore top` on a real process, over its socket: this test's own program, started a second time.
+//! Tests `warmcore top` on a real process, over the process's socket. The process runs this test program.
 #![cfg(target_os = "linux")]
 
 use std::io::{BufRead, BufReader, Write};
@@ -23,8 +23,8 @@ fn watched_process() {
     let second =
         (role == "two").then(|| Runtime::builder().worker_threads(1).name("second").build().unwrap());
     if role == "foreign" {
-        // As `axum::serve` in `main` does: everything in tasks of `tokio::spawn`, from a thread that is not a worker and stays in
-        // the runtime.
+        // Like a `main` with `axum::serve`: all work is in tasks of `tokio::spawn`, spawned by a thread that is not a
+        // worker and stays in the runtime.
         let handle = runtime.handle().clone();
         std::thread::spawn(move || {
             handle.block_on(async {
@@ -59,7 +59,7 @@ fn watched_process() {
     std::io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// The CPU time of the worker's thread according to the kernel, for comparison.
+/// Compares the busy time of the workers with the CPU time of the process according to the kernel.
 #[test]
 fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
     let folder = tempfile::tempdir().unwrap();
@@ -76,8 +76,8 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
         fields[11..13].iter().map(|ticks| ticks.parse::<u64>().unwrap()).sum::<u64>() * 10_000_000
     };
     let (used_before, before) = (process_ns(), said());
-    // Until its threads have used a second of CPU, however long that takes, and three times as much as they used before the
-    // first answer and after the last: the process's number contains that too, and on a busy machine it is more.
+    // Wait until the threads have used a second of CPU time, and three times as much as they used before the first
+    // answer and after the last: the kernel's number contains that time too, and on a busy machine it is longer.
     let began = Instant::now();
     let (after, used, told) = loop {
         let after = said();
@@ -91,8 +91,8 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
     let own = sum(&after, "own_ns") - sum(&before, "own_ns");
     assert!(told <= used + 20_000_000, "told {told}, used {used}");
     assert!(own * 10 < told, "foreign tasks count as own: {own} of {told}");
-    // A worker with less than a quarter of a CPU is not reported. So repeat until it gets more; on a machine that is busy all
-    // the time there is nothing to report.
+    // A worker with less than a quarter of a CPU is not reported, so repeat until the worker gets more. On a machine
+    // that is always busy there is nothing to report.
     let told = "8 tasks of tokio::spawn, which stay there; 1 other idles";
     let until_told = |what: &str, look: &dyn Fn() -> String| {
         let (began, mut most) = (Instant::now(), 0.0);
@@ -103,7 +103,8 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
                 return Some(text);
             }
             most = f64::max(most, (process_ns() - used_before) as f64 / at.elapsed().as_nanos() as f64);
-            // Of more than half a CPU over the whole interval, a quarter is in the part that is compared.
+            // If the worker has more than half a CPU over the whole interval, it has at least a quarter in the part
+            // that is compared.
             assert!(most < 0.5, "{what} does not tell it of a worker that had {most:.2} CPUs: {text}");
         }
         eprintln!("not judged: other processes left the workers {most:.2} CPUs");
@@ -204,7 +205,7 @@ fn a_process_that_was_built_observable_is_shown_and_its_end_is_said() {
     let mut watched = Watched::start("builder", folder.path());
     let pid = watched.pid().to_string();
     let frame = well(&folder, &["--once", "--every", "0.2", &pid]);
-    // By the executable's name: this test's own program.
+    // Find the process by the executable's name, which is that of this test program.
     let program = std::env::current_exe().unwrap();
     let program = program.file_name().unwrap().to_string_lossy().into_owned();
     assert!(frame.starts_with(&format!("{program} ({pid}) · ")), "{frame}");

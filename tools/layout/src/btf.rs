@@ -1,7 +1,7 @@
-//! Btf: layouts from the kernel's own description of its types.
+//! Btf: layouts from the kernel's description of its types.
 //!
-//! A header, then types, then strings. A type's number is its position, from 1 on; 0 is `void`. Names are offsets
-//! into the strings. A type takes 12 bytes, and 12 for each member. Both byte orders are read.
+//! BTF is a header, then types, then strings. A type's number is its position, from 1 on; 0 is `void`. Names are
+//! offsets into the strings. A type takes 12 bytes, and 12 more for each member. Both byte orders are read.
 //!
 //! # Source
 //!
@@ -62,7 +62,7 @@ impl Bytes<'_> {
 
 struct Btf<'a> {
     bytes: Bytes<'a>,
-    /// Where each type begins. Number 0 is `void`.
+    /// The offset of each type by its number. Number 0 is `void`.
     types: Vec<usize>,
     strings: (usize, usize),
     /// Bytes of a pointer.
@@ -89,7 +89,7 @@ pub(super) fn read(bytes: &[u8], name: &str, location: &str) -> Result<Layout, L
         let head = btf.head(number)?;
         if head.kind == STRUCT && head.size > 0 && btf.string(head.name)? == name {
             let of = btf.of(number, 0)?;
-            // A struct may occur twice if a header was compiled in two ways. The larger one is complete.
+            // A struct may occur twice if a header was compiled in two ways. The larger one has all fields.
             if found.as_ref().is_none_or(|(_, other)| of.size > other.size) {
                 found = Some((number, of));
             }
@@ -136,7 +136,8 @@ impl<'a> Btf<'a> {
         Ok(btf)
     }
 
-    /// BTF does not have the size of a pointer. As in libbpf it is that of `long`, which is the same in Linux.
+    /// The size of a pointer, which BTF does not have. As in libbpf it is the size of `long`, which is the same in
+    /// Linux.
     fn pointer_bytes(&self) -> Result<usize, LayoutError> {
         for number in 1..self.types.len() {
             let head = self.head(number)?;

@@ -1,14 +1,16 @@
-//! Culprit: which field of a struct makes reads of another field miss, at what cost, and the cheapest layout without
-//! it.
+//! Culprit: which field of a struct makes reads of another field miss in the cache, at what cost, and the cheapest
+//! layout that avoids it.
 //!
-//! A layout says which fields share a line, a profile which CPUs touch them. A read costs P(the line was invalidated
-//! since its core's last touch) × the transfer of the line. A field *suffers* if it costs more than on a line of its
-//! own. The culprits are the other fields of its lines that are written by other cores, each with its share of the
-//! invalidations. So a lock and the data that it guards, which are touched together, blame no field; and a writer is
-//! found on either side of the field in the line.
+//! The layout lists the fields of each line; the profile lists how often each CPU reads and writes each field. A read
+//! costs P(the line was invalidated since its core's last touch) × the time to transfer the line. A field *suffers*
+//! if a touch of it costs more than on a line that has only this field. Its culprits are the other fields of its
+//! lines that other cores write, each with its share of the invalidations. If the same cores read and write a lock
+//! and its data at the same rates, neither is a culprit of the other. A culprit may be before or after the field in
+//! the line.
 //!
-//! In the kernel's `mm_struct` of April 2023 `mm_count` is at byte 88 and `pcpu_cid` at 96. On 224 CPUs 99 of 100
-//! reads of `pcpu_cid` get the line from another core, and padding after `pcpu_cid` changes nothing.
+//! In the kernel's `mm_struct` of April 2023, `mm_count` is at byte 88 and `pcpu_cid` at byte 96. On 224 CPUs 99 of
+//! 100 reads of `pcpu_cid` get the line from another core. Padding after `pcpu_cid` changes nothing, because
+//! `mm_count` is before it.
 //!
 //! # Source
 //!
@@ -38,13 +40,14 @@ use warmcore_line::{Access, FieldLine, Group};
 use warmcore_sim::costs::Costs;
 use warmcore_topo::Topology;
 
-/// A field suffers if a touch costs this share more than on a line of its own.
+/// A field suffers if a touch costs more than on a line of its own, by more than this share.
 const SUFFERS_SHARE: f64 = 0.05;
-/// And at least this many ns more.
+/// A field suffers only if the difference is also more than this many ns.
 const SUFFERS_NS: f64 = 0.5;
-/// A field with a smaller share of the invalidations is not listed.
+/// A field with a smaller share of the invalidations is not listed as a culprit.
 const BLAME_SHARE: f64 = 0.05;
-/// A line that travels for a larger share of the time is close to saturation, where waiting times grow without bound.
+/// A line that is in transfer for a larger share of the time is close to saturation, where waiting times grow without
+/// bound.
 const BUSY: f64 = 0.5;
 
 /// What the touches of a profile cost in a layout.
@@ -54,11 +57,11 @@ pub struct Verdict {
     pub fields: Vec<FieldCost>,
     /// The cost of all touches of all fields, in ns per second.
     pub ns_per_s: f64,
-    /// Of that, what fields cost more than on lines of their own.
+    /// The part of this cost that fields would not have on lines of their own.
     pub excess_ns_per_s: f64,
-    /// Lines that travel to a writer for more than half of the time: number and share.
+    /// Lines that are in transfer to a writer for more than half of the time: (the line's number, that share).
     pub busy: Vec<(usize, f64)>,
-    /// Bytes that travel together.
+    /// Bytes that are transferred together: a line, or a pair of lines.
     pub unit: usize,
 }
 
@@ -79,17 +82,18 @@ pub struct FieldCost {
     pub readers: usize,
     /// Cores that write it.
     pub writers: usize,
-    /// The cost of a read in ns; 0 without reads.
+    /// The cost of a read in ns; 0 if there are no reads.
     pub read_ns: f64,
-    /// The same on a line of its own.
+    /// The cost of a read in ns if the field had a line of its own.
     pub read_alone_ns: f64,
     /// The cost of a write in ns.
     pub write_ns: f64,
-    /// The same on a line of its own.
+    /// The cost of a write in ns if the field had a line of its own.
     pub write_alone_ns: f64,
-    /// The fields that make its reads cost more than alone, the worst first. Empty if it does not suffer.
+    /// The fields that make its reads cost more than on a line of its own, the worst first. Empty if its reads do not
+    /// suffer.
     pub blame: Vec<Blame>,
-    /// The same for its writes, which reads of other fields delay too.
+    /// The fields that make its writes cost more, the worst first. Reads of other fields delay writes too.
     pub write_blame: Vec<Blame>,
 }
 
@@ -114,7 +118,7 @@ pub enum Stands {
     Before,
     /// At a higher offset.
     After,
-    /// In the same bytes: no layout helps.
+    /// It shares bytes with the field that suffers: no layout helps.
     Inside,
 }
 
@@ -136,7 +140,7 @@ pub struct Analyzer {
     /// The names in the profile, each once, with how often each core touches it.
     touched: Vec<(String, Rates)>,
     unit: usize,
-    /// Solutions by the fields on a line: the search for a layout needs the same ones again and again.
+    /// Results of `solve` by the fields on a line. The search for a layout asks for the same ones many times.
     known: RefCell<BTreeMap<Vec<usize>, Rc<Solved>>>,
 }
 
@@ -171,7 +175,7 @@ impl Analyzer {
         Ok(Self { cores, touched, unit, known: RefCell::new(BTreeMap::new()) })
     }
 
-    /// Bytes that travel together.
+    /// Bytes that are transferred together: a line, or a pair of lines.
     pub fn unit(&self) -> usize {
         self.unit
     }
@@ -289,7 +293,7 @@ impl Analyzer {
         layout: &Layout,
     ) -> Vec<Blame> {
         let mine = &self.touched[field].1;
-        // A read suffers from other cores' writes, a write from all that other cores do.
+        // Writes by other cores delay a read; reads and writes by other cores delay a write.
         let harms = |other: &Rates, core: usize| {
             let (reads, writes) = other.0[core];
             if is_read { writes } else { reads + writes }
@@ -350,13 +354,13 @@ impl Analyzer {
 pub struct Culprit {
     /// The struct's layout.
     pub layout: Layout,
-    /// What runs.
+    /// The workload that the profile describes.
     pub workload: String,
     /// The machine.
     pub machine: String,
     /// What the touches of the profile cost.
     pub verdict: Verdict,
-    /// Pairs of fields in different groups on one line, in words.
+    /// Pairs of fields on one line that are in different groups of [`Analyzer::field_lines`], in words.
     pub conflicts: Vec<String>,
     /// Layouts without the excess cost, the cheapest of each kind, in ascending order; last, for comparison, padding
     /// after the field that suffers.

@@ -1,7 +1,7 @@
-//! Declared: a layout from a written declaration.
+//! Declared: a layout from a declaration that the user wrote.
 //!
-//! TOML or JSON: `name`, `size`, `align` if known, and `fields` with `name`, `offset`, `size` and, if it is not the
-//! largest that size and offset allow (at most 8), `align`.
+//! A declaration is TOML or JSON: `name`, `size`, `align` if known, and `fields` with `name`, `offset`, `size` and
+//! optionally `align`. The default of a field's `align` is the largest that its size and offset allow, at most 8.
 
 use crate::layout::{Field, Layout, LayoutError, SIZE_MAX};
 use serde::Deserialize;

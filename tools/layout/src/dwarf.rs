@@ -1,9 +1,9 @@
 //! Dwarf: layouts from an ELF file's debug information.
 //!
-//! Entries form a tree per unit. A struct's members are its children; their types are other entries, in the same unit
-//! or another. A struct named without its namespace is searched in all namespaces; if several differ, the namespace
-//! has to be given. An executable of 40 MB, most of it debug information, takes two seconds in a debug build of this
-//! crate.
+//! The entries of a unit form a tree. A struct's members are its children; their types are other entries, in the same
+//! unit or another. A struct that is named without its namespace is searched in all namespaces; if several different
+//! structs have the name, the caller has to give the namespace. An executable of 40 MB, most of it debug information,
+//! takes two seconds in a debug build of this crate.
 //!
 //! # Source
 //!
@@ -180,7 +180,7 @@ impl<'a> Search<'a> {
         }
         let mut children = node.children();
         while let Some(child) = children.next()? {
-            // Inside of blocks nested so deep no struct is searched.
+            // Blocks that are nested deeper are not searched.
             if depth < 4 * DEPTH_MAX {
                 self.walk(unit, child, (&inner, depth + 1), matches, names)?;
             }
@@ -188,7 +188,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Whether it is C's `typedef struct { .. } name`. `everywhere`: its type may be in another unit.
+    /// Whether an entry is C's `typedef struct { .. } name`. `everywhere`: its type may be in another unit.
     fn is_of_nameless(&self, unit: &Unit<'a>, entry: &Entry<'a>, everywhere: bool) -> Result<bool, Why> {
         let is_one = |of: &Entry<'a>| is_struct(of.tag()) && of.attr_value(gimli::DW_AT_name).is_none();
         match entry.attr_value(gimli::DW_AT_type) {
@@ -201,7 +201,7 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The unit that has the type of a signature, and its offset there.
+    /// The unit that has the type with this signature, and the type's offset there.
     fn signed(&self, signature: gimli::DebugTypeSignature) -> Result<Option<(Unit<'a>, UnitOffset)>, Why> {
         for header in self.headers()? {
             if let gimli::UnitType::Type { type_signature, type_offset } = header.type_()
@@ -253,8 +253,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// An error: a type that is not in the file. A type of unknown size must not be taken for an empty one, since its
-    /// bytes would count as a hole.
+    /// An error about a type that is not in the file. A type of unknown size must not count as an empty one, since
+    /// its bytes would be taken for a hole.
     fn elsewhere(&self, location: &str) -> Why {
         let fact = format!("a type that struct {} is made of stands {location}", self.name);
         let next = "build it with all types in one place (-fstandalone-debug, no dwz, no split DWARF)";
@@ -299,7 +299,7 @@ impl<'a> Search<'a> {
             | gimli::DW_TAG_reference_type
             | gimli::DW_TAG_rvalue_reference_type
             | gimli::DW_TAG_unspecified_type => plain(size.unwrap_or(address), address),
-            // A pointer to a member is one word; to a member function it also has the adjustment of `this`.
+            // A pointer to a data member is one word; one to a member function also has the adjustment of `this`.
             gimli::DW_TAG_ptr_to_member_type => {
                 let is_function = match entry.attr_value(gimli::DW_AT_type) {
                     Some(AttributeValue::UnitRef(to)) => {
@@ -380,8 +380,8 @@ impl<'a> Search<'a> {
         Ok(members)
     }
 
-    /// The first bit of a bit field, in bits from the start of the struct. Before DWARF 4 it was counted from the
-    /// most significant bit of its word.
+    /// The first bit of a bit field, counted from the start of the struct. Before DWARF 4, DWARF counted it from the
+    /// most significant bit of the field's word.
     fn first_bit(&self, unit: &Unit<'a>, entry: &Entry<'a>, of: &Type, bits: usize) -> Result<usize, Why> {
         if let Some(first) = number(entry, gimli::DW_AT_data_bit_offset) {
             return Ok(first);
@@ -431,7 +431,7 @@ fn number(entry: &Entry<'_>, name: gimli::DwAt) -> Option<usize> {
     usize::try_from(entry.attr(name)?.udata_value()?).ok()
 }
 
-/// The alignment that an entry requires beyond its type: 1 if it has none, or an invalid one.
+/// The alignment that an entry requires in addition to its type's; 1 if it has none, or an invalid one.
 fn alignment(entry: &Entry<'_>) -> usize {
     let said = number(entry, gimli::DW_AT_alignment).unwrap_or(1);
     if said.is_power_of_two() && said <= member::ALIGN_MAX { said } else { 1 }

@@ -32,7 +32,7 @@ pub struct Field {
     pub offset: usize,
     /// Its size in bytes.
     pub size: usize,
-    /// Its offset is a multiple of this.
+    /// Its alignment: its offset is a multiple of this.
     pub align: usize,
     /// The named parts inside of it.
     pub inner: Vec<Inner>,
@@ -41,7 +41,7 @@ pub struct Field {
 /// A named range of bytes inside of a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inner {
-    /// Its path from the struct on: `mmap_lock.owner`.
+    /// Its path within the struct: `mmap_lock.owner`.
     pub path: String,
     /// Bytes from the start of its field.
     pub offset: usize,
@@ -52,16 +52,17 @@ pub struct Inner {
 /// The bytes that a name refers to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ByteRange {
-    /// The index of their field in [`Layout::fields`].
+    /// The index in [`Layout::fields`] of the field that has these bytes.
     pub field: usize,
     /// Bytes from the start of the struct.
     pub offset: usize,
-    /// Their number.
+    /// The number of bytes.
     pub size: usize,
 }
 
 impl ByteRange {
-    /// The lines, or pairs of lines, that they are on. An array of unknown length counts as touched at its beginning.
+    /// The lines, or pairs of lines, that have these bytes. An array of unknown length counts as touched at its
+    /// beginning.
     pub fn units(&self, unit: usize) -> std::ops::Range<usize> {
         self.offset / unit..self.offset.saturating_add(self.size.max(1)).div_ceil(unit)
     }

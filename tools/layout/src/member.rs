@@ -1,7 +1,7 @@
 //! Member: a struct as debug information describes it, before it becomes a list of fields.
 //!
-//! BTF and DWARF describe the same: members with a type, which may have members. Both readers build this tree, and
-//! this module turns it into fields. Named parts of fields are listed six levels deep, at most 4096 in a struct.
+//! BTF and DWARF both describe members, each with a type that may have members too. Both readers build this tree, and
+//! this module turns it into fields. Named parts of fields are listed down to six levels, at most 4096 in a struct.
 
 use crate::layout::{Field, Inner, Layout, LayoutError, SIZE_MAX};
 
@@ -40,8 +40,9 @@ pub(super) struct Member {
 /// The largest alignment that is read: a larger one means a damaged file.
 pub(super) const ALIGN_MAX: usize = 1 << 16;
 
-/// The alignment of a struct with these members and this size. A compiler makes the size a multiple of it, and the
-/// offsets of members multiples of theirs; where that does not hold, the struct is packed.
+/// The alignment of a struct with these members and this size. A compiler makes the size a multiple of the struct's
+/// alignment, and each member's offset a multiple of the member's alignment; a struct for which this does not hold is
+/// packed.
 pub(super) fn natural(members: &[Member], size: usize) -> usize {
     let stands =
         |m: &Member| if m.bytes.is_some() { m.of.align } else { m.of.align.min(alignment_of(m.offset)) };
@@ -76,7 +77,7 @@ pub(super) fn layout(name: &str, source: &str, of: Type) -> Result<Layout, Layou
         return Err(LayoutError::new(source, fact, "it is damaged; make it again"));
     }
     let mut fields = merge(fields);
-    // A field with a larger alignment is in a packed struct, which may be at any offset.
+    // A field with a larger alignment is in a packed struct, and a packed struct may begin at any offset.
     fields.iter_mut().for_each(|f| f.align = f.align.min(alignment_of(of.size)));
     let align = fields.iter().map(|f| f.align).max().unwrap_or(1).max(of.align.min(alignment_of(of.size)));
     Ok(Layout { name: name.to_owned(), source: source.to_owned(), size: of.size, align, fields })
@@ -86,7 +87,7 @@ fn flatten(members: &[Member], base: usize, fields: &mut Vec<Field>) {
     for member in members {
         let offset = base.saturating_add(member.offset);
         match &member.of.shape {
-            // A marker, which takes no bytes.
+            // An empty struct is a marker and takes no bytes.
             Shape::Struct(inner) if inner.is_empty() && member.size() == 0 => {}
             Shape::Struct(inner) if member.name.is_empty() => flatten(inner, offset, fields),
             Shape::Union(inner) if member.name.is_empty() => {
@@ -95,7 +96,7 @@ fn flatten(members: &[Member], base: usize, fields: &mut Vec<Field>) {
                 list(inner, "", 0, DEPTH_MAX, &mut field.inner);
                 fields.push(field);
             }
-            // Padding has no name.
+            // A member without a name is padding.
             _ if member.name.is_empty() => {}
             _ => {
                 let mut field = field(&member.name, offset, member);
@@ -155,7 +156,7 @@ fn merge(mut fields: Vec<Field>) -> Vec<Field> {
     fields.sort_by_key(|f| (f.offset, f.end()));
     let mut merged: Vec<Field> = Vec::new();
     for field in fields {
-        // A field without bytes shares none.
+        // A field without bytes shares no bytes with others.
         match merged.iter_mut().rfind(|last| last.size > 0) {
             Some(last) if field.size > 0 && field.offset < last.end() => {
                 if last.inner.is_empty() {

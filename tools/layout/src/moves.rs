@@ -1,7 +1,8 @@
 //! Moves: other layouts of the same struct.
 //!
-//! Moved fields leave holes, and all other fields stay at their offset in their line, so that nothing else changes.
-//! An array of unknown length stays the last field. A line of its own in front adds exactly one line.
+//! Moved fields leave holes. All other fields stay at their offset in their line, so that nothing else changes. An
+//! array of unknown length stays the last field. Moving fields to a line before all others adds exactly one line if
+//! they fit into it.
 
 use crate::layout::{Field, Layout};
 use serde::Serialize;
@@ -11,7 +12,7 @@ use serde::Serialize;
 pub struct Hole {
     /// The first byte.
     pub offset: usize,
-    /// Their number.
+    /// The number of bytes.
     pub size: usize,
 }
 
@@ -92,10 +93,10 @@ impl Layout {
         for (field, offset) in fields.iter().zip(pack(&self.fields, fields, start)) {
             layout.fields[*field].offset = offset;
         }
-        // What the allocator puts after the struct must not be on that line.
+        // The alignment keeps other objects of the allocator off that line.
         layout.align = layout.align.max(line);
         if let Some(last) = self.flexible() {
-            // And neither the elements of the array.
+            // The elements of the array must not be on that line either.
             let end = fields.iter().map(|field| layout.fields[*field].end()).max().unwrap_or(start);
             layout.fields[last].offset = end.next_multiple_of(line.max(self.fields[last].align));
         }

@@ -1,4 +1,4 @@
-//! Read: a layout from a file, by the file's first bytes.
+//! Read: reads a layout from a file; the first bytes of the file tell its format.
 
 use crate::layout::{Layout, LayoutError};
 use crate::{btf, declared, dwarf};
@@ -10,7 +10,7 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, is none of these or is cut off; a struct that is not in it.
+    /// A file that cannot be read, has none of these formats or is cut off; a struct that the file does not have.
     pub fn read(path: &Path, name: &str) -> Result<Self, LayoutError> {
         let location = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|e| {
@@ -55,7 +55,7 @@ impl Layout {
         btf::read(bytes, name, location)
     }
 
-    /// Reads a declaration in TOML, or in JSON if it begins with `{`:
+    /// Reads a declaration in TOML, or in JSON if the text begins with `{`:
     ///
     /// ```
     /// use warmcore_layout::Layout;
@@ -78,7 +78,8 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// Text that is neither; fields that overlap, are beyond the end or have the same name.
+    /// Text that is neither TOML nor JSON; fields that overlap or lie beyond the end of the struct; two fields of the
+    /// same name; an invalid size or alignment.
     pub fn declared(text: &str, location: &str) -> Result<Self, LayoutError> {
         declared::read(text, location)
     }

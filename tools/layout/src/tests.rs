@@ -194,8 +194,8 @@ fn an_array_of_unknown_length_stays_the_last_field() {
     );
     let layout = Layout::from_btf(&b.build(), "message", "m.btf").unwrap();
     assert_eq!(layout.flexible(), Some(3));
-    assert_eq!(layout.holes(), [], "what is behind `len` are its elements");
-    assert!(layout.with(&[(2, 18)]).is_none(), "they are there");
+    assert_eq!(layout.holes(), [], "the bytes after `len` are the array's elements");
+    assert!(layout.with(&[(2, 18)]).is_none(), "the array's elements are there");
     let moved = layout.at_the_end(&[0], 64);
     let at = |name: &str| moved.byte_range(name).unwrap().offset;
     assert_eq!((at("head"), at("tail"), at("data"), moved.size), (64, 8, 128, 128));

@@ -1,4 +1,5 @@
-//! The closed form against the same profile played touch by touch, and the culprits of known layouts.
+//! Compares the closed form with a simulation of the same profile touch by touch, and checks the culprits of known
+//! layouts.
 
 use proptest::prelude::*;
 use warmcore_layout::Layout;
@@ -6,9 +7,9 @@ use warmcore_layout::culprit::{Analyzer, Cpus, Per, Profile, Touch, simulate};
 use warmcore_sim::costs::Costs;
 use warmcore_topo::{MACHINES, Topology};
 
-/// The share by which the formula may differ from what was played.
+/// The share by which the formula may differ from the simulation.
 const WITHIN: f64 = 0.08;
-/// And the difference in ns.
+/// The difference in ns that is allowed in addition.
 const WITHIN_NS: f64 = 2.0;
 /// Means over fewer touches are not compared.
 const COUNTED_MIN: u64 = 2000;
@@ -43,7 +44,8 @@ fn machine() -> impl Strategy<Value = &'static str> {
 }
 
 fn accesses() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
-    // CPUs, and reads and writes per second of each: a line travels for at most a fifth of the time.
+    // (CPUs, reads per second of each, writes per second of each): a line is in transfer for at most a fifth of the
+    // time.
     prop::collection::vec((1u32..33, 0u32..8000, prop_oneof![Just(0u32), 0u32..8000]), 2..5)
 }
 

@@ -1,4 +1,4 @@
-//! Layouts from this test's own debug information, and from this machine's kernel if it has BTF.
+//! Reads layouts from this test's own debug information, and from this machine's kernel if it has BTF.
 
 use std::mem::offset_of;
 use std::path::Path;

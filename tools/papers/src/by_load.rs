@@ -1,11 +1,12 @@
-//! By load: hot windows and the shared wake queue from an almost idle machine to an overloaded one, beside the three
-//! published tables that have a row for each load.
+//! By load: hot windows and the shared wake queue from an almost idle machine to an overloaded one, compared with the
+//! three published tables that have a row for each load.
 //!
-//! Pairs of tasks that wake each other (`hot_windows::pairs`), as many as the published run had clients. A row
-//! compares a change with Linux under the same load and seed. A row whose published change is small, or less than
-//! twice its variation, claims that nothing changes; the others claim sign and size; where Linux's own variation is
-//! above 15 % nothing is claimed. Predictions from before the first run are in `predictions.toml`; those that failed
-//! are printed. 8, 11 and 11 loads, each with Linux and one or two settings and five seeds, are 330 simulations.
+//! The simulations run pairs of tasks that wake each other (`hot_windows::pairs`), as many as the published run had
+//! clients. A row compares a change with Linux under the same load and seed. A row whose published change is small,
+//! or less than twice its variation, claims that nothing changes; the others claim the sign and the size of the
+//! change. Where Linux's own variation is above 15 %, nothing is claimed. Predictions from before the first run are
+//! in `predictions.toml`; those that failed are printed. The tables have 8, 11 and 11 loads. With Linux, one, one and
+//! two settings, and five seeds these are 355 simulations.
 //!
 //! # Source
 //!
@@ -30,7 +31,7 @@ const NOTHING: f64 = 5.0;
 /// Linux's own coefficient of variation, in percent, above which a row claims nothing.
 const NOISE: f64 = 15.0;
 
-/// What is run.
+/// The parameters of the pairs.
 #[derive(Clone, Copy)]
 struct Load {
     turn: Nanos,
@@ -163,7 +164,7 @@ pub fn wake_queue(options: &Options) -> Table {
 }
 
 /// The third version, in which every enqueue enters the queue, without and with a check of the average idle time
-/// first: it answers whether the gain only came from newidle balancing that stops too early.
+/// first. The table shows whether the gain came only from newidle balancing that stops too early.
 ///
 /// # Panics
 ///
@@ -210,7 +211,7 @@ fn table(options: &Options, plan: Plan) -> Table {
     let published_cpus = warmcore_sim::machine::SimMachine::named(&plan.machine)
         .map_or(1, |machine| machine.topology.cpus.len());
     let cpus = machine.topology.cpus.len();
-    // On another machine as many clients per CPU. A quick run takes every third load.
+    // Another machine runs as many clients per CPU. A quick run takes every third load.
     let every = if options.quick { 3 } else { 1 };
     let loads: Vec<&Published> = plan.rows.iter().step_by(every).collect();
     let clients =
@@ -277,7 +278,7 @@ fn predictions(table: &str) -> Vec<Prediction> {
     said.by_load.into_iter().filter(|said| said.table == table).collect()
 }
 
-/// The predictions that failed, and how many held.
+/// Notes on the predictions that failed, and on the number that held.
 fn unforeseen(table: &str, rows: &[Row]) -> Vec<String> {
     let known: Vec<(Prediction, &Row)> = predictions(table)
         .into_iter()

@@ -1,8 +1,8 @@
-//! What a burst costs on the data of another id after a pause, as published with Linux 6.13.
+//! What a burst costs after a pause if the thread then works on the data of another id, as published with Linux 6.13.
 //!
-//! `cid/sim.rs` has the program. It runs for each published number of threads and delay, by the CPU's number, under each
-//! policy of `cid`, and by the rules of Linux 6.19. There are four forms. The last three contain values that were chosen after
-//! looking at the table:
+//! `cid/sim.rs` has the program. It runs for each published number of threads and delay; the data are found by the
+//! CPU's number, by an id of each policy of `warmcore-cid`, or by an id under the rules of Linux 6.19. The rows have
+//! four forms. The last three contain values that were chosen after looking at the table:
 //!
 //! - *Predicted*: the machine's numbers and the kernel's defaults.
 //! - *Informed*: 1000 ticks per second, and a core that leaves a deep state is at its base clock.
@@ -10,8 +10,8 @@
 //!   that the third column is compared separately.
 //! - *Fitted*: also two costs of a page fault.
 //!
-//! There are 8 rows of three columns. With 8 threads and 10 ms, a pause of 80 ms is shorter than the 100 ms after which an id
-//! is lost, so all columns are equal whatever the costs. One seed takes 168 runs and 70 ms.
+//! There are 8 rows of three columns. With 8 threads and 10 ms, a pause of 80 ms is shorter than the 100 ms after
+//! which an id is freed, so all columns are equal whatever the costs. One seed takes 168 runs and 70 ms.
 //!
 //! # Source
 //! "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads", Linux 6.13.

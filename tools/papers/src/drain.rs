@@ -1,10 +1,10 @@
 //! Drain: collecting the units in per-CPU stocks, by work queued on every CPU or remotely, as published in 2023.
 //!
-//! `drain/sim.rs` charges with `budget`'s accounts and prices their drain with named lines. First without fitted
-//! numbers: every CPU that charged has a stock, and remote reads happen one after the other. Then with two numbers
-//! that the report does not give and only the table itself can tell: how many of the CPUs had a stock, and how much
-//! neighbouring reads overlap. `drain/contention.rs` counts contended locks. At 128 CPUs: 161 000 cycles by queueing,
-//! 61 000 remotely; published 156 000 and 58 000.
+//! `drain/sim.rs` charges with `budget`'s accounts and computes the cost of their drain from the cache lines that it
+//! touches. The table has rows without fitted numbers: every CPU that charged has a stock, and remote reads happen
+//! one after the other. It also has rows with two numbers that were fitted to the table, because the report does not
+//! give them: how many of the CPUs had a stock, and how much neighbouring reads overlap. `drain/contention.rs` counts
+//! contended locks. At 128 CPUs: 161 000 cycles by queueing, 61 000 remotely; published 156 000 and 58 000.
 //!
 //! # Source
 //!
@@ -32,12 +32,12 @@ use warmcore_types::Nanos;
 pub const MACHINE: &str = "epyc7601_2p";
 
 const PREDICTIONS: &str = include_str!("drain/predictions.toml");
-/// Medians of other seeds differ by less.
+/// Medians over other seeds differ by a smaller share than this.
 const SAME: f64 = 0.1;
 
 /// Per thousand CPUs that charge: how many had a stock when it was collected. Fitted.
 const WITH_STOCK: u64 = 360;
-/// What a thousand ns of remote reads take when they overlap. Fitted.
+/// What remote reads take when they overlap, per thousand ns that they take one after the other. Fitted.
 const OVERLAP: u64 = 770;
 /// The inputs of a row that uses both.
 const GIVEN: [&str; 2] = [
@@ -129,7 +129,8 @@ impl DrainMachine {
     }
 }
 
-/// Drains at 1, 8 and 128 CPUs beside the published ones, contended locks, and drains of 1 to 8192 CPUs.
+/// The table: drains at 1, 8 and 128 CPUs, compared with the published ones; contended locks; drains of 1 to 8192
+/// CPUs.
 ///
 /// # Panics
 ///
@@ -342,7 +343,7 @@ pub fn sensitivity(cpus: usize, seed: u64) -> Vec<(&'static str, Vec<(String, f6
     ALL_METHODS.map(of).to_vec()
 }
 
-/// The saving with other numbers of lines that queueing takes.
+/// The saving with other numbers of lines that queueing work reads.
 fn other_counts(options: &Options, machine: &DrainMachine, all: usize) -> Vec<Row> {
     let saved = |queue_lines: usize| {
         let case = Case { queue_lines, ..Case::plain(all) };

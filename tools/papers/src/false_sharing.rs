@@ -1,11 +1,11 @@
 //! False sharing: `mm_count` and `pcpu_cid` on one line of `mm_struct`, as found in April 2023, and apart, as since
 //! 6.4.
 //!
-//! The layout is the one in which it was found, the profile is what a context switch touches. The profile is played
-//! touch by touch, before and after the change, and solved in closed form; the culprit comes from the solution. How
-//! often hackbench switches was not published: rows that do not depend on it hold at other rates too, and are shown
-//! there. With 5000 reads and 5000 writes per CPU and second a read takes 104 ns beside `mm_count`, and 2 ns without
-//! it.
+//! The layout is the one in which the false sharing was found; the profile has what a context switch touches. The
+//! profile is played touch by touch, before and after the change, and solved in closed form; the culprit comes from
+//! the solution. How often hackbench switches was not published: rows that do not depend on this rate are also shown
+//! at other rates. With 5000 reads and 5000 writes per CPU and second a read takes 104 ns beside `mm_count`, and 2 ns
+//! without it.
 //!
 //! # Source
 //!
@@ -81,7 +81,7 @@ impl FalseSharingSim {
         profile
     }
 
-    /// The mean time of a read of a field, as played.
+    /// The mean time of a read of a field in the simulation touch by touch.
     fn read_ns(&self, layout: &Layout, profile: &Profile, field: &str, seed: u64) -> f64 {
         let seen = simulate(layout, profile, &self.costs, &self.topology, seed, self.touches);
         let seen = seen.unwrap_or_else(|e| panic!("{e}"));
@@ -129,7 +129,7 @@ pub fn table(options: &Options) -> Table {
     }
     let (_, shares) = gone(&padded);
     rows.push(Row::of(format!("{reader}: the same, by padding after it"), "share", shares));
-    // The first attempt in the kernel, and what it leaves to the fields next to the writer.
+    // The kernel's first change was padding after the writer. The fields next to the writer still suffer.
     let between = sim.layout.padded_after(number(writer), culprit.verdict.unit);
     let (_, shares) = gone(&between);
     rows.push(Row::of(format!("{reader}: the same, by padding between {writer} and it"), "share", shares));

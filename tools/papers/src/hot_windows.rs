@@ -7,9 +7,9 @@
 //! CPU upwards, one run per load, seed and setting.
 //!
 //! Counting windows double in length: each is as long as all before it. The run ends when two successive windows
-//! agree, and is otherwise marked as transient. The machine has two states, which are searched over all loads: that
-//! both exist is claimed, not at which load. 224 pairs at 5 µs a turn make 10 M wakes a second, of which 80 to 160 ms
-//! are simulated.
+//! agree; if none do, it is marked as transient. The machine has two states, with many migrations and with few. The
+//! table claims that both occur at some load, not at which load. 224 pairs at 5 µs a turn make 10 M wakes a second,
+//! of which 80 to 160 ms are simulated.
 //!
 //! # Source
 //!
@@ -349,7 +349,7 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Reg
             Some((rate, _)) => speed.against(Some(rate), "hot_windows.regimes"),
             None => speed,
         };
-        // Without an effect the machine is in the storm with hot windows too.
+        // In the null model hot windows have no effect, so the machine is in the storm with them too.
         let null = storm.map_or(f64::NAN, |(_, trips)| {
             Row::of("", "k/s", trips.iter().map(|trips| trips.k_per_second).collect()).simulated
         });

@@ -1,10 +1,10 @@
 //! Papers: published tables, simulated, row by row, with the tolerances that were written down beforehand.
 //!
-//! A table is a list of rows, and has one file. A row names its tolerance. Inputs beyond the machine's own numbers
-//! (`inputs`) make it fitted, whatever its tolerance hoped for. A row that cannot fail says why (`by_construction`),
-//! and is not counted. Next to a claimed row is the number of a null model, in which the proposal has no effect. A
-//! row's number is the median over the seeds. It is met if the median and the mean are within the tolerance, and
-//! claims something from five seeds on.
+//! A table is a list of rows, and has one file. A row names its tolerance. A row with inputs (`inputs`) beyond the
+//! machine's own numbers counts as fitted, even if its tolerance is that of a prediction. A row that cannot fail
+//! gives the reason (`by_construction`), and is not counted. Next to a claimed row is the number of a null model, in
+//! which the proposal has no effect. A row's number is the median over the seeds. The row is met if the median and
+//! the mean are within the tolerance. With fewer than five seeds it claims nothing.
 
 #![forbid(unsafe_code)]
 
@@ -42,11 +42,11 @@ fn published<T: DeserializeOwned>(section: &str) -> T {
 pub enum Mark {
     /// No input was chosen with knowledge of the table.
     Predicted,
-    /// Some input was; `inputs` names it.
+    /// Some input was chosen with knowledge of the table; `inputs` names it.
     Fitted,
     /// Nothing is claimed.
     NotClaimed,
-    /// Nothing was published: an answer of ours.
+    /// Nothing was published: the row is a result of the simulation alone.
     New,
     /// It cannot fail, whatever the machine's numbers are.
     ByConstruction,
@@ -238,7 +238,7 @@ pub fn median(sorted: &[f64]) -> f64 {
 /// Why a machine without published numbers claims nothing.
 pub const UNPUBLISHED: &str = "nothing published for this machine";
 
-/// Why one to four seeds claim nothing.
+/// Why a table of one to four seeds claims nothing.
 pub const FEW_SEEDS: &str = "fewer than five seeds";
 
 impl Table {

@@ -20,12 +20,12 @@ pub trait Progress: Debug + Send + Sync {
         false
     }
 
-    /// `seeds` of `of` seeds of the current table are finished.
+    /// Called when `seeds` of `of` seeds of the current table are finished.
     fn finished(&self, seeds: usize, of: usize) {
         let _ = (seeds, of);
     }
 
-    /// The simulation of a seed panicked. The panic continues.
+    /// Called when the simulation of a seed has panicked. The panic continues.
     fn failed(&self, seed: u64) {
         let _ = seed;
     }
@@ -123,8 +123,8 @@ impl<I: Sync> Stint<'_, I> {
         let finished = AtomicUsize::new(0);
         let work = || {
             let mut done = Vec::new();
-            // ORDERING: Relaxed, here and below. A thread that takes an index needs to see nothing of the thread that
-            // took the one before, and a stop that is seen late costs one simulation.
+            // ORDERING: Relaxed, here and below. A thread that takes an index does not need to see what the thread
+            // with the index before wrote. If a thread reads a stop late, it runs one simulation more.
             while !self.is_over.load(Ordering::Relaxed)
                 && !progress.is_some_and(|progress| progress.is_over())
             {
@@ -213,7 +213,7 @@ mod tests {
             for (i, seed) in done.iter().enumerate() {
                 assert_eq!(*seed, [1, 2, 3].map(|item| (item, 5 + i as u64)));
             }
-            assert!(options.per_seed(|seed| seed).is_empty(), "nothing is begun after a stop");
+            assert!(options.per_seed(|seed| seed).is_empty(), "after a stop no simulation begins");
         }
     }
 

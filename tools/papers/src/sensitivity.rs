@@ -1,10 +1,10 @@
 //! Sensitivity: which of the unmeasured numbers changes an answer, and by how much.
 //!
-//! An answer is simulated again with half and with twice each number that is neither published nor measured, one at a
-//! time; numbers that follow from it change too. Numbers without an effect are counted; the others are listed with
-//! the results, the largest effect first. Five answers: the published table of ids, and four that are not published.
-//! 30 numbers are 61 simulations per answer; all of it takes about 40 s on one core, almost all for hot windows on
-//! 384 CPUs.
+//! An answer is a simulated number. It is simulated again with half and with twice each input that is neither
+//! published nor measured, one at a time; inputs that are derived from the varied one change too. Inputs without an
+//! effect are counted; the others are listed with the results, the largest effect first. There are five answers: the
+//! published table of ids, and four that are not published. 30 inputs are 61 simulations per answer; all of it takes
+//! about 40 s on one core, almost all for hot windows on 384 CPUs.
 
 use super::cid::sim::{Index, Setup, run};
 use super::cid::{PUBLISHED, given};
@@ -24,13 +24,13 @@ pub const BOUNDS: [u64; 2] = [500, 2000];
 /// The probability in percent that a thread ends after a burst, as in the table of ids.
 const CHURN_PERCENT: u64 = 25;
 
-/// Threads in the answer about threads that come and go: as many as cores.
+/// Threads in the simulation of threads that come and go: as many as cores.
 const CHURNING: u32 = 192;
 
 /// CPUs of the largest drain.
 const DRAINED: usize = 8192;
 
-/// Pairs per CPU, in percent, of the answer about hot windows: the middle load of the table.
+/// Pairs per CPU, in percent, in the simulation of hot windows: the middle load of the table.
 const LOAD: u32 = 85;
 
 /// An answer, and the numbers that change it.
@@ -44,7 +44,7 @@ pub struct Sensitivity {
     pub machine: String,
     /// The answer's unit.
     pub unit: String,
-    /// The answer with every number as given.
+    /// The answer with every input as given.
     pub plain: f64,
     /// The numbers that change it, the largest effect first.
     pub inputs: Vec<Input>,
@@ -59,15 +59,15 @@ pub struct Input {
     pub name: String,
     /// Its given value.
     pub value: f64,
-    /// `ns`, or what its name says.
+    /// `ns`, or the unit in its name.
     pub unit: String,
     /// The letter of its trust: `D`, `R`, `E`.
     pub trust: char,
     /// Its source.
     pub basis: String,
-    /// The answer with half of it.
+    /// The answer with half of this value.
     pub low: f64,
-    /// The answer with twice of it.
+    /// The answer with twice this value.
     pub high: f64,
 }
 
@@ -78,7 +78,7 @@ impl Input {
     }
 }
 
-/// All answers. Those that a stop left empty are not included.
+/// All answers. An answer without results, because the run was stopped, is left out.
 ///
 /// # Panics
 ///

@@ -1,7 +1,7 @@
 //! Tolerance: how far a simulated number may be from the published one, written down beforehand.
 //!
 //! `tolerances.toml` is embedded. A row of a table names its tolerance; an unknown name is a programming error.
-//! Twenty-three entries, of which seven say why nothing is claimed.
+//! There are twenty-three entries; seven of them claim nothing and give the reason.
 
 use serde::{Deserialize, Serialize};
 

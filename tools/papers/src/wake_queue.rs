@@ -1,15 +1,17 @@
 //! Wake queue: a build with many jobs, with and without a shared queue per LLC, with and without wakers that search
 //! the neighbouring LLCs, by how a CPU that runs out of work searches.
 //!
-//! `make -jN` as a graph of tasks: make forks a shell for each file as soon as another has ended; the shell forks the
-//! driver, the driver forks the compiler and the assembler, which sleeps until data has come through the pipe; each
-//! waits for its children; then come the checker and the dependency fixer. At the end the last ones run alone, and
-//! make links. Every setting compiles the same files in the same order: the random lengths are drawn per file.
+//! `make -jN` as a graph of tasks: make forks a shell for each file as soon as another has ended. The shell forks the
+//! driver. The driver forks the compiler and the assembler, which sleeps until data has come through the pipe. Each
+//! waits for its children. Then come the checker and the dependency fixer. At the end of the build the last jobs run
+//! alone, and then make links. Every setting compiles the same files in the same order: the random lengths are drawn
+//! per file.
 //!
-//! A simulation has 32 files per CPU instead of some hundred, 0.25 s each: only ratios are compared. A shorter build
-//! has relatively more of the tail at its end. `tolerances.toml` allows time ratios of −0.6 %…0 for the queue and
-//! 0…+1 % for SIS_NODE. Three forms of newidle balancing (gated, always, never) answer the objection that was raised
-//! against the queue, that the balancer just stops too early. The share of searches that the gate ends is shown too.
+//! A simulation has 32 files per CPU instead of some hundred, 0.25 s each. Only ratios are compared, since the time
+//! at the end when few jobs run is a larger part of a shorter build. `tolerances.toml` allows time ratios of −0.6 %…0
+//! for the queue and 0…+1 % for SIS_NODE. Three forms of newidle balancing (gated, always, never) test an objection
+//! to the queue: that it only makes up for a balancer that stops too early. The share of searches that the gate ends
+//! is shown too.
 //!
 //! # Source
 //!
@@ -29,8 +31,8 @@ use warmcore_types::Nanos;
 /// Files per CPU; some hundred in the published build.
 const FILES_PER_CPU: u32 = 32;
 
-/// The compiler's mean time for a file, uniformly distributed from two to eight fifths of it. An estimate. Rare long
-/// files would show which CPU got the last one rather than the placement.
+/// The compiler's mean time for a file, uniformly distributed from two to eight fifths of it. An estimate. With rare
+/// long files the result would depend more on which CPU got the last one than on the placement.
 const COMPILE: Nanos = Nanos(250_000_000);
 
 /// Wakes of the assembler per file. An estimate.
@@ -48,7 +50,7 @@ const TOO_LONG: Nanos = Nanos(3_600_000_000_000);
 struct Published {
     #[serde(rename = "where")]
     machine: String,
-    /// Without both, with SIS_NODE, with the queue, with both.
+    /// With neither, with SIS_NODE, with the queue, with both.
     rows: [Measured; 4],
 }
 
@@ -64,7 +66,7 @@ struct Built {
     seconds: f64,
     /// CPU use in percent of one CPU.
     cpu_percent: f64,
-    /// Of the searches by CPUs that ran out of work, those that the gate ended, in percent.
+    /// The share of the searches by CPUs that ran out of work that the gate ended, in percent.
     gated_percent: f64,
     /// The time of these searches, in millionths of all CPUs' time.
     search_ppm: f64,
@@ -232,8 +234,8 @@ fn mean(name: String, numbers: &[f64]) -> Row {
     Row { simulated: mean, spread: (mean - error, mean + error), ..row }
 }
 
-/// Whether newidle balancing just stops too early: for a machine, the queue's effect beside a balancer that never
-/// stops, and beside none.
+/// Whether newidle balancing just stops too early: for one machine, the queue's effect if the balancer never stops,
+/// and if there is no balancer.
 fn answer(machine: &str, rows: &[Row]) -> Option<String> {
     let of = |setting: &str| {
         let name = format!("{machine}, {setting}");

@@ -1,4 +1,4 @@
-//! The cid table: its rules are those of `cid`, its effects vanish with their causes, and its numbers never change.
+//! The cid table: its rules are those of `cid`, an effect vanishes without its cause, and the numbers never change.
 
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, policy};
 use warmcore_papers::cid::sim::{Index, Outcome, RemoteClock, Setup, run};
@@ -32,7 +32,7 @@ fn outcome(costs: &Costs, setup: &Setup) -> Outcome {
     run(costs, &topology(), setup, 1)
 }
 
-/// ns per burst, the mean over a few seeds.
+/// The time of a burst in ns, the mean over a few seeds.
 fn burst(costs: &Costs, setup: &Setup) -> f64 {
     let topology = topology();
     (0..SEEDS).map(|seed| run(costs, &topology, setup, seed).burst_ns).sum::<f64>() / SEEDS as f64
@@ -79,7 +79,8 @@ fn without_expiry_24_threads_at_10_ms_lose_no_id() {
 
 #[test]
 fn the_rules_of_cid_make_the_table() {
-    // The program is the same under each policy: the same entries, moves and compactions, and only the policies' rules differ.
+    // The program is the same under each policy (the same entries, moves and compactions); only the policies' rules
+    // differ.
     // Kept-per-CPU with the recent id is cache-local; without expiry it would be task-owned here.
     let costs = costs();
     let by = |index| outcome(&costs, &Setup { index, ..kept(24, 200) });
@@ -91,7 +92,7 @@ fn the_rules_of_cid_make_the_table() {
     assert_eq!(owned.moved, 0, "ids that never expire");
     assert_eq!(lowest.areas, 1, "all on the lowest one");
     assert!(lowest.burst_ns > 5.0 * local.burst_ns && kept_ids.burst_ns > 5.0 * local.burst_ns);
-    // The policy decides, not the program: only under a policy whose ids expire does compaction make them move.
+    // The policy decides, not the program: compaction makes ids move only under a policy whose ids expire.
     let policies = policy::ALL.map(|policy| (Index::Cid(policy), policy.name() != "kept-per-cpu"));
     for (index, is_same) in policies.into_iter().chain([(Index::TaskOwnedCid, true)]) {
         let plain = outcome(&costs, &Setup { index, ..kept(24, 200) });
@@ -154,12 +155,13 @@ fn fitted_rows_name_their_inputs() {
     assert_eq!(published, 8 * 3);
     let mut names: Vec<&str> = table.rows.iter().map(|row| row.name.as_str()).collect();
     names.sort_unstable();
-    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "two rows of one name");
+    assert!(names.windows(2).all(|pair| pair[0] != pair[1]), "two rows have the same name");
 }
 
 #[test]
 fn claimed_rows_are_met_and_predicted_rows_may_miss() {
-    // Exact: ids, and the row in which no id expires. With the probed cost of an own area after a sleep: 10 ms. Fitted: 200 ms.
+    // Met exactly: the rows of ids, and the row in which no id expires. Met with the probed cost of the own area
+    // after a sleep: 10 ms. Met with fitted costs: 200 ms.
     let table = table();
     let claimed = |name: &str| {
         name.contains("areas of a thread's bursts")
@@ -172,13 +174,14 @@ fn claimed_rows_are_met_and_predicted_rows_may_miss() {
         assert_ne!(row.is_met(), Some(false), "{}: {} ({:?})", row.name, row.simulated, row.published);
     }
     assert_eq!(claimed.iter().filter(|row| row.is_met() == Some(true)).count(), 1 + 12 + 8);
-    // That ids stay follows from the rules and not from costs: these rows are true, and count nowhere.
+    // That ids stay follows from the rules and not from costs: these rows are true by construction, and are not
+    // counted.
     let built: Vec<_> = table.rows.iter().filter(|row| row.mark() == Mark::ByConstruction).collect();
     assert_eq!(built.len(), 17);
     for row in built {
         assert_eq!((row.is_met(), row.published, row.simulated), (None, Some(1.0), 1.0), "{}", row.name);
     }
-    // Without an effect of ids all three columns are equal: the rows by CPU and the cache-local ones prove nothing.
+    // In the null model all three columns are equal, so the rows by CPU and the cache-local ones prove nothing.
     let [(met, of), (null, of_null)] = table.tally();
     // The null model is wrong only in rows whose threads change areas.
     assert!(

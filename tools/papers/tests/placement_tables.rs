@@ -1,4 +1,4 @@
-//! Tables of placement: properties that hold at any numbers.
+//! Properties of the placement tables that hold whatever the numbers are.
 
 use warmcore_papers::hot_windows::{Shape, Trips, Windows, pairs};
 use warmcore_papers::{Options, wake_queue};

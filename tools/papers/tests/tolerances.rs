@@ -1,4 +1,5 @@
-//! No registered tolerance is wider than the notes from before the run, and each line of the notes has one.
+//! No tolerance in the file is wider than in the notes from before the first run, and each line of the notes has a
+//! tolerance.
 
 use warmcore_papers::tolerance::{Claim, What, all, named};
 

@@ -1,15 +1,15 @@
 //! The questions that a report answers, and the rows of the results that answer them.
 //!
-//! An answer compares Warmcore with one named alternative: how many times better it is, with the 95 % interval of the
-//! ratio, slice by slice. A ratio row says which of its two variants stands below the line, and its metric says whether
-//! more is better, so every answer is turned the same way: above 1, Warmcore is better.
+//! An answer compares Warmcore with one named alternative: how many times better Warmcore is, with the 95 % interval of
+//! the ratio, slice by slice. A ratio row names the variant in its denominator, and its metric decides whether more is
+//! better. Each ratio is inverted if necessary, so that Warmcore is better in every answer above 1.
 
 use warmcore_results::{Results, Row};
 
-/// A difference of at most 5 % is no difference that a user would move for.
+/// A ratio up to this counts as level: users don't change their runtime for a difference of 5 %.
 pub(super) const LEVEL: f64 = 1.05;
 
-/// How Warmcore stands to an alternative.
+/// The result of a comparison of Warmcore with an alternative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
     /// All of the interval is on the good side, and some of it beyond [`LEVEL`].
@@ -18,15 +18,15 @@ pub(super) enum Standing {
     Level,
     /// All of the interval is on the bad side, and some of it beyond [`LEVEL`].
     Behind,
-    /// The interval holds 1 and reaches beyond [`LEVEL`]: a longer run may tell.
+    /// The interval contains 1 and reaches beyond [`LEVEL`]; a longer run may give a narrower interval.
     Undecided,
 }
 
 impl Standing {
-    /// All of them, in the order in which they are told.
+    /// All values, in the order in which a report has them.
     pub const ALL: [Self; 4] = [Self::Ahead, Self::Level, Self::Behind, Self::Undecided];
 
-    /// Where an interval of ratios, above 1 is better, stands.
+    /// The standing of an interval of ratios, where above 1 is better.
     pub fn of([low, high]: [f64; 2]) -> Self {
         if low >= 1.0 / LEVEL && high <= LEVEL {
             Self::Level
@@ -39,7 +39,7 @@ impl Standing {
         }
     }
 
-    /// In a word; it is also the class of the page's style.
+    /// A word for the standing; it is also a class in the page's style sheet.
     pub fn word(self) -> &'static str {
         match self {
             Self::Ahead => "ahead",
@@ -50,33 +50,33 @@ impl Standing {
     }
 }
 
-/// Warmcore beside one alternative.
+/// A comparison of Warmcore with one alternative.
 #[derive(Debug, Clone, PartialEq)]
 pub(super) struct Answer {
     /// What was compared: `a counter add, 16 counters in turn`.
     pub what: &'static str,
-    /// The other side: `a relaxed atomic`.
+    /// The alternative: `a relaxed atomic`.
     pub alternative: &'static str,
     /// How many times better Warmcore is.
     pub times: f64,
     /// The 95 % interval of `times`.
     pub interval: [f64; 2],
-    /// What Warmcore reached, in its unit, if the run has that row.
+    /// Warmcore's number and its unit, if the run has that row.
     pub ours: Option<(f64, String)>,
-    /// What the alternative reached.
+    /// The alternative's number and its unit, if the run has that row.
     pub other: Option<(f64, String)>,
-    /// The command that measures it longer.
+    /// The command that measures the same in a longer run.
     pub command: String,
 }
 
 impl Answer {
-    /// How Warmcore stands to the alternative.
+    /// Returns the result of the comparison.
     pub fn standing(&self) -> Standing {
         Standing::of(self.interval)
     }
 }
 
-/// A question: which rows answer it.
+/// A question, and the rows that answer it.
 #[derive(Debug, Clone, Copy)]
 struct Question {
     what: &'static str,
@@ -88,11 +88,12 @@ struct Question {
     ratio: &'static str,
     /// The metric of both sides: `time`, `p99`.
     metric: &'static str,
-    /// As the results call the alternative.
+    /// The alternative's name in the results.
     variant: &'static str,
 }
 
-/// Words, alternative, run, case, metric of the ratio, metric of both sides, variant.
+/// Arguments: the question's words, the alternative, the run, the case, the metric of the ratio, the metric of both
+/// sides, the variant.
 const fn ask(
     what: &'static str,
     alternative: &'static str,
@@ -184,17 +185,17 @@ const DATA: &[Question] = &[
     ),
 ];
 
-/// Which side of a metric is the good one.
+/// Whether more is better for a metric.
 fn is_more_better(metric: &str) -> bool {
     ["touches", "slowest task", "round trips", "messages", "requests", "polls"].contains(&metric)
 }
 
-/// Answers to what a user asks of the runtime.
+/// Answers to a user's questions about the runtime.
 pub(super) fn tasks(runs: &[Results]) -> Vec<Answer> {
     answers(TASKS, runs)
 }
 
-/// Answers to what a user asks of per-CPU data and budgets.
+/// Answers to a user's questions about per-CPU data and budgets.
 pub(super) fn data(runs: &[Results]) -> Vec<Answer> {
     answers(DATA, runs)
 }
@@ -203,7 +204,8 @@ fn answers(questions: &[Question], runs: &[Results]) -> Vec<Answer> {
     questions.iter().filter_map(|question| answer(question, runs)).collect()
 }
 
-/// Whether `variant` is Warmcore's on any backend, called as `other` is: inlined into the loop, or through a function.
+/// Whether `variant` is Warmcore's on any backend and is called in the same way as `other`: inlined into the loop, or
+/// through a function.
 fn is_ours(variant: &str, other: &str) -> bool {
     const CALLED: &str = ", in a function";
     let name = variant.strip_suffix(CALLED);
@@ -232,7 +234,7 @@ fn answer(question: &Question, runs: &[Results]) -> Option<Answer> {
         Some((row.median, row.unit.clone()))
     };
     let [low, high] = ratio.ci95.unwrap_or([ratio.median; 2]);
-    // Of times the larger one is worse.
+    // For times, the larger one is worse.
     let is_turned = is_ours_above != is_more_better(question.metric);
     let (times, interval) =
         if is_turned { (1.0 / ratio.median, [1.0 / high, 1.0 / low]) } else { (ratio.median, [low, high]) };
@@ -247,7 +249,8 @@ fn answer(question: &Question, runs: &[Results]) -> Option<Answer> {
     })
 }
 
-/// The case as the command takes it: a case of warm sets measures several shapes.
+/// The case's name on the command line. A case of warm sets has several shapes in the results, which that name does not
+/// contain.
 fn case_name(case: &str) -> &str {
     match case.rsplit_once('.') {
         Some((family, _)) if case.starts_with("warm.") => family,
@@ -255,8 +258,7 @@ fn case_name(case: &str) -> &str {
     }
 }
 
-/// Operations of which the report draws all that one would use instead: the run, the case, and by class of the legend the
-/// variant's name.
+/// For an operation, the variants that the report draws: for each, the class in the legend and the variant's name.
 type Ways = &'static [(usize, &'static str)];
 const OPERATIONS: [(&str, &str, &str, Ways); 7] = [
     (
@@ -298,7 +300,7 @@ const OPERATIONS: [(&str, &str, &str, Ways); 7] = [
     ),
 ];
 
-/// Whether a row's variant is the one that is called `name`; Warmcore's names have the backend in them.
+/// Whether a row's variant has this name. Warmcore's names also contain the backend.
 fn is_called(variant: &str, name: &str) -> bool {
     let plain = ["rseq", "atomic", "plain"].iter().find_map(|backend| {
         let rest = variant.strip_prefix("warmcore ")?.strip_prefix(backend)?;
@@ -307,7 +309,7 @@ fn is_called(variant: &str, name: &str) -> bool {
     plain.as_deref().unwrap_or(variant) == name
 }
 
-/// What the ways of doing an operation take, for each operation that was measured.
+/// The times of each way of doing an operation, for each operation that was measured.
 pub(super) fn operations(runs: &[Results]) -> Vec<super::plot::Operation> {
     let time = |run: &str, case: &str, name: &str| {
         let rows = runs.iter().rev().filter(|results| results.what == run).flat_map(|results| &results.rows);

@@ -1,4 +1,4 @@
-//! What it costs to move data on this machine, by what two CPUs share.
+//! The cost of moving data between two CPUs of this machine, by what the two CPUs share.
 
 use super::inputs::Probe;
 use super::markup::amount;
@@ -6,16 +6,16 @@ use std::collections::BTreeMap;
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::CpuId;
 
-/// The pairs of CPUs that share the same thing, and what moving data between them costs.
+/// The pairs of CPUs that share the same thing, and the cost of moving data between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Move {
-    /// What they share: `the core`, `the node`.
+    /// What the two CPUs share: `the core`, `the node`.
     pub shared: &'static str,
-    /// How many pairs were timed.
+    /// The number of pairs that were timed.
     pub pairs: usize,
-    /// One cache line: the median of the pairs, with the least and the most.
+    /// The time of one cache line: the median of the pairs, with the least and the most.
     pub line: String,
-    /// A working set of 256 KiB, if it was timed.
+    /// The time of a working set of 256 KiB, if it was timed.
     pub working_set: String,
 }
 
@@ -30,7 +30,7 @@ fn shared(distance: Distance) -> &'static str {
     }
 }
 
-/// By distance, the nearest first.
+/// The costs by distance, the nearest first.
 pub(super) fn moves(t: &Topology, probe: &Probe) -> Vec<Move> {
     let mut lines: BTreeMap<Distance, Vec<f64>> = BTreeMap::new();
     for (i, a) in probe.cpus.iter().enumerate() {

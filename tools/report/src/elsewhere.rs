@@ -1,13 +1,14 @@
-//! Machines that are not here: curves over a number of threads, CPUs or clients, from the simulator's tables.
+//! Curves of simulated machines over a number of threads, CPUs or clients, from the simulator's tables.
 //!
 //! A table's rows are named `8 CPUs, queued`: a number, what it counts, and the series. A series with three numbers or
-//! more is a curve; rings beside it are what others measured. A series that nobody published is left to the table.
+//! more is drawn as a curve, with rings for the published measurements. A series without published numbers is only in
+//! the table.
 
 use super::imagined::Table;
 use super::plot::{self, Curve};
 use std::collections::BTreeMap;
 
-/// What a table is about.
+/// The title of a table.
 pub(super) fn title(name: &str) -> &str {
     match name {
         "cid" => "Concurrency ids",
@@ -22,7 +23,7 @@ pub(super) fn title(name: &str) -> &str {
     }
 }
 
-/// What was published and what was simulated.
+/// A published and a simulated number.
 type Both = (Option<f64>, Option<f64>);
 
 /// A series of a table, by number.
@@ -32,7 +33,7 @@ struct Series {
     points: BTreeMap<u64, Both>,
 }
 
-/// `8 CPUs, queued`: the number, what it counts, the series.
+/// Splits a row's name, such as `8 CPUs, queued`, into the number, what it counts, and the series.
 fn parts(name: &str) -> Option<(u64, &str, &str)> {
     let (number, rest) = name.split_once(' ')?;
     let (counted, series) = rest.split_once(", ")?;
@@ -53,12 +54,12 @@ pub(super) fn charts(table: &Table) -> Vec<String> {
     }
     let is_curve =
         |one: &Series| one.points.values().filter(|(published, _)| published.is_some()).count() >= 3;
-    // An id is a name: a curve of ids says nothing.
+    // An id is a name and no quantity, so it is not drawn as a curve.
     series.retain(|_, one| one.unit != "ids" && is_curve(one));
     let mut by_unit: BTreeMap<String, Vec<Curve>> = BTreeMap::new();
     for (name, one) in series {
         let curves = by_unit.entry(one.unit).or_default();
-        // More than four are a tangle; the table has them all.
+        // More than four curves can't be read; the table has all of them.
         let class = curves.len() / 2;
         if class >= 4 {
             continue;

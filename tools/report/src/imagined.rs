@@ -1,38 +1,38 @@
-//! What was simulated, in the shape in which `warmcore sim tables --json` writes it and a report reads it.
+//! The results of simulations, in the format that `warmcore sim tables --json` writes and a report reads.
 
 use super::markup::amount;
 use serde::{Deserialize, Serialize};
 use warmcore_papers::sensitivity::Sensitivity;
 use warmcore_papers::tolerance::Tolerance;
 
-/// What was simulated for a report.
+/// The simulations in a report.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Imagined {
-    /// Simulated beside published.
+    /// The tables, with simulated and published numbers.
     pub simulated: Option<Simulated>,
-    /// Which estimated numbers of a machine move the answers.
+    /// How much the tables' results depend on each estimated number of the machine.
     pub sensitivities: Vec<Sensitivity>,
 }
 
-/// What `warmcore sim --json` writes, as far as it is shown.
+/// The parts of `warmcore sim --json` that a report shows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Simulated {
-    /// The schema of `warmcore sim --json`.
+    /// The version of the schema of `warmcore sim --json`.
     pub schema: u32,
-    /// What ran.
+    /// Which simulation this is: `sim tables`.
     pub what: String,
     /// The command that repeats it.
     pub command: String,
-    /// When it began, UTC, RFC 3339.
+    /// When the simulation began, UTC, RFC 3339.
     pub when: String,
-    /// What a signal left out.
+    /// What is missing because of a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
     /// The tables that were finished.
     pub tables: Vec<Table>,
 }
 
-/// Rows that belong together.
+/// A table of the simulator.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Table {
     /// `cid`, `drain`, …
@@ -43,41 +43,41 @@ pub struct Table {
     pub source: String,
     /// The rows.
     pub rows: Vec<SimulatedRow>,
-    /// What to know before one believes it.
+    /// Remarks on the limits of the results.
     pub notes: Vec<String>,
 }
 
-/// One number.
+/// A row: a simulated number, and the published one if there is one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct SimulatedRow {
-    /// Which.
+    /// The row's name.
     pub name: String,
-    /// Of all its numbers.
+    /// The unit of all numbers of the row.
     pub unit: String,
-    /// What others measured.
+    /// The published measurement.
     pub published: Option<f64>,
     /// The median over the seeds.
     pub simulated: Option<f64>,
     /// The least and the most over the seeds.
     pub spread: (Option<f64>, Option<f64>),
-    /// What it had to meet.
+    /// The tolerance that the simulated number has to meet.
     pub tolerance: Option<Tolerance>,
-    /// What was chosen by looking at a published table.
+    /// The inputs that were chosen by looking at a published table.
     pub inputs: Vec<String>,
     /// `predicted`, `fitted`, `not_claimed`, `new`, `by_construction`.
     pub mark: String,
-    /// Whether it is within its tolerance.
+    /// Whether the simulated number is within its tolerance.
     pub met: Option<bool>,
-    /// Whether a model is in which the proposal has no effect.
+    /// Whether a null model, in which the proposal has no effect, is within the tolerance.
     pub null_met: Option<bool>,
-    /// Why it can't come out otherwise.
+    /// If the model itself determines the result: why.
     pub by_construction: Option<String>,
-    /// So many seeds ended before two successive windows agreed.
+    /// The number of seeds whose simulation ended before two successive windows of time agreed.
     pub transient: usize,
 }
 
 impl Table {
-    /// How many rows that were claimed are within what was allowed, and how many a model without any effect meets.
+    /// A text: how many rows with a claim are within their tolerance, and how many of them a null model meets.
     pub(super) fn tally(&self) -> String {
         let count = |of: &dyn Fn(&SimulatedRow) -> Option<bool>| {
             let known: Vec<bool> = self.rows.iter().filter_map(of).collect();
@@ -95,7 +95,7 @@ impl Table {
 }
 
 impl Simulated {
-    /// All tables in a sentence or two.
+    /// A text of one or two sentences on all tables.
     pub(super) fn tally(&self) -> String {
         let rows = || self.tables.iter().flat_map(|table| &table.rows);
         let count = |mark: &str| {
@@ -118,7 +118,7 @@ impl Simulated {
     }
 }
 
-/// The tables in a line each, and what was missed by name: a miss is told as loud as what is met.
+/// A line for each table, and a line for each row that is missed, so that a miss is as visible as a row that is met.
 pub(super) fn text(simulated: &Simulated) -> Vec<String> {
     let mut lines = vec![format!("{} ({})", simulated.tally(), simulated.command)];
     for table in &simulated.tables {

@@ -1,31 +1,32 @@
-//! Inputs: everything that a report shows, gathered by whoever ran it.
+//! Inputs: everything that a report shows.
 //!
-//! Model.   A machine, its hand-over times if they were probed, the results of each run and what
-//!          the doctor found. The report adds no measurement and no opinion of its own.
-//! Number.  A probe of 384 CPUs is a matrix of 147 456 pairs; the diagonal is `None`.
-//! Writers. `warmcore report` fills it; `topo --probe` makes a [`Probe`], `doctor` the findings.
+//! The inputs are a machine, its hand-over times if they were probed, the results of each run, the findings of
+//! `warmcore doctor` and the simulated tables. `warmcore report` collects them; `topo --probe` makes a [`Probe`],
+//! `doctor` the findings.
+//!
+//! A probe of 384 CPUs is a matrix of 147 456 pairs; the diagonal is `None`.
 
 use super::imagined::Imagined;
 use serde::{Deserialize, Serialize};
 use warmcore_results::Results;
 use warmcore_topo::Topology;
 
-/// What a report is made of.
+/// The inputs of a report.
 #[derive(Debug, Clone, Copy)]
 pub struct Inputs<'a> {
     /// The machine.
     pub topology: &'a Topology,
-    /// How long a cache line takes between its CPUs, if that was measured.
+    /// The times of a cache line between the machine's CPUs, if they were measured.
     pub probe: Option<&'a Probe>,
     /// One per run: percpu, false-sharing, cid, budget, wake, http, peers.
     pub runs: &'a [Results],
-    /// What the doctor found.
+    /// The findings of `warmcore doctor`.
     pub doctor: &'a [Finding],
-    /// What was simulated, if anything was.
+    /// What was simulated, if there is a simulation.
     pub imagined: Option<&'a Imagined>,
 }
 
-/// How long one cache line takes from CPU to CPU.
+/// The times that one cache line takes from CPU to CPU.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Probe {
     /// The CPUs, by the kernel's numbers: row and column `i` below are `cpus[i]`.
@@ -35,43 +36,43 @@ pub struct Probe {
     pub hand_over_ns: Vec<Vec<Option<f64>>>,
     /// The lowest and the highest slice of each pair, in ns, in the same shape.
     pub spread_ns: Vec<Vec<Option<(f64, f64)>>>,
-    /// How long a CPU takes over a working set that another CPU used last, for one pair of each distance. Empty in files
-    /// of older versions.
+    /// The times that a CPU takes to walk over a working set that another CPU used last, for one pair of each distance.
+    /// Empty in files of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub working_sets: Vec<WorkingSet>,
-    /// What the times say about the topology, in a sentence.
+    /// Whether the times agree with the topology, in a sentence.
     pub verdict: String,
-    /// The times spread too far to trust the verdict.
+    /// Whether the times spread too far to trust the verdict.
     pub noisy: bool,
 }
 
-/// What a move of a working set costs.
+/// The time of a walk over a working set after it has moved to another CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WorkingSet {
-    /// The CPU that used it last.
+    /// The CPU that used the set last.
     pub from: u32,
-    /// The CPU that walks it; the same CPU where nothing moved.
+    /// The CPU that walks over the set; equal to `from` if the set did not move.
     pub to: u32,
-    /// Its size.
+    /// The size of the set in KiB.
     pub kib: u32,
-    /// The median time of a walk over its lines in random order, in ns.
+    /// The median time of a walk over the set's lines in random order, in ns.
     pub ns: f64,
 }
 
-/// One thing the doctor looked at.
+/// A finding of `warmcore doctor` about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// What was looked at: `rseq`, `membarrier`, `affinity`.
+    /// The thing: `rseq`, `membarrier`, `affinity`.
     pub what: String,
-    /// How it is.
+    /// Its state.
     pub state: State,
-    /// What was found.
+    /// The fact, as text.
     pub fact: String,
-    /// The next step, if there is one.
+    /// What the user can do about it, if anything.
     pub advice: Option<String>,
 }
 
-/// How a thing is that Warmcore would like to use.
+/// The state of a thing that Warmcore uses if it can.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
@@ -79,11 +80,11 @@ pub enum State {
     Ok,
     /// It works with less than it could.
     Limited,
-    /// It isn't there.
+    /// It is not available.
     Missing,
 }
 
-/// What a whole report holds: the run, its title, and the command that adds it.
+/// The runs of a complete report: the run's name, its title, and the command that adds it.
 pub(super) const EXPECTED: [(&str, &str, &str); 7] = [
     ("percpu", "Per-CPU data", "warmcore bench percpu"),
     ("false-sharing", "False sharing", "warmcore bench false-sharing"),

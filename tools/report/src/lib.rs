@@ -1,11 +1,12 @@
-//! One page that answers what a user asks about a machine, with a picture first.
+//! Draws the report: a page that answers a user's questions about a machine, each with a picture.
 //!
-//! [`Inputs`] in, text out: nothing here measures, reads a file or knows the time, so the same inputs give the same bytes.
-//! `answers` turns rows of the results into comparisons with a named alternative: ahead, level, behind or undecided.
-//! `plot` draws them, by plotters; `machine_picture` draws the machine; `elsewhere` makes curves of what was simulated;
-//! `page` fills the template of the page; `summary` says the same to a terminal.
+//! The functions take [`Inputs`] and return text. The crate does not measure, read files or read the clock, so the same
+//! inputs give the same bytes. `answers` turns rows of the results into comparisons with a named alternative: ahead,
+//! level, behind or undecided. `plot` draws them, by plotters; `machine_picture` draws the machine; `elsewhere` makes
+//! curves of what was simulated; `page` fills the template of the page; `summary` writes the same answers as text for a
+//! terminal.
 //!
-//! A page of all benches is some 2 MB, most of it folded pictures of single cases, and loads nothing else.
+//! A page of all benches is about 2 MB, most of it folded pictures of single cases, and loads no other file.
 
 mod answers;
 mod distances;
@@ -33,7 +34,7 @@ use answers::Standing;
 use warmcore_results::Results;
 use warmcore_results::names::percpu;
 
-/// The command that adds the tables, run in the folder of the page.
+/// The command that adds the simulated tables. It must run in the folder of the page.
 const SIM_COMMAND: &str = "warmcore sim tables --json sim.json";
 
 /// The cases of a run, in the order they were measured.
@@ -45,13 +46,13 @@ fn cases(run: &Results) -> Vec<&str> {
         }
     }
     if run.what == "percpu" {
-        // Older files begin with the loops; one that is not known stays behind.
+        // Older files have the cases in another order. A case that is not known comes last.
         cases.sort_by_key(|name| percpu::CASES.iter().position(|case| case == name).unwrap_or(usize::MAX));
     }
     cases
 }
 
-/// How many comparisons stand how, in a sentence.
+/// The number of comparisons by [`Standing`], in a sentence.
 fn tally(inputs: &Inputs) -> String {
     let answers = [answers::tasks(inputs.runs), answers::data(inputs.runs)].concat();
     if answers.is_empty() {

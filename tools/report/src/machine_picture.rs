@@ -1,24 +1,25 @@
-//! Topo picture: the machine as boxes in boxes, for 2 CPUs and for 384.
+//! Draws the machine as nested boxes in SVG, for 2 CPUs and for 384.
 //!
-//! Model.   A box holds its children in rows that wrap at its width. Text never shrinks, so the
-//!          same machine is drawn once per screen width, and CSS shows the one that fits. How
-//!          many cores stand beside each other in an LLC is tried out: the lowest picture wins.
-//! Number.  384 CPUs at 912 px: about 600 px high, 40 KB of SVG.
+//! A box has its children in rows that wrap at its width. Text never shrinks, so the machine is drawn once for each of
+//! [`WIDTHS`], and CSS shows the picture that fits the screen. The picture is drawn with several numbers of cores side
+//! by side in a last-level cache; the lowest picture is used.
+//!
+//! 384 CPUs at 912 px are about 600 px high, 40 KB of SVG.
 
 use super::markup::{esc, standalone};
 use std::collections::BTreeMap;
 use warmcore_topo::{Cpu, Topology};
 
-/// The widths of the page's three pictures; `style.css` chooses by the screen's.
+/// The widths of the page's three pictures; the page's style sheet chooses one by the width of the screen.
 pub(super) const WIDTHS: [f64; 3] = [320.0, 592.0, 896.0];
 
 const PAD: f64 = 6.0;
 const GAP: f64 = 6.0;
 const HEAD: f64 = 20.0;
-/// What a digit takes at 12 px, and a letter of a label.
+/// The width of a digit, and of a letter of a label, at 12 px.
 const DIGIT: f64 = 7.5;
 
-/// The machine in a sentence.
+/// Describes the machine in a sentence.
 pub(super) fn in_words(t: &Topology) -> String {
     let some = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
     [
@@ -44,14 +45,14 @@ pub(super) fn html(t: &Topology) -> String {
     WIDTHS.iter().enumerate().map(one).collect()
 }
 
-/// The picture on its own.
+/// The picture for a separate file.
 pub(super) fn svg(t: &Topology) -> String {
     let (width, height, body) = draw(t, WIDTHS[2]);
     let body = format!("<svg x=\"12\" y=\"12\" width=\"{width}\" height=\"{height}\">{body}</svg>");
     standalone(width + 24.0, height + 24.0, &in_words(t), &body)
 }
 
-/// A box, and where its children lie inside it.
+/// A box, and the positions of its children inside it.
 struct Shape {
     class: String,
     label: String,
@@ -64,7 +65,7 @@ impl Shape {
     /// A box around `children`, in rows no wider than `width`.
     fn around(class: &str, label: String, children: Vec<Shape>, width: f64, pad: f64, gap: f64) -> Self {
         let head = if label.is_empty() { pad } else { HEAD };
-        // As many to a row as leave the last row full, where they are of one size.
+        // If the children have the same size, put as many into each row as leave the last row as full as possible.
         let widest = children.iter().map(|c| c.w).fold(1.0, f64::max);
         let fit = (((width - 2.0 * pad + gap) / (widest + gap)) as usize).max(1);
         let across = children.len().div_ceil(children.len().div_ceil(fit).max(1));
@@ -113,7 +114,7 @@ impl Shape {
     }
 }
 
-/// The picture in at most `width`: what it takes of it, its height, and its content.
+/// Draws the picture in at most `width`. Returns the width that it takes, its height, and its content.
 fn draw(t: &Topology, width: f64) -> (f64, f64, String) {
     let widest = t.llcs.iter().map(|l| l.cpus.len()).max().unwrap_or(1);
     let best = (1..=widest.min((width / cell_width(t)) as usize).max(1))
@@ -152,8 +153,7 @@ fn cell_width(t: &Topology) -> f64 {
     (last.max(1).ilog10() as f64 + 1.0) * DIGIT + 9.0
 }
 
-/// The sockets, one below the other, and a last box of what is offline: sysfs knows no place
-/// for a CPU that is not online.
+/// The sockets, one below the other, and a last box with the offline CPUs: sysfs does not tell where an offline CPU is.
 fn sockets(t: &Topology, width: f64, columns: usize) -> Vec<Shape> {
     let width = width - 2.0;
     let cell = cell_width(t);
@@ -226,7 +226,7 @@ fn size(kib: u32) -> String {
     }
 }
 
-/// What each unusual look of a CPU means, of those that occur.
+/// The meaning of each unusual style of a CPU that occurs in the picture.
 fn legend(t: &Topology) -> Vec<(&'static str, String)> {
     let barred = t.online().difference(&t.usable()).len();
     [

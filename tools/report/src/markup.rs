@@ -1,11 +1,12 @@
-//! Markup: text, numbers and colours in the form that HTML, SVG and a terminal can all show.
+//! Formats text, numbers and colours for HTML, SVG and a terminal.
 //!
-//! Model.   Whatever came from outside goes through [`esc`] once, where it enters the markup.
-//!          What we write is well-formed XML, so that a test can parse it. Colours have a name
-//!          and two values; a picture that stands alone carries both.
-//! Number.  Text stands out from its ground by 4.5 to 1 (WCAG AA) in both themes; tested.
+//! Text from outside goes through [`esc`] once, where it enters the markup. The output is well-formed XML, so that a
+//! test can parse it. Colours have a name and two values, light and dark; a picture in a separate file contains both.
+//!
+//! A test checks that the contrast of text is at least 4.5 to 1 (WCAG AA) in both themes.
 
-/// Name, light, dark. One accent: it always says "this is Warmcore's" or "look here".
+/// The name, the light and the dark value of each colour. There is one accent colour, for Warmcore and for what needs
+/// attention.
 pub(super) const PALETTE: [(&str, &str, &str); 10 + COLOURS] = [
     ("paper", "#fffdf9", "#17181a"),
     ("ink", "#1f2124", "#e9e7e2"),
@@ -14,11 +15,11 @@ pub(super) const PALETTE: [(&str, &str, &str); 10 + COLOURS] = [
     ("tint", "#f5f1ea", "#212326"),
     ("mark", "#8b8f8c", "#7f827d"),
     ("accent", "#a63d0a", "#f09a64"),
-    // How a comparison stands.
+    // The results of comparisons.
     ("good", "#17693a", "#6fce95"),
     ("bad", "#b3261e", "#f2938c"),
     ("open", "#7a5c00", "#e0c35c"),
-    // Hues that only tell things apart; `paper` is written on them.
+    // Hues without a meaning, which only distinguish marks. Text on them has the colour `paper`.
     ("id0", "#1f5fa8", "#7fb2f0"),
     ("id1", "#8a5a00", "#dcc25a"),
     ("id2", "#1a7340", "#74c98f"),
@@ -29,13 +30,13 @@ pub(super) const PALETTE: [(&str, &str, &str); 10 + COLOURS] = [
     ("id7", "#c0420f", "#f2a25c"),
 ];
 
-/// How many hues there are that tell things apart.
+/// The number of hues without a meaning.
 pub(super) const COLOURS: usize = 8;
 
-/// The classes of the machine's picture, for the page and for the picture alone.
+/// The CSS classes of the machine's picture, for the page and for the picture in a separate file.
 pub(super) const MARKS_CSS: &str = include_str!("../templates/machine.css");
 
-/// `text` inside an element or an attribute: no markup, and nothing XML forbids.
+/// Escapes `text` for an element or an attribute: the result has no markup and no character that XML forbids.
 pub(super) fn esc(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for c in text.chars() {
@@ -53,7 +54,7 @@ pub(super) fn esc(text: &str) -> String {
     out
 }
 
-/// Three digits that count: `0.524`, `12.3`, `186`.
+/// Formats a value with three significant digits: `0.524`, `12.3`, `186`.
 pub(super) fn digits(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => "?".into(),
@@ -65,7 +66,7 @@ pub(super) fn digits(value: f64) -> String {
     }
 }
 
-/// A value with its unit: `0.524 ns`, `1.2 µs`, `11.2×`, `3.4 M/s`, `12 pages`.
+/// Formats a value with its unit: `0.524 ns`, `1.2 µs`, `11.2×`, `3.4 M/s`, `12 pages`.
 pub(super) fn amount(value: f64, unit: &str) -> String {
     match unit {
         "x" => format!("{}×", digits(value)),
@@ -79,13 +80,13 @@ pub(super) fn amount(value: f64, unit: &str) -> String {
             let (value, unit) = rate(value);
             format!("{} {unit}", digits(value))
         }
-        // Counts are whole, and 3 pages are not 3.00 pages.
+        // A count is whole: 3 pages, not 3.00 pages.
         _ if value.fract() == 0.0 => format!("{value} {unit}"),
         _ => format!("{} {unit}", digits(value)),
     }
 }
 
-/// Thousands per second, with the unit that one would say them in.
+/// Converts thousands per second to the most readable unit.
 fn rate(thousands: f64) -> (f64, &'static str) {
     match thousands.abs() {
         v if v < 1.0 => (thousands * 1e3, "/s"),
@@ -94,12 +95,12 @@ fn rate(thousands: f64) -> (f64, &'static str) {
     }
 }
 
-/// A expected value, as it was written: `at least 8×`, not `8.00×`.
+/// Formats the value of a promise as it was written: `8×`, not `8.00×`.
 pub(super) fn round(value: f64, unit: &str) -> String {
     if unit == "x" { format!("{value}×") } else { format!("{value} {unit}") }
 }
 
-/// A tick of an axis: as [`amount`], without digits that are all zero.
+/// Formats a tick of an axis in ns: as [`amount`], without zeros at the end.
 pub(super) fn tick(ns: f64) -> String {
     let (value, unit) = match ns {
         v if v < 1e3 => (v, "ns"),
@@ -110,7 +111,7 @@ pub(super) fn tick(ns: f64) -> String {
     format!("{} {unit}", (value * 1e6).round() / 1e6)
 }
 
-/// The same of any unit: `2×`, `500 k/s`, `1 M/s`.
+/// Formats a tick of an axis in any unit: `2×`, `500 k/s`, `1 M/s`.
 pub(super) fn tick_of(value: f64, unit: &str) -> String {
     let plain = |value: f64| (value * 1e6).round() / 1e6;
     match unit {
@@ -124,7 +125,8 @@ pub(super) fn tick_of(value: f64, unit: &str) -> String {
     }
 }
 
-/// The palette as CSS variables: light, dark where the reader asked for it, light on paper.
+/// The palette as CSS variables: the light values, the dark ones if the user prefers a dark page, and the light ones
+/// for printing.
 pub(super) fn palette_css() -> String {
     let vars = |dark: bool| -> String {
         PALETTE.iter().map(|(name, l, d)| format!("--{name}:{};", if dark { d } else { l })).collect()
@@ -136,8 +138,8 @@ pub(super) fn palette_css() -> String {
     )
 }
 
-/// A picture that stands alone. Its colours are plain values, because not every program that
-/// shows an SVG knows CSS variables.
+/// A picture for a separate file. Its colours are plain values, because not every program that shows an SVG supports
+/// CSS variables.
 pub(super) fn standalone(width: f64, height: f64, title: &str, body: &str) -> String {
     let css = |dark: bool| {
         PALETTE.iter().fold(MARKS_CSS.to_owned(), |css, (name, light, night)| {

@@ -1,8 +1,8 @@
 //! The report as one HTML file that loads nothing and opens from disk.
 //!
-//! Four questions come first, each with its picture: what this machine is, how tasks fare on it beside tokio, what per-CPU
-//! data and budgets cost beside what one would use instead, and what the same decisions lead to on machines that are not
-//! here. All else is folded below. `templates/page.html` has the markup; this file fills it.
+//! Four questions come first, each with a picture: what this machine is; how fast tasks run on Warmcore compared with
+//! tokio; what per-CPU data and budgets cost compared with the usual alternatives; and the results of simulations of
+//! other machines. Everything else is folded below. `templates/page.html` has the markup; this file fills it.
 
 use super::answers::{self, Answer, Standing};
 use super::elsewhere;
@@ -15,7 +15,7 @@ use askama::Template;
 use warmcore_papers::sensitivity::{Input, Sensitivity};
 use warmcore_results::{Results, Row};
 
-/// The markup, and what it shows.
+/// The template of the page, and the data that it shows.
 #[derive(Template)]
 #[template(path = "page.html")]
 struct Page {
@@ -37,7 +37,7 @@ struct Page {
     missing: Vec<(String, String)>,
 }
 
-/// This machine, and what distance costs on it.
+/// The section on this machine, and on the cost of moving data between its CPUs.
 struct Machine {
     picture: String,
     words: String,
@@ -46,11 +46,11 @@ struct Machine {
     probe_command: &'static str,
 }
 
-/// A question's answers.
+/// The answers to one question.
 struct Group {
     chart: String,
     rows: Vec<AnswerRow>,
-    /// The commands that add what was not measured.
+    /// The commands that add the runs that are missing.
     commands: Vec<&'static str>,
 }
 
@@ -79,7 +79,7 @@ struct SimulatedBy {
     interrupted: Option<String>,
 }
 
-/// One run, folded: a chart per case and metric, and every row.
+/// One run, which is folded in the page: a chart per case and metric, and every row.
 struct Run {
     what: String,
     command: String,
@@ -102,7 +102,7 @@ struct SimTable {
     notes: Vec<String>,
 }
 
-/// An answer, and the estimated numbers that move it.
+/// A simulated result, and the estimated numbers of the machine that change it.
 struct Sensitive {
     asked: String,
     machine: String,
@@ -162,14 +162,14 @@ pub fn page(inputs: &Inputs) -> String {
     printable(&page.render().expect("the template writes into memory"))
 }
 
-/// `text` without what XML forbids: a name from outside may hold it.
+/// `text` without characters that XML forbids, which names from outside may contain.
 fn printable(text: &str) -> String {
     let is_forbidden =
         |c: char| c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{fffe}' | '\u{ffff}');
     text.chars().map(|c| if is_forbidden(c) { '\u{fffd}' } else { c }).collect()
 }
 
-/// The pictures of a report, each a file of its own: name, then content.
+/// The pictures of a report, each for a separate file: the file's name, then its content.
 pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
     let mut files = vec![("machine.svg".to_owned(), machine_picture::svg(inputs.topology))];
     let mut add = |name: &str, svg: String| {
@@ -246,7 +246,7 @@ fn group(answers: &[Answer], label: &str, commands: &[&'static str]) -> Group {
     Group { chart, rows: answers.iter().map(row).collect(), commands: commands.to_vec() }
 }
 
-/// What each operation takes, beside what one would use instead.
+/// The chart of the time that each operation takes on Warmcore and on the alternatives.
 fn costs(runs: &[Results]) -> String {
     const LEGEND: [&str; 5] =
         ["Warmcore", "a shared atomic", "a thread-local number", "a mutex", "malloc and free"];
@@ -288,7 +288,7 @@ fn run(run: &Results) -> Run {
         let chart = |(metric, unit): &(&str, &str)| {
             let of = |row: &&&Row| row.over.is_none() && row.metric == *metric && row.unit == *unit;
             let rows: Vec<&Row> = rows.iter().filter(of).copied().collect();
-            // One number is no picture.
+            // A chart of one number would show nothing.
             let svg = if rows.len() < 2 { String::new() } else { plot::variants(&rows, metric) };
             (metric.to_string(), svg)
         };
@@ -302,7 +302,7 @@ fn run(run: &Results) -> Run {
     Run { what: run.what.clone(), command: run.command.clone(), about, cases }
 }
 
-/// A row: compared, metric, median, interval, slices, and whether it is noisy.
+/// The cells of a row: what is compared, metric, median, interval, slices, and whether it is noisy.
 fn cells(row: &Row) -> Vec<String> {
     let expected = row.target.as_ref().map(|target| format!("; expected {}", bound(row, target)));
     let noisy = if row.noisy { "noisy" } else { "" };
@@ -393,7 +393,7 @@ fn finding(finding: &Finding) -> Fact {
     }
 }
 
-/// What is not in the report, and the command that adds it.
+/// The parts that are not in the report, each with the command that adds it.
 fn missing(inputs: &Inputs) -> Vec<(String, String)> {
     let absent = EXPECTED.iter().filter(|(what, ..)| inputs.runs.iter().all(|run| run.what != *what));
     absent.map(|(_, title, command)| (title.to_string(), command.to_string())).collect()

@@ -1,8 +1,8 @@
 //! Charts, drawn by plotters as SVG that follows the page's colours.
 //!
-//! Plotters writes a colour as an attribute. Here it gets codes ([`INKS`]); rules of a style sheet, which are stronger than
-//! attributes, give each code the page's variable for it, light or dark. A chart is [`WIDTH`] units wide, so that its text
-//! can be read at the width of a phone.
+//! Plotters writes a colour as an attribute. Here each colour is a code ([`INKS`]). Rules of a style sheet, which
+//! override attributes, replace each code by a CSS variable of the page, which has a light and a dark value. A chart is
+//! [`WIDTH`] units wide, so that its text can be read at the width of a phone.
 
 use crate::answers::{Answer, LEVEL, Standing};
 use crate::markup::{COLOURS, PALETTE, amount, digits, esc, tick, tick_of};
@@ -12,20 +12,21 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use warmcore_results::{Row, Span, Timeline};
 
-/// Units from the left to the right edge.
+/// The width of a chart in SVG units.
 const WIDTH: u32 = 520;
-/// The text's size.
+/// The size of text.
 const TEXT: u32 = 14;
-/// From one row of a chart to the next.
+/// The height of a row of a chart.
 const ROW: u32 = 46;
-/// Above the first and below the last row.
+/// The margins above the first row and below the last row.
 const MARGINS: (u32, u32) = (8, 44);
-/// Left and right of the scale; a label below its end needs half of its width there.
+/// The margin to the left and to the right of the scale: half of the width of a label at the end of the scale.
 const SIDE: u32 = 28;
-/// Left of text.
+/// The margin to the left of text.
 const INDENT: i32 = 8;
 
-/// What a colour means. Plotters gets a code for it, the page and a picture alone the palette's colour.
+/// The meaning of a colour. Plotters gets a code for it; the style sheet of the page or of a separate picture gives the
+/// code the palette's colour.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Ink {
     Text,
@@ -36,11 +37,11 @@ enum Ink {
     Good,
     Bad,
     Open,
-    /// A hue that only tells things apart, counted from 0.
+    /// A hue without a meaning, which only distinguishes marks; counted from 0.
     Hue(usize),
 }
 
-/// The inks by code, with the palette's names.
+/// The inks in the order of their codes, with the palette's names.
 const INKS: [(Ink, &str); 8 + COLOURS] = [
     (Ink::Text, "ink"),
     (Ink::Quiet, "muted"),
@@ -81,16 +82,16 @@ impl Ink {
     }
 }
 
-/// Plotters' code of each ink, as it stands in an attribute, and the ink's name in the palette.
+/// The code of each ink, as plotters writes it into an attribute, and the ink's name in the palette.
 fn codes() -> impl Iterator<Item = (String, &'static str)> {
     INKS.iter().enumerate().map(|(i, (_, name))| (format!("#{:02X}0101", i + 1), *name))
 }
 
-/// Text in a chart has the page's font and a rim that keeps it apart from lines below it.
+/// Text in a chart has the page's font, and an outline that separates it from the lines behind it.
 const TEXT_CSS: &str = "svg.chart text{font-family:system-ui,sans-serif;stroke-width:4px;stroke-linejoin:round;\
                         paint-order:stroke;stroke:var(--paper)}\n";
 
-/// The page's rules for charts: a rule is stronger than the attribute that plotters wrote.
+/// The page's CSS rules for charts. A rule overrides the attribute that plotters wrote.
 pub(super) fn css() -> String {
     let rules = codes().map(|(code, name)| {
         format!("[fill=\"{code}\"]{{fill:var(--{name})}}[stroke=\"{code}\"]{{stroke:var(--{name})}}\n")
@@ -100,7 +101,8 @@ pub(super) fn css() -> String {
 
 type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 
-/// Draws on an area of `height`. A picture alone gets a style sheet of its own; in a page the page's is used.
+/// Returns the SVG of what `draw` draws on an area of `height`. It has no style sheet: a page has one, and [`alone`]
+/// adds one.
 fn drawn(height: u32, label: &str, draw: impl FnOnce(&Area<'_>)) -> String {
     let mut svg = String::new();
     {
@@ -108,7 +110,7 @@ fn drawn(height: u32, label: &str, draw: impl FnOnce(&Area<'_>)) -> String {
         draw(&area);
         area.present().expect("text is written into memory");
     }
-    // Plotters gives the size in pixels; the page gives the width.
+    // Plotters writes the size in pixels. Remove it: the page sets the width.
     let rest = svg.split_once('>').map_or("", |(_, rest)| rest);
     format!(
         "<svg class=\"chart\" viewBox=\"0 0 {WIDTH} {height}\" role=\"img\" aria-label=\"{}\">{rest}",
@@ -116,8 +118,8 @@ fn drawn(height: u32, label: &str, draw: impl FnOnce(&Area<'_>)) -> String {
     )
 }
 
-/// A picture that is a file of its own: its colours are plain values, and a program that knows style sheets also has the
-/// dark ones.
+/// The picture for a separate file. Its colours are plain values; programs that support style sheets also show the dark
+/// colours.
 pub(super) fn alone(svg: &str) -> String {
     let value = |name: &str, is_dark: bool| {
         let found = PALETTE.iter().find(|(known, ..)| *known == name);
@@ -126,7 +128,8 @@ pub(super) fn alone(svg: &str) -> String {
     let mut dark = format!(".paper{{fill:{}}}", value("paper", true));
     let mut svg = svg.to_owned();
     for (code, name) in codes() {
-        // Two inks with one light colour are told apart by nothing: they have one dark colour too.
+        // Two inks with the same light colour have the same value in the file, so they must also have the same dark
+        // colour.
         let (light, night) = (value(name, false), value(name, true));
         svg = svg.replace(&code, light);
         dark += &format!("[fill=\"{light}\"]{{fill:{night}}}[stroke=\"{light}\"]{{stroke:{night}}}");
@@ -154,14 +157,14 @@ fn line(area: &Area<'_>, from: (i32, i32), to: (i32, i32), ink: Ink, width: u32)
     area.draw(&path).expect("text is written into memory");
 }
 
-/// A scale of powers: where a value stands.
+/// A logarithmic scale, which converts a value to a position.
 struct Log {
     low: f64,
     high: f64,
 }
 
 impl Log {
-    /// From the largest step that is at most the least value to the smallest one that is at least the largest.
+    /// The scale from the largest step that is not above any value to the smallest step that is not below any value.
     fn around(values: impl Iterator<Item = f64>, steps: &[f64]) -> Self {
         let (least, most) = values
             .filter(|v| *v > 0.0)
@@ -190,7 +193,7 @@ fn ticks(low: f64, high: f64) -> Vec<(f64, bool)> {
     all.into_iter().map(|step| (step, !is_wide || step.log10().fract().abs() < 1e-9)).collect()
 }
 
-/// Vertical lines and their labels, as many as have room.
+/// Draws vertical lines, and labels for as many of them as there is room for.
 fn grid(area: &Area<'_>, scale: &Log, top: i32, bottom: i32, label: impl Fn(f64) -> String) {
     for (step, has_label) in ticks(scale.low, scale.high) {
         line(area, (scale.x(step), top), (scale.x(step), bottom), Ink::Line, 1);
@@ -200,7 +203,7 @@ fn grid(area: &Area<'_>, scale: &Log, top: i32, bottom: i32, label: impl Fn(f64)
     }
 }
 
-/// How many times better Warmcore is, a row per answer, on a logarithmic scale.
+/// A chart of how many times better Warmcore is: a row per answer, on a logarithmic scale.
 pub(super) fn answers(answers: &[Answer], label: &str) -> String {
     let height = MARGINS.0 + ROW * answers.len() as u32 + MARGINS.1;
     let values = answers.iter().flat_map(|answer| answer.interval).chain([0.5, 2.0]);
@@ -229,7 +232,7 @@ pub(super) fn answers(answers: &[Answer], label: &str) -> String {
     })
 }
 
-/// Medians with their intervals, a line per variant, on a logarithmic scale of their unit.
+/// A chart of medians with their intervals: a line per variant, on a logarithmic scale of their unit.
 pub(super) fn variants(rows: &[&Row], label: &str) -> String {
     const LINE: u32 = 40;
     let rows: Vec<&&Row> = rows.iter().filter(|row| row.median > 0.0 && row.median.is_finite()).collect();
@@ -256,7 +259,7 @@ pub(super) fn variants(rows: &[&Row], label: &str) -> String {
     })
 }
 
-/// Which id each CPU had over time: a panel per policy, a lane per CPU, the id's number in its mark.
+/// A chart of the id that each CPU had over time: a panel per policy, a lane per CPU, the id's number in each mark.
 pub(super) fn timelines(timelines: &[Timeline], label: &str) -> String {
     const LANE: i32 = 22;
     let panel = |timeline: &Timeline| 30 + LANE * timeline.lanes.len() as i32;
@@ -292,7 +295,7 @@ pub(super) fn timelines(timelines: &[Timeline], label: &str) -> String {
     })
 }
 
-/// One operation and what each way of doing it takes.
+/// An operation, and the times of the ways of doing it.
 #[derive(Debug, Clone)]
 pub(super) struct Operation {
     /// `a counter add`.
@@ -301,7 +304,7 @@ pub(super) struct Operation {
     pub times: Vec<(usize, f64)>,
 }
 
-/// Times of operations on one logarithmic scale, a mark for each way of doing it.
+/// A chart of the times of operations on one logarithmic scale, with a mark for each way of doing an operation.
 pub(super) fn times(operations: &[Operation], legend: &[&str], label: &str) -> String {
     let legend_height = 24 * legend.len().div_ceil(2) as u32 + 8;
     let top = legend_height + MARGINS.0;
@@ -322,7 +325,7 @@ pub(super) fn times(operations: &[Operation], legend: &[&str], label: &str) -> S
             if let (Some(left), Some(right)) = (ends.clone().min(), ends.max()) {
                 line(area, (left, y + 30), (right, y + 30), Ink::Line, 3);
             }
-            // Warmcore's last: it lies on top.
+            // Draw Warmcore's mark last, so that it is on top.
             for (class, ns) in operation.times.iter().rev() {
                 mark(area, (scale.x(*ns), y + 30), *class);
             }
@@ -330,7 +333,7 @@ pub(super) fn times(operations: &[Operation], legend: &[&str], label: &str) -> S
     })
 }
 
-/// The mark of a class: its colour and its shape differ from the others'.
+/// Draws the mark of a class. Each class has a different colour and shape.
 fn mark(area: &Area<'_>, at: (i32, i32), class: usize) {
     let ink = Ink::class(class).rgb();
     let drawn = match class {
@@ -343,20 +346,20 @@ fn mark(area: &Area<'_>, at: (i32, i32), class: usize) {
     drawn.expect("text is written into memory");
 }
 
-/// One line of a chart of curves.
+/// One curve of a chart.
 #[derive(Debug, Clone)]
 pub(super) struct Curve {
-    /// What it shows: `published`.
+    /// The curve's name: `published`.
     pub name: String,
-    /// Its points, by x.
+    /// The points, in the order of x.
     pub points: Vec<(f64, f64)>,
-    /// Its class: 0 is Warmcore's.
+    /// The class of its marks: 0 is Warmcore's.
     pub class: usize,
-    /// Drawn with marks only where others measured.
+    /// Whether the points are published measurements, which are drawn as marks without a line.
     pub is_published: bool,
 }
 
-/// Curves over a number of CPUs, threads or clients, on a logarithmic scale below.
+/// A chart of curves over a number of CPUs, threads or clients, which is on a logarithmic horizontal scale.
 pub(super) fn curves(curves: &[Curve], x_name: &str, unit: &str, is_log: bool, label: &str) -> String {
     let names: Vec<(String, usize)> = {
         let mut names: Vec<(String, usize)> = Vec::new();
@@ -433,7 +436,7 @@ fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => format!("{}M", value / 1e6),
         v if v >= 1e3 => format!("{}k", value / 1e3),
-        // Four steps of a power of ten: more digits are an error of rounding.
+        // A step is 1, 2, 2.5 or 5 times a power of ten, so further digits are a rounding error.
         _ => format!("{}", (value * 1e6).round() / 1e6),
     }
 }
@@ -442,7 +445,7 @@ fn powers_of_two() -> Vec<f64> {
     (0..=14).map(|power| f64::from(1u32 << power)).collect()
 }
 
-/// The bounds of a scale with four equal steps that holds both.
+/// The bounds of a scale that contains both values; its number of equal, round steps is a multiple of four.
 fn nice(low: f64, high: f64) -> (f64, f64) {
     let step = (high - low).max(1e-9) / 4.0;
     let power = 10f64.powf(step.log10().floor());

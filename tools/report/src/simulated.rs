@@ -1,10 +1,12 @@
-//! Simulated: the simulator's tables for a terminal: simulated beside published, and whether that is within what was
-//! written down beforehand.
+//! The simulator's tables as text for a terminal: simulated and published numbers, and whether a simulated number is
+//! within the tolerance that was written down before the simulation.
 //!
-//! Model.   A line per row: whether what was claimed is met, and what the row is (predicted, fitted, new, not claimed).
-//!          What was chosen by looking at the published table stands below, by the number in the last column.
-//! Number.  A row's number is the median over the seeds; the least and the most stand beside it, and what a null model
-//!          says, in which the proposal has no effect.
+//! A line for each row says whether the claim is met, and what kind of row it is (predicted, fitted, new, not claimed,
+//! by construction). The number in the last column refers to a list below the table: the inputs that were chosen by
+//! looking at the published table.
+//!
+//! A row's simulated number is the median over the seeds, followed by the least and the most. A further column says
+//! whether a null model, in which the proposal has no effect, meets the claim too.
 
 use super::markup::amount;
 use super::summary::{columns, printable, wrapped};
@@ -13,7 +15,7 @@ use warmcore_papers::tolerance::{Claim, What};
 use warmcore_papers::{Mark, Row, Table};
 use warmcore_sim::simulation::Report;
 
-/// One table.
+/// Formats one table.
 pub fn simulated(table: &Table) -> String {
     let head = ["row", "published", "simulated", "from", "to", "allowed", "", "no effect", "is", "with"];
     let mut inputs = Vec::new();
@@ -44,7 +46,7 @@ pub fn simulated(table: &Table) -> String {
     printable(&format!("\n{}: {}\n{source}\n\n{}\n{below}", table.name, table.machine, columns(&lines)))
 }
 
-/// Which of them it is, counted from 1. It is one of them from now on.
+/// Returns the number of `one` in the list, counted from 1. Adds it to the list if it is missing.
 fn number(all: &mut Vec<String>, one: String) -> usize {
     let at = all.iter().position(|known| *known == one).unwrap_or(all.len());
     if at == all.len() {
@@ -53,18 +55,18 @@ fn number(all: &mut Vec<String>, one: String) -> usize {
     at + 1
 }
 
-/// What came of a load under one policy.
+/// The results of a load under one policy.
 #[derive(Debug, Clone, Serialize)]
 pub struct SimulatedLoad {
     /// The policy.
     pub policy: String,
     /// The machine's name.
     pub machine: String,
-    /// One for each seed, in their order.
+    /// The reports in the order of the seeds.
     pub reports: Vec<Report>,
 }
 
-/// What came of a load, a line per policy: medians over the seeds.
+/// Formats the results of a load, a line per policy: medians over the seeds.
 pub fn simulated_loads(loads: &[SimulatedLoad]) -> String {
     let head = [
         "policy",
@@ -114,7 +116,7 @@ pub fn simulated_loads(loads: &[SimulatedLoad]) -> String {
     printable(&format!("{of}{}", columns(&lines)))
 }
 
-/// All tables in a line each, and what was missed by name: a miss is said as loud as what is met.
+/// A line for each table, and a line for each row that is missed, so that a miss is as visible as a row that is met.
 pub fn simulated_tally(tables: &[Table]) -> String {
     let mut out = String::new();
     for table in tables {
@@ -134,7 +136,7 @@ pub fn simulated_tally(tables: &[Table]) -> String {
     printable(&format!("\n{out}"))
 }
 
-/// A number of a row, with its unit.
+/// Formats a number of a row with its unit.
 fn of(number: f64, row: &Row) -> String {
     match row.unit {
         "percent" => format!("{number:.2} %"),
@@ -142,14 +144,14 @@ fn of(number: f64, row: &Row) -> String {
     }
 }
 
-/// What the number had to be.
+/// The range that the row's tolerance allows, as text.
 fn allowed(row: &Row) -> String {
     let Some(tolerance) = row.tolerance.as_ref().filter(|tolerance| tolerance.claim != Claim::None) else {
         return "–".to_owned();
     };
     let (low, high) = (tolerance.low, tolerance.high);
     match (tolerance.what, row.published) {
-        // Of a negative number the larger multiple is the lower bound.
+        // For a negative number the larger multiple is the lower bound.
         (Some(What::Ratio), Some(published)) => {
             let (low, high) = if published < 0.0 { (high, low) } else { (low, high) };
             format!("{} to {}", of(published * low, row), of(published * high, row))
@@ -161,7 +163,7 @@ fn allowed(row: &Row) -> String {
     }
 }
 
-/// What the row is; a transient says so.
+/// The kind of the row, and how many of its seeds were transient.
 fn is(row: &Row) -> String {
     let mark = match row.mark() {
         Mark::Predicted => "predicted",
@@ -176,7 +178,7 @@ fn is(row: &Row) -> String {
     }
 }
 
-/// Whether a model without an effect meets the row as well.
+/// Whether a model without an effect meets the claim too.
 fn null(row: &Row) -> String {
     match row.is_null_met() {
         Some(true) => "met too".to_owned(),

@@ -1,11 +1,11 @@
-//! What the benches expect of themselves and did not reach, as a page of the docs.
+//! A page of the docs: the promises of the benches that are missed or undecided.
 
 use super::markup::amount;
 use super::words::{bound, interval, measured, standing as word};
 use warmcore_results::{Results, Row, Standing, Target};
 
-/// A Markdown page: how many expectations are met, and each that is missed or undecided. Of rows that were measured more than
-/// once, the newest counts.
+/// A Markdown page: the number of promises that are met, and each promise that is missed or undecided. If a row was
+/// measured more than once, the newest one counts.
 pub fn standing(runs: &[Results]) -> String {
     let mut sorted: Vec<&Results> = runs.iter().collect();
     sorted.sort_by(|a, b| a.when.cmp(&b.when));

@@ -1,4 +1,4 @@
-//! Summary: the report for a terminal, and its rows for a spreadsheet.
+//! The report as text for a terminal, and its rows as CSV for a spreadsheet.
 
 use super::answers::{self, Answer, Standing};
 use super::inputs::{EXPECTED, Inputs, PROBE_COMMAND, State};
@@ -11,12 +11,12 @@ use warmcore_results::{Bound, Results, Row};
 /// A sentence wraps at this many characters.
 const WIDTH: usize = 96;
 
-/// A titled block of columns; nothing without rows.
+/// Formats rows as a block of columns with a title; an empty string if there are no rows.
 fn table(title: &str, rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() { String::new() } else { format!("\n{title}\n{}", columns(&rows)) }
 }
 
-/// What a person reads first: how many comparisons stand how, the machine, and each comparison.
+/// The short form of the report: the number of comparisons by `Standing`, the machine, and a line for each comparison.
 pub fn short(inputs: &Inputs) -> String {
     let mut out = format!("{}\n\n{}.\n", wrapped(&tally(inputs)), machine_picture::in_words(inputs.topology));
     let row = |answer: &Answer| {
@@ -52,7 +52,7 @@ pub fn short(inputs: &Inputs) -> String {
     printable(&out)
 }
 
-/// One run, a line per row: the times of a case, then its ratios.
+/// One run as a table: a line per row, by case, in the run's order; then the load of the machine during the run.
 pub fn run_table(run: &Results) -> String {
     let head = ["case", "variant", "metric", "p25", "median", "min", "max", "slices", ""];
     let mut lines = vec![head.map(str::to_owned).to_vec()];
@@ -77,7 +77,7 @@ pub fn run_table(run: &Results) -> String {
     printable(&format!("{}\n{}{load}\n{disturbed}{}", run.command, columns(&lines), timeline::text(run)))
 }
 
-/// A name that came from outside must not steer the terminal.
+/// Removes characters that would control the terminal; names in the text may come from outside.
 pub(super) fn printable(text: &str) -> String {
     text.split('\n')
         .map(|line| warmcore_results::printable::printable(line, '\u{fffd}'))
@@ -137,14 +137,15 @@ pub fn summary(inputs: &Inputs) -> String {
     printable(&out)
 }
 
-/// Rows in columns as wide as their widest cell; times and ratios stand right.
+/// Formats rows in columns as wide as their widest cell. After the first column, cells that begin with a digit (or `-`
+/// and a digit) are aligned right.
 pub(super) fn columns(rows: &[Vec<String>]) -> String {
     let count = |s: &String| s.chars().count();
     let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(count).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect();
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
-            // `format!` pads by chars, which is what a terminal shows for all that we write.
+            // `format!` counts chars. Each char that we write takes one column of the terminal.
             let number = i > 0 && cell.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
             if number { format!("  {cell:>width$}") } else { format!("  {cell:<width$}") }
         });
@@ -168,7 +169,7 @@ pub(super) fn wrapped(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Every row of every run as CSV (RFC 4180), with a line of heads.
+/// Every row of every run as CSV (RFC 4180), with a header line.
 pub fn raw_csv(runs: &[Results]) -> String {
     let mut out = "run,when,case,variant,metric,unit,p25,median,min,max,n,noisy,ci95_low,ci95_high,over,\
                    target_kind,target_value,target_standing\r\n"

@@ -8,7 +8,7 @@ use warmcore_results::{Bound, HostInfo, Lane, Load, Row, SCHEMA, Span, Timeline}
 use warmcore_topo::{Core, Cpu, Distance, Llc, MACHINES, Node, Socket, Topology, machines};
 use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 
-/// A machine whose siblings are numbered as Linux does: first one CPU of each core.
+/// A machine whose CPUs are numbered as Linux does it: first one CPU of each core, then the siblings.
 fn machine(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     let n = sockets * llcs * cores;
     let place = |id: u32| {
@@ -58,7 +58,7 @@ fn machine(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     t
 }
 
-/// Samples around `ns`: most close, a few far above, as interrupts make them.
+/// Samples around `ns`: most are close, a few are far above, as with interrupts.
 fn slices(ns: f64, spread: f64) -> Vec<f64> {
     let wobble = |i: u32| (f64::from(i * 7919 % 101) / 101.0 - 0.5) * 2.0 * spread;
     (0..100).map(|i| if i == 50 { ns * 40.0 } else { ns * (1.0 + wobble(i)) }).collect()
@@ -179,7 +179,7 @@ fn cid_run() -> Results {
     Results { timelines: recorded::record_all(), ..results("cid", rows) }
 }
 
-/// A made-up run of budgets: charges, drains of both sorts, what was counted at a limit.
+/// A made-up run of budgets: charges, both cases of drains, counts at a limit.
 fn budget_run() -> Results {
     let mut rows = Vec::new();
     for (way, ns) in [("warmcore rseq", 0.76), ("warmcore atomic", 2.4), ("one shared atomic", 5.1)] {
@@ -217,7 +217,7 @@ const RUNTIMES: [(&str, f64); 5] = [
     ("smol", 0.4),
 ];
 
-/// A made-up run of tasks that wake each other: what is drawn, what is folded, and a floor.
+/// A made-up run of tasks that wake each other: rows that the page draws, rows that it folds, and a lower bound.
 fn wake_run() -> Results {
     let mut rows = Vec::new();
     let mut case = |case: &str, metrics: &[(&str, &str, f64)]| {
@@ -326,7 +326,7 @@ fn doctor() -> Vec<Finding> {
     ]
 }
 
-/// Parses what we wrote: a page that is well-formed XML can't have an unescaped name.
+/// Parses markup as XML. If it is well-formed, no name in it is unescaped.
 fn parsed(markup: &str) -> roxmltree::Document<'_> {
     let options = roxmltree::ParsingOptions { allow_dtd: true, ..Default::default() };
     roxmltree::Document::parse_with_options(markup, options).unwrap_or_else(|e| panic!("{e}:\n{markup}"))
@@ -378,7 +378,7 @@ fn the_page_is_well_formed_and_loads_nothing() {
     let loads = ["script", "link", "img", "iframe", "object", "image", "use"];
     for node in document.descendants().filter(|n| n.is_element()) {
         assert!(!loads.contains(&node.tag_name().name()), "{node:?} may load something");
-        // HTML, unlike XML, takes `<div/>` for an opening tag.
+        // HTML, unlike XML, reads `<div/>` as an opening tag.
         let void = ["meta"].contains(&node.tag_name().name());
         let inside_svg = node.ancestors().any(|a| a.has_tag_name("svg"));
         let source = &page[node.range()];
@@ -426,7 +426,7 @@ fn hostile_names_stay_text() {
     run.rows.push(Row { case: format!("{}.{evil}.touched", intermittent::CASE), ..run.rows[0].clone() });
     run.rows.push(Row { case: drains::QUIET.into(), metric: "time".into(), ..run.rows[0].clone() });
     run.rows.push(Row { case: drains::QUIET.into(), metric: drains::P99.into(), ..run.rows[0].clone() });
-    // The same names where the known runs put them: in their titles and groups.
+    // The same hostile names as cases of the known runs, which are in titles and groups.
     for case in ["warm", "warm.yield.chase", "pingpong", "messaging", "noisy", "hello"] {
         for (metric, unit) in [("touches", "k/s"), ("requests", "k/s"), ("p50", "ns"), ("p99", "ns")] {
             let case = format!("{case}.{evil}.{evil}.{evil}");
@@ -497,7 +497,7 @@ fn what_was_not_run_is_named_with_the_command_that_adds_it() {
     assert!(page.contains(&format!("<code>{PROBE_COMMAND}</code>")), "{page}");
 }
 
-/// The standing of an interval, and with the sides of the ratio exchanged.
+/// Checks the standing of an interval, and of the inverse ratio.
 #[test]
 fn a_comparison_is_ahead_level_behind_or_undecided_by_its_interval() {
     for (interval, word) in [
@@ -526,9 +526,9 @@ fn an_answer_is_turned_so_that_more_is_better_whichever_way_the_row_has_it() {
         Row { metric: metric.into(), ..Row::ratio(case, ours, other, &above, &below) }
     };
     let runs = [
-        // The alternative above the line, of times: 2 means that Warmcore takes half.
+        // Times with the alternative in the numerator: 2 means that Warmcore takes half the time.
         results("percpu", vec![ratio("counter.add.called", "ratio", "relaxed atomic", "warmcore rseq", 2.0)]),
-        // Warmcore above, of times: half the time is twice as good. And of rates: half is half as good.
+        // Times with Warmcore in the numerator: half the time is twice as good. Rates: half the rate is half as good.
         results(
             "wake",
             vec![
@@ -536,7 +536,7 @@ fn an_answer_is_turned_so_that_more_is_better_whichever_way_the_row_has_it() {
                 ratio("pingpong.channel.16", "ratio", "warmcore", "tokio", 0.5),
             ],
         ),
-        // Warmcore inlined beside an atomic in a function is no comparison; both in a function are one.
+        // Warmcore inlined is not compared with an atomic in a function; both in a function are compared.
         results(
             "budget",
             vec![
@@ -623,7 +623,7 @@ fn what_it_costs_to_move_data_stands_by_distance() {
     assert_eq!(told[0], ("itself", true, "16.0 µs".to_owned()));
     assert!(told.contains(&("the last-level cache", false, "60.0 µs".to_owned())), "{told:?}");
     assert!(told.contains(&("only the machine", false, "300 µs".to_owned())), "{told:?}");
-    // A probe that timed nothing, or only some pairs, is shown all the same.
+    // A probe that timed nothing, or only some pairs, is also shown.
     let none = Probe { hand_over_ns: Vec::new(), spread_ns: Vec::new(), working_sets: Vec::new(), ..probe };
     assert!(distances::moves(&t, &none).is_empty());
 }
@@ -694,7 +694,7 @@ fn the_csv_has_every_row_and_quotes_what_needs_it() {
     assert_eq!(lines.len(), 1 + runs.iter().map(|r| r.rows.len()).sum::<usize>());
     assert!(lines[1].contains(",\"a \"\"quoted\"\", name\",time,ns,"), "{}", lines[1]);
     let commas = lines[0].matches(',').count();
-    // Made-up variants with a comma stand in quotes; the others must have a cell per head.
+    // Made-up variants with a comma are in quotes; the other lines must have a cell for each column.
     for line in lines.iter().filter(|l| !l.contains('"')) {
         assert_eq!(line.matches(',').count(), commas, "{line}");
     }
@@ -708,7 +708,7 @@ fn contrast(a: [f64; 3], b: [f64; 3]) -> f64 {
     (a.max(b) + 0.05) / (a.min(b) + 0.05)
 }
 
-/// WCAG AA for text of usual size, and for parts of a picture that one must see to read it.
+/// The least contrasts of WCAG AA: for text of usual size, and for the necessary parts of a picture.
 const TEXT_CONTRAST_MIN: f64 = 4.5;
 const MARK_CONTRAST_MIN: f64 = 3.0;
 
@@ -747,7 +747,7 @@ fn a_probe_and_a_finding_survive_json() {
     }
 }
 
-/// A made-up table: a number that is met, one that is missed, one that nobody published.
+/// A made-up table: a number that is met, a number that is missed, and a number that is not published.
 fn imagined() -> Imagined {
     let row = |name: &str, simulated: f64, met: Option<bool>, mark: &str| imagined::SimulatedRow {
         name: name.into(),
@@ -808,7 +808,7 @@ fn imagined() -> Imagined {
     }
 }
 
-/// What a page and a summary say of `imagined`.
+/// The texts of the page and of the summary about `imagined`.
 fn told(imagined: &Imagined) -> (String, String) {
     let t = machine(1, 1, 2, 1);
     let inputs = Inputs { topology: &t, probe: None, runs: &[], doctor: &[], imagined: Some(imagined) };
@@ -827,7 +827,7 @@ fn a_simulated_miss_is_told_as_one_wherever_it_stands() {
     assert!(text.contains("1 of 3 claimed rows are within what was allowed"), "{text}");
     assert_eq!(page.matches("<td>missed</td>").count(), 2);
     assert!(text.contains("Interrupted: the drains"), "{text}");
-    // A null model stands beside, and what can't come out otherwise is counted nowhere.
+    // The null model is mentioned, and a result by construction is not counted.
     assert!(text.contains("A model in which no proposal has any effect meets 1 of 3."), "{text}");
     assert!(text.contains("so the model is made") && text.contains("transient"), "{text}");
     assert!(text.contains("a model without any effect meets it"), "{text}");
@@ -914,12 +914,12 @@ fn newest_report() -> Vec<Results> {
     let files = std::fs::read_dir(folders.last().unwrap()).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
     files.sort();
-    // What was simulated is no result of a bench.
+    // Files of simulations are no results of a bench.
     let results = files.iter().filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with("sim"));
     results.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
 }
 
-/// To write the page again: `WARMCORE_WRITE=1 cargo test -p warmcore-report standing`.
+/// Checks the page. To write it again, run `WARMCORE_WRITE=1 cargo test -p warmcore-report standing`.
 #[test]
 fn the_page_on_standing_says_what_the_newest_report_does() {
     let page = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/standing.md");

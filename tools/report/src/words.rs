@@ -1,9 +1,9 @@
-//! Rows in words: what was compared, its interval, what was expected of it, and whether its run was quiet.
+//! Texts about rows: what was compared, the interval, the promise, and whether the run was disturbed.
 
 use super::markup::{amount, round};
 use warmcore_results::{Bound, OTHERS_MAX, Results, Row, Standing, Target};
 
-/// How a row stands to what was expected of it, in a word.
+/// A word for whether a row keeps its promise.
 pub(super) fn standing(standing: Standing) -> &'static str {
     match standing {
         Standing::Met => "met",
@@ -12,7 +12,7 @@ pub(super) fn standing(standing: Standing) -> &'static str {
     }
 }
 
-/// `Not quiet: other processes used 46 % of the CPUs during budget; …`, if some run was not.
+/// `Not quiet: other processes used 46 % of the CPUs during budget; …`, if a run was disturbed.
 pub(super) fn disturbed(runs: &[Results]) -> Option<String> {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let parts: Vec<String> = runs
@@ -29,7 +29,7 @@ pub(super) fn disturbed(runs: &[Results]) -> Option<String> {
     })
 }
 
-/// `at least 10×`.
+/// Formats a promise: `at least 10×`.
 pub(super) fn bound(row: &Row, target: &Target) -> String {
     let kind = match target.kind {
         Bound::AtLeast => "at least",
@@ -38,7 +38,7 @@ pub(super) fn bound(row: &Row, target: &Target) -> String {
     format!("{kind} {}", round(target.value, &row.unit))
 }
 
-/// `relaxed atomic ÷ warmcore`, or the variant alone.
+/// Formats what was compared: `relaxed atomic ÷ warmcore`, or only the variant.
 pub(super) fn compared(row: &Row) -> String {
     match &row.over {
         Some(over) => format!("{} ÷ {over}", row.variant),
@@ -46,7 +46,7 @@ pub(super) fn compared(row: &Row) -> String {
     }
 }
 
-/// The 95 % interval of the median; a unit that is a word of its own is said once.
+/// The 95 % interval of the median, as text. If both ends have the same unit as a separate word, it is written once.
 pub(super) fn interval(row: &Row) -> Option<String> {
     let [lo, hi] = row.ci95?.map(|v| amount(v, &row.unit));
     let (lo_unit, hi_unit) = (lo.rsplit_once(' '), hi.rsplit_once(' '));

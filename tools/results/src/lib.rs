@@ -1,8 +1,8 @@
-//! What a command measured, in the one shape that every `--json FILE` has.
+//! The results of a command that measures, in the format of its `--json FILE`.
 //!
-//! A row is one metric of one variant in one case. Times are in `ns`; a ratio row compares two variants slice by slice and
-//! has a 95 % interval. With 100 slices of 2 ms the median of a ratio is good to about 2 % on a quiet machine. Benches make
-//! the rows; no code edits them afterwards.
+//! A row is one metric of one variant in one case. Times are in `ns`; a ratio row compares two variants slice by slice
+//! and has a 95 % interval. With 100 slices of 2 ms the median of a ratio has an error of about 2 % on a quiet machine.
+//! Benches make the rows; no code edits them afterwards.
 //!
 //! Source: `docs/json.md` describes the schema; a test in `tests.rs` compares the two.
 
@@ -19,29 +19,29 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use warmcore_sys::files;
 
-/// The version of the schema. It grows when a field changes its meaning or goes away.
+/// The version of the schema. It increases when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 3;
 
 /// A ratio whose 95 % interval is wider than this, to either side, is printed as `noisy`.
 pub const NOISY_ABOVE: f64 = 0.10;
 
-/// What one command measured on one machine.
+/// The results of one command on one machine.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// What ran: `percpu`, `false-sharing`, `cid`, `budget`, `wake`, `http`, `topo-probe`, `peers`.
+    /// Which measurement this is: `percpu`, `false-sharing`, `cid`, `budget`, `wake`, `http`, `topo-probe`, `peers`.
     pub what: String,
     /// The command that repeats it.
     pub command: String,
-    /// When it began, UTC, RFC 3339.
+    /// When the measurement began, UTC, RFC 3339.
     pub when: String,
-    /// Where it ran.
+    /// The machine on which the command ran.
     pub machine: HostInfo,
     /// How per-CPU data was kept: `rseq (areas by glibc)`, `rseq (own areas)`, `atomic: why`, `plain: why`.
     #[serde(alias = "mode")] // schema 2
     pub percpu_backend: String,
-    /// What else ran on the machine meanwhile.
+    /// The load of the machine during the measurement.
     pub load: Load,
     /// What was measured.
     pub rows: Vec<Row>,
@@ -50,10 +50,10 @@ pub struct Results {
     pub timelines: Vec<Timeline>,
 }
 
-/// The machine as far as a number depends on it.
+/// The properties of the machine on which results may depend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// The processor's name for itself.
+    /// The processor's name, as the processor reports it.
     pub cpu: String,
     /// Kernel release.
     pub kernel: String,
@@ -80,7 +80,8 @@ pub struct Load {
     pub others_share: f64,
 }
 
-/// A run is marked if other processes used more of all CPU time than this: its numbers are no measurement.
+/// A run is marked as disturbed if other processes used a larger share of all CPU time than this: its numbers are then
+/// not reliable.
 pub const OTHERS_MAX: f64 = 0.10;
 
 impl Load {
@@ -95,23 +96,23 @@ impl Load {
 pub struct Row {
     /// The case: `counter.add`, `false-sharing`.
     pub case: String,
-    /// What was measured in it: `warmcore rseq`, `relaxed atomic`.
+    /// The variant that was measured in the case: `warmcore rseq`, `relaxed atomic`.
     pub variant: String,
     /// `time`, `ratio`, `resident`, or what else was timed or counted: `writer time`, `own area`.
     pub metric: String,
     /// `ns`, `x`, `pages`, `%`, `cycles`, `k/s`, `ms`, or what was counted: `units`, `refusals`.
     pub unit: String,
-    /// A quarter of the slices were at or below this.
+    /// The first quartile: a quarter of the slices have this value or less.
     pub p25: f64,
-    /// Half of the slices were at or below this.
+    /// The median of the slices.
     pub median: f64,
     /// The lowest slice.
     pub min: f64,
     /// The highest slice.
     pub max: f64,
-    /// How many slices.
+    /// The number of slices.
     pub n: u64,
-    /// The 95 % interval of the median reaches more than 10 % away from it.
+    /// Whether the 95 % interval of the median reaches more than 10 % away from the median.
     pub noisy: bool,
     /// The 95 % interval of the median.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -124,7 +125,7 @@ pub struct Row {
     pub target: Option<Target>,
 }
 
-/// A promise about a row.
+/// A promise: the bound that a row should meet.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Target {
     /// `at least` or `at most`.
@@ -144,13 +145,13 @@ pub enum Standing {
     Met,
     /// The median is on the wrong side, and so is all of its interval.
     Missed,
-    /// The interval holds values of both sides.
+    /// The interval has values on both sides of the bound.
     #[default]
     Undecided,
 }
 
 impl Standing {
-    /// As a word in a sentence.
+    /// A word for a sentence.
     pub fn word(self) -> &'static str {
         match self {
             Self::Met => "met",
@@ -159,7 +160,7 @@ impl Standing {
         }
     }
 
-    /// As a sign in a cell.
+    /// A sign for a cell of a table.
     pub fn sign(self) -> &'static str {
         match self {
             Self::Met => "✓",
@@ -185,7 +186,7 @@ impl Target {
     }
 }
 
-/// Which side of a target is the good one.
+/// Which side of a target's value is the good side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Bound {
@@ -195,7 +196,7 @@ pub enum Bound {
     AtMost,
 }
 
-/// Which ids the CPUs of one tenant had, in simulated time.
+/// The ids that the CPUs of one tenant had, in simulated time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
     /// The policy that chose the ids: `cache-local`.
@@ -224,17 +225,18 @@ pub struct Span {
     pub cid: u32,
     /// When the span begins.
     pub from_ms: u32,
-    /// When it ends; equal to its beginning if it was shorter than a millisecond.
+    /// When the span ends; equal to `from_ms` if it was shorter than a millisecond.
     pub to_ms: u32,
 }
 
 impl Row {
-    /// The row of a count, not of samples: all quantiles are `value`; `n` is what it was counted over.
+    /// Makes the row of a count: all quantiles are `value`; `n` is the number of things over which it was counted.
     pub fn exact(case: &str, variant: &str, metric: &str, unit: &str, value: f64, n: u64) -> Self {
         Self { n, ..Self::of(case, variant, metric, unit, &[value]) }
     }
 
-    /// The row of `samples`, one per slice. Panics if there are none: a case without a slice is a bug in the case.
+    /// Makes the row of `samples`, one per slice. Panics if there are none: a case without a slice is a bug in the
+    /// case.
     pub fn of(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64]) -> Self {
         assert!(!samples.is_empty(), "{case}/{variant}: no slice was measured");
         let mut sorted = samples.to_vec();
@@ -258,14 +260,14 @@ impl Row {
         }
     }
 
-    /// The ratio `variant ÷ over`, from slices of the same rounds.
+    /// Makes the row of the ratio `variant ÷ over`, from slices of the same rounds.
     pub fn ratio(case: &str, variant: &str, over: &str, above: &[f64], below: &[f64]) -> Self {
         assert_eq!(above.len(), below.len(), "{case}: {variant} and {over} ran different rounds");
         let ratios: Vec<f64> = above.iter().zip(below).map(|(a, b)| a / b).collect();
         Self { over: Some(over.into()), ..Self::of(case, variant, "ratio", "x", &ratios) }
     }
 
-    /// The row with a promise about its median.
+    /// Adds a promise about the row's median.
     pub fn promise(mut self, kind: Bound, value: f64) -> Self {
         let target = Target { kind, value, standing: Standing::Undecided };
         self.target = Some(Target { standing: target.standing(&self), ..target });
@@ -290,15 +292,16 @@ fn median_ranks_95(n: usize) -> (usize, usize) {
 
 /// Writes `bytes` to `path`. The command writes all its files through this function.
 ///
-/// A file is replaced whole: a reader sees the old file or the new one, never a part. The new file keeps the old one's mode
-/// and access control list, and no other extended attribute; without an old one the umask decides the mode. A file that a
-/// replacement would change in kind is written in place: a device, a FIFO, a symbolic link, a file of another user or with
-/// several names, standard output.
+/// A file is replaced as a whole: a reader sees the old file or the new one, never a part. The new file gets the mode
+/// and the access control list of the old file, and no other extended attribute; if there is no old file, the umask
+/// determines the mode. Where a replacement would change the kind or the owner of the file, or break a link, the file
+/// is written in place: a device, a FIFO, a symbolic link, a file of another user or with several names, standard
+/// output.
 ///
 /// # Errors
 ///
 /// A symbolic link that another user made in a sticky folder that all users may write to, such as `/tmp`, is not
-/// followed, also where the kernel would do so (`fs.protected_symlinks` is 0).
+/// followed and is an error, even if the kernel would follow it (`fs.protected_symlinks` is 0).
 pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let fail =
@@ -318,20 +321,21 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a later, longer version can replace what was written to `path`: it is a file, or does not exist. A pipe or a
+/// Whether a later version can replace what was written to `path`: true if it is a file or does not exist. A pipe or a
 /// terminal gets the result once, at the end.
 pub fn is_rewritable(path: &Path) -> bool {
     stream_of(path).is_none() && fs::metadata(path).map_or(true, |it| it.is_file() || it.is_dir())
 }
 
-/// Whether the folder refuses a new file in the place of the old one, although the old one may be writable.
+/// Whether the error means that the folder refuses a new file in place of the old file. The old file may still be
+/// writable.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     matches!(error.kind(), CrossesDevices | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
 }
 
-/// Turns the error of a file that can't take an access control list into a refusal: EINVAL, for example, where the list
-/// names a user that a user namespace does not have. A full disk stays an error.
+/// Turns an error of copying an access control list into a refusal (see [`is_refusal`]): for example EINVAL, if the
+/// list names a user that the user namespace does not have. A full disk stays an error.
 fn as_refusal(error: io::Error) -> io::Error {
     use io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
     match error.kind() {
@@ -340,7 +344,7 @@ fn as_refusal(error: io::Error) -> io::Error {
     }
 }
 
-/// Replaces `old` by a new file. An error leaves the old file as it was.
+/// Replaces `old` by a new file. After an error the old file is unchanged.
 fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8]) -> io::Result<()> {
     // By default a temporary file is readable by its owner only; with an explicit mode the umask applies.
     let mode = fs::Permissions::from_mode(if old.is_some() { 0o600 } else { 0o666 });
@@ -354,7 +358,8 @@ fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8])
                 "the new file would have another owner",
             ));
         }
-        // The list first: with a list, the group's part of the mode is the list's mask; without one, the group's own right.
+        // Copy the list before the mode is set: with a list, the group's bits of the mode are the list's mask; without
+        // one, they are the group's permissions.
         files::copy_acl(path, file.as_file()).map_err(as_refusal)?;
         file.as_file().set_permissions(old.permissions())?;
     }
@@ -384,10 +389,10 @@ enum Leads {
     Open,
 }
 
-/// Follows links from `path` on; an error at one that must not be followed. The resulting path may become a link again
-/// meanwhile, so it is opened by [`files::open_no_link`].
+/// Follows symbolic links from `path` on; returns an error at a link that must not be followed. The resulting path may
+/// become a link again before it is opened, so [`files::open_no_link`] opens it.
 fn follow(path: &Path) -> io::Result<Leads> {
-    /// As many links as the kernel follows.
+    /// The number of links that the kernel follows.
     const LINKS_MAX: usize = 40;
     let mut path = path.to_owned();
     for _ in 0..LINKS_MAX {
@@ -396,7 +401,8 @@ fn follow(path: &Path) -> io::Result<Leads> {
             return Ok(Leads::To(path));
         }
         if fs::metadata("/proc/self").is_ok_and(|proc| proc.dev() == link.dev()) {
-            // The folders below /proc that hold links to open files hold no others; `/proc/self` itself is a folder.
+            // A link in `/proc` leads to a file that a process has open: the folders in `/proc` with such links have no
+            // other links, and `/proc/self` itself leads to a folder.
             return Ok(Leads::Open);
         }
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -424,8 +430,8 @@ fn may_follow(link: &fs::Metadata, folder: &fs::Metadata, user: u32) -> bool {
         || [user, folder.uid()].contains(&link.uid())
 }
 
-/// Standard output or error, if `path` leads there. Opened by its path a file would be truncated under what was
-/// printed, and a socket can't be opened.
+/// Standard output or standard error, if `path` leads to one of them. Opening it by its path would truncate a file to
+/// which the program has already printed, and a socket can't be opened.
 fn stream_of(path: &Path) -> Option<fs::File> {
     let target = fs::metadata(path).ok()?;
     let streams = [io::stdout().as_fd().try_clone_to_owned(), io::stderr().as_fd().try_clone_to_owned()];

@@ -1,11 +1,12 @@
 //! Names of cases, variants and metrics that a bench writes into its rows and a report looks for.
 //!
-//! They are part of the schema: after a change the charts of older files are empty. Benches and the report take them from
-//! here, so that neither imports the other.
+//! The names are part of the schema: if a name changes, the charts of older files are empty. Benches and the report
+//! take them from here, so that neither imports the other.
 
 /// Per-CPU data.
 pub mod percpu {
-    /// The cases, in the order of the report: first what programs do, then loops on one thing.
+    /// The cases, in the order of the report: first the cases that are close to real programs, then loops on one
+    /// counter or list.
     pub const CASES: [&str; 11] = [
         "counter.add.called",
         "counter.add.2threads",
@@ -38,11 +39,12 @@ pub mod intermittent {
     pub const CASE: &str = "cid.intermittent";
     /// The time of one burst after the pause.
     pub const AFTER_A_PAUSE: &str = "time after a pause";
-    /// Of that, the time until the burst has exclusive access to its area: getting the id, and for a tenant the whole entry.
+    /// The part of [`AFTER_A_PAUSE`] until the burst has exclusive access to its area: getting the id, and for a tenant
+    /// the whole entry.
     pub const ENTRY: &str = "of that, the entry";
-    /// The rest: the pass over the area, and leaving.
+    /// The rest of [`AFTER_A_PAUSE`]: the pass over the area, and leaving.
     pub const PASS: &str = "of that, the pass";
-    /// The mean of all timed passes of a round, the warm one included: the published number.
+    /// The mean of all timed passes of a round, including the warm one, as in the published tables.
     pub const MEAN: &str = "mean time";
     /// The share of bursts after a pause on an area that this CPU used last.
     pub const OWN: &str = "own area";
@@ -54,14 +56,14 @@ pub mod intermittent {
     pub const FAULTS: &str = "page faults";
 }
 
-/// What taking back unused units costs.
+/// The cost of taking back unused units of a budget.
 pub mod drain {
     /// The case in which the worker charges only on request.
     pub const QUIET: &str = "drain.quiet";
     /// The case in which the worker charges all the time.
     pub const CONTENDED: &str = "drain.contended";
-    /// The metric of slow drains.
+    /// The metric of slow drains: the 99th percentile.
     pub const P99: &str = "p99";
-    /// The variant of scheduled work, which a remote drain replaces.
+    /// The variant that imitates the kernel's scheduled work, which a remote drain replaces.
     pub const HELPER: &str = "a helper thread there, woken";
 }

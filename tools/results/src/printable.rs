@@ -1,7 +1,7 @@
 //! Makes text from outside safe to print: it only fills cells of the terminal.
 //!
-//! Names come from other processes, from files and from results. A control character moves the cursor or worse, a bidi
-//! mark reorders the text beside it, and a character without width hides.
+//! Names come from other processes, from files and from results. A control character can move the cursor or send
+//! commands to the terminal, a bidi mark reorders the text beside it, and a character without width is not visible.
 //!
 //! # Source
 //!
@@ -9,24 +9,25 @@
 
 use std::fmt::Write;
 
-/// Whether a character does more to a terminal than fill its cells. This includes a joiner between two emoji.
+/// Whether a character does more to a terminal than fill its cells. A joiner between two emoji counts as such a
+/// character.
 pub fn is_unprintable(c: char) -> bool {
     c.is_control()
         || matches!(c,
-            // Formats inside of scripts, soft hyphens, fillers.
+            // Format characters of scripts, soft hyphens, fillers.
             '\u{ad}' | '\u{34f}' | '\u{600}'..='\u{605}' | '\u{61c}' | '\u{6dd}' | '\u{70f}' | '\u{890}'..='\u{891}'
             | '\u{8e2}' | '\u{115f}'..='\u{1160}' | '\u{17b4}'..='\u{17b5}' | '\u{180b}'..='\u{180f}' | '\u{3164}' | '\u{ffa0}'
             // Spaces without a width, marks of direction, line and paragraph separators, isolates, invisible operators.
             | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'
-            // Variation selectors, the byte order mark, what annotates between lines.
+            // Variation selectors, the byte order mark, interlinear annotations.
             | '\u{fe00}'..='\u{fe0f}' | '\u{feff}' | '\u{fff0}'..='\u{fffb}'
-            // Formats of scripts, shorthand and music beyond the first plane.
+            // Format characters of scripts, shorthand and music beyond the first plane.
             | '\u{110bd}' | '\u{110cd}' | '\u{13430}'..='\u{1343f}' | '\u{1bca0}'..='\u{1bca3}' | '\u{1d173}'..='\u{1d17a}'
-            // Tags, and all that is ignored beside them.
+            // Tags, and the other ignorable code points of their plane.
             | '\u{e0000}'..='\u{e0fff}')
 }
 
-/// The text with `instead` in the place of each character that [`is_unprintable`].
+/// Returns the text with `instead` in the place of each character for which [`is_unprintable`] is true.
 pub fn printable(text: &str, instead: char) -> String {
     text.chars().map(|c| if is_unprintable(c) { instead } else { c }).collect()
 }
@@ -37,7 +38,7 @@ pub fn printable_json(json: &str) -> String {
     let mut line = String::with_capacity(json.len());
     for c in json.chars() {
         match c {
-            // Between values: in a string JSON forbids them.
+            // These are between values: JSON forbids them in a string.
             '\n' | '\r' | '\t' => line.push(' '),
             c if is_unprintable(c) => {
                 for unit in c.encode_utf16(&mut [0; 2]) {
@@ -54,7 +55,7 @@ pub fn printable_json(json: &str) -> String {
 mod tests {
     use super::*;
 
-    /// One of each kind: controls, separators, marks of direction, isolates, what has no width, tags.
+    /// At least one of each kind: controls, separators, marks of direction, isolates, characters without width, tags.
     const BAD: &str = "\0\u{1b}\u{7f}\u{9b}\u{2028}\u{2029}\u{61c}\u{200e}\u{200f}\u{202a}\u{202e}\u{2066}\u{2069}\u{200b}\
                        \u{200d}\u{2060}\u{feff}\u{fe0f}\u{fff9}\u{ad}\u{3164}\u{180e}\u{e0001}\u{e0041}\u{e007f}\u{e0100}";
 

@@ -1,7 +1,7 @@
 //! The machine and its load, as a result records them.
 //!
-//! [`LoadMeter`] reads `/proc/stat` before and after: the time that the hypervisor stole, and the time that other
-//! processes used, as shares of all CPU time in between.
+//! [`LoadMeter`] reads `/proc/stat` before and after the measurement. The differences give the time that the hypervisor
+//! stole and the time that other processes used, as shares of all CPU time.
 //!
 //! Source: proc(5), `/proc/stat`, in ticks of 10 ms.
 
@@ -10,7 +10,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use warmcore_percpu::backend;
 use warmcore_sys::{affinity, platform};
 
-/// The machine, as far as a number depends on it.
+/// The properties of the machine on which results may depend.
 pub fn machine() -> HostInfo {
     let allowed = affinity::allowed().unwrap_or_default();
     HostInfo {
@@ -24,7 +24,7 @@ pub fn machine() -> HostInfo {
     }
 }
 
-/// The processor's name for itself.
+/// The processor's name, as the processor reports it.
 fn cpu_model() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = info.lines().find(|l| l.starts_with("model name") || l.starts_with("CPU part"));
@@ -42,7 +42,7 @@ struct Ticks {
     all: f64,
     idle: f64,
     steal: f64,
-    /// This process's own, and its children's.
+    /// The CPU time of this process and of its children.
     own: f64,
 }
 
@@ -53,8 +53,8 @@ fn ticks() -> Ticks {
     let fields: Vec<f64> = fields.take(8).map(|f| f.parse().unwrap_or(0.0)).collect();
     let at = |i: usize| fields.get(i).copied().unwrap_or(0.0);
     let own = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    // The name in parentheses may contain spaces: count from behind it. utime and stime are 14 and
-    // 15, those of children that were waited for 16 and 17.
+    // The name in parentheses may contain spaces, so count fields from the closing parenthesis. utime and stime are the
+    // fields 14 and 15; those of children that were waited for are 16 and 17.
     let own = own.rsplit_once(')').map_or("", |(_, rest)| rest);
     let own = own.split_whitespace().skip(11).take(4).map(|f| f.parse().unwrap_or(0.0)).sum();
     Ticks { all: fields.iter().sum(), idle: at(3) + at(4), steal: at(7), own }
@@ -68,7 +68,7 @@ impl LoadMeter {
         Self { loadavg_1m, ticks: ticks() }
     }
 
-    /// Reads them again and returns the load since.
+    /// Reads the counters again and returns the load since [`LoadMeter::start`].
     pub fn load(&self) -> Load {
         let (before, now) = (self.ticks, ticks());
         let all = (now.all - before.all).max(1.0);

@@ -17,7 +17,7 @@ fn a_row_knows_its_quartiles_and_its_noise() {
 
 #[test]
 fn the_interval_of_the_median_covers_it_as_often_as_it_says() {
-    // A fixed seed: the test is about the ranks, not about luck.
+    // A fixed seed, so that the test has the same result every time.
     let mut rng = fastrand::Rng::with_seed(7);
     for n in [10, 25, 100] {
         let covered = (0..2000)
@@ -33,7 +33,7 @@ fn the_interval_of_the_median_covers_it_as_often_as_it_says() {
 
 #[test]
 fn a_ratio_compares_neighbours_and_a_promise_is_met_if_the_interval_reaches_it() {
-    // Both drift by the same factor: their ratio does not.
+    // Both drift by the same factor, so their ratio does not change.
     let below: Vec<f64> = (0..50).map(|i| 1.0 + f64::from(i) * 0.1).collect();
     let above: Vec<f64> = below.iter().map(|b| b * 12.0).collect();
     let row = Row::ratio("case", "atomic", "rseq", &above, &below);
@@ -52,7 +52,7 @@ fn a_promise_is_decided_by_the_median_and_only_where_its_interval_agrees() {
     assert!(low < 11.0 && row.median == 11.0 && high > 11.0);
     let standing = |kind, value| row.clone().promise(kind, value).target.unwrap().standing;
     for value in [low + 0.5, 11.0, high - 0.5, high] {
-        // The better end reaches it, whichever side the median is on.
+        // The better end of the interval reaches the bound, whichever side the median is on.
         assert_eq!(standing(Bound::AtLeast, value), Standing::Undecided, "{value}");
         assert_eq!(standing(Bound::AtMost, value.min(high - 0.5)), Standing::Undecided, "{value}");
     }
@@ -60,7 +60,8 @@ fn a_promise_is_decided_by_the_median_and_only_where_its_interval_agrees() {
         assert_eq!(standing(kind, met), Standing::Met);
         assert_eq!(standing(kind, missed), Standing::Missed);
     }
-    // What was counted has no interval to be undecided about, and what an older version wrote is judged anew.
+    // The interval of a counted row has no width, so it can't be undecided. A promise in a file of an older version is
+    // evaluated again.
     let old = r#"{"kind":"at_least","value":12.0,"met":true}"#;
     let old: Target = serde_json::from_str(old).unwrap();
     assert_eq!(old.standing(&Row::exact("c", "v", "m", "x", 11.0, 1)), Standing::Missed);
@@ -99,7 +100,7 @@ fn a_file_keeps_its_mode_and_a_new_one_has_what_the_umask_leaves() {
         assert_eq!(mode(&file("kept")) & 0o777, wanted);
         assert_eq!(std::fs::read(file("kept")).unwrap(), b"new");
     }
-    // The umask is the process's, so this doesn't set it: two new files agree.
+    // The umask belongs to the whole process, so the test doesn't set it. It compares two new files instead.
     write_whole(&file("new"), b"x").unwrap();
     std::fs::write(file("plain"), "x").unwrap();
     assert_eq!(mode(&file("new")), mode(&file("plain")));
@@ -110,7 +111,7 @@ fn what_is_no_plain_file_is_written_through_and_stays_what_it_is() {
     let folder = tempfile::tempdir().unwrap();
     let file = |name: &str| folder.path().join(name);
 
-    // A symbolic link, to a file, to nothing yet, and to a device.
+    // Symbolic links to a file, to a file that doesn't exist yet, and to a device.
     std::fs::write(file("target"), "what was there is longer").unwrap();
     for (link, target) in
         [("link", file("target")), ("dangling", file("later")), ("null", "/dev/null".into())]
@@ -122,13 +123,13 @@ fn what_is_no_plain_file_is_written_through_and_stays_what_it_is() {
     assert_eq!(std::fs::read(file("target")).unwrap(), b"new");
     assert_eq!(std::fs::read(file("later")).unwrap(), b"new");
 
-    // A file with two names has both afterwards.
+    // A file with two names (hard links) keeps both.
     std::fs::write(file("one"), "old").unwrap();
     std::fs::hard_link(file("one"), file("two")).unwrap();
     write_whole(&file("one"), b"new").unwrap();
     assert_eq!(std::fs::read(file("two")).unwrap(), b"new");
 
-    // A FIFO; opened for both first, so that nothing waits for another end.
+    // A FIFO. The test opens it for reading and writing first, so that no open waits for the other end.
     let name = CString::new(file("fifo").as_os_str().as_bytes()).unwrap();
     // SAFETY: the name ends with a NUL and lives as long as the call.
     assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
@@ -141,7 +142,7 @@ fn what_is_no_plain_file_is_written_through_and_stays_what_it_is() {
     assert!(!is_rewritable(&file("fifo")) && !is_rewritable(&file("null")));
     assert!(is_rewritable(&file("link")) && is_rewritable(&file("not there")));
 
-    // A device with a name of its own; only root may make one, and not in every container.
+    // A device file that the test makes. Only root may make one, and not in every container.
     let name = CString::new(file("device").as_os_str().as_bytes()).unwrap();
     // SAFETY: as above.
     let made = unsafe { libc::mknod(name.as_ptr(), libc::S_IFCHR | 0o666, libc::makedev(1, 3)) };
@@ -151,7 +152,8 @@ fn what_is_no_plain_file_is_written_through_and_stays_what_it_is() {
     }
 }
 
-/// A list that lets user 1 read and write, as the kernel keeps it: a version, then tag, permissions and id of each entry.
+/// An access control list that lets user 1 read and write, in the kernel's format: a version, then tag, permissions and
+/// id of each entry.
 fn list() -> Vec<u8> {
     let entries: [(u16, u16, u32); 5] =
         [(1, 6, u32::MAX), (2, 6, 1), (4, 4, u32::MAX), (0x10, 6, u32::MAX), (0x20, 0, u32::MAX)];
@@ -161,11 +163,11 @@ fn list() -> Vec<u8> {
     2u32.to_le_bytes().into_iter().chain(bytes).collect()
 }
 
-/// Sets a list; false where the file system has none.
+/// Sets an access control list; returns false if the file system has none.
 #[cfg(target_os = "linux")]
 fn set_list(path: &Path, name: &std::ffi::CStr) -> bool {
     let (path, list) = (CString::new(path.as_os_str().as_bytes()).unwrap(), list());
-    // SAFETY: both names end with a NUL, and the list has as many bytes as is said.
+    // SAFETY: both names end with a NUL, and `list` has `list.len()` bytes.
     unsafe { libc::setxattr(path.as_ptr(), name.as_ptr(), list.as_ptr().cast(), list.len(), 0) == 0 }
 }
 
@@ -192,7 +194,7 @@ fn a_file_keeps_its_access_control_list_and_gets_none_from_its_folder() {
     write_whole(&file("listed"), b"new").unwrap();
     assert_eq!(list_of(&file("listed")), Some(before));
     assert_eq!(mode(&file("listed")), of_group);
-    // A file that has none stays without where its folder gives one to each new file.
+    // A file without a list stays without one, even if its folder gives a default list to each new file.
     std::fs::write(file("plain"), "old").unwrap();
     std::fs::set_permissions(file("plain"), Permissions::from_mode(0o640)).unwrap();
     assert!(set_list(folder.path(), c"system.posix_acl_default"));
@@ -210,10 +212,10 @@ fn a_list_that_the_new_file_does_not_take_has_the_old_one_written_through() {
     assert!(![libc::ENOSPC, libc::EDQUOT].into_iter().any(is_written_through), "what is there would be lost");
 }
 
-/// In the environment of a process in a user namespace of its own: what it writes.
+/// The environment variable that tells a child process, in a new user namespace, which file to write.
 const WRITES: &str = "WARMCORE_TEST_WRITES";
 
-/// Not a test: what that process runs. Elsewhere it does nothing.
+/// Not a test: the body of the child process with [`WRITES`] in its environment. Without that variable it does nothing.
 #[test]
 fn process_in_a_user_namespace() {
     let Some(path) = std::env::var_os(WRITES) else { return };
@@ -226,7 +228,7 @@ fn a_list_with_a_user_that_its_user_namespace_lacks_does_not_keep_the_file_from_
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("listed");
     std::fs::write(&path, "old").unwrap();
-    // Only this user is in the namespace.
+    // The namespace maps only this user.
     let unshare = || {
         let mut unshare = std::process::Command::new("unshare");
         unshare.args(["--user", "--map-root-user"]);
@@ -255,24 +257,25 @@ fn a_link_of_another_user_in_a_folder_of_all_is_not_followed() {
     std::fs::write(&target_file, "old").unwrap();
     let link = shared.join("out.json");
     symlink(&target_file, &link).unwrap();
-    // One's own is.
+    // A link of the same user is followed.
     write_whole(&link, b"mine").unwrap();
     assert_eq!(std::fs::read(&target_file).unwrap(), b"mine");
-    // The rule is the kernel's; only root may give a link away and see what becomes of it.
+    // The rule is the kernel's (`protected_symlinks`). Only root may give a link to another user, so only root can test
+    // it.
     let of = |path: &Path| std::fs::symlink_metadata(path).unwrap();
     let (theirs, user) = (of(&link), of(&link).uid());
     assert!(may_follow(&theirs, &of(&shared), user) && may_follow(&theirs, &of(&shared), user + 1));
     if std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).is_ok() {
-        // Also behind a link of one's own.
+        // The same behind a link of the calling user.
         symlink(&link, file("mine")).unwrap();
         for path in [&link, &file("mine")] {
             let error = format!("{:#}", write_whole(path, b"stolen").unwrap_err());
             let told = ["user 65534", "not followed", &shared.display().to_string()];
-            // Where the kernel protects it, the kernel's word is as good.
+            // The error names the owner of the link, the reason and the folder.
             assert!(told.iter().all(|word| error.contains(word)), "{error}");
             assert_eq!(std::fs::read(&target_file).unwrap(), b"mine");
         }
-        // In a folder that is not of all, or is that user's own, it is followed.
+        // In a folder that not all users may write the link is followed.
         std::fs::set_permissions(&shared, Permissions::from_mode(0o755)).unwrap();
         write_whole(&link, b"followed").unwrap();
         assert_eq!(std::fs::read(&target_file).unwrap(), b"followed");
@@ -296,7 +299,7 @@ fn a_file_of_another_user_keeps_its_owner() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json");
     std::fs::write(&path, "old").unwrap();
-    // Only root may give a file away.
+    // Only root may give a file to another user.
     if chown(&path, Some(65534), Some(65534)).is_ok() {
         write_whole(&path, b"new").unwrap();
         let meta = std::fs::metadata(&path).unwrap();

@@ -1,7 +1,7 @@
 //! The cost of an event: removing one and pushing another, by the number of events.
 //!
-//! The hold model: each removed event pushes one a random time later. Ours and std's `BinaryHeap` in turn, five
-//! rounds; the best of each, since the rest is noise of the machine.
+//! The hold model: each removed event pushes one event a random time later. The queue of this crate and std's
+//! `BinaryHeap` run in turn for five rounds; the best time of each counts, since the rest is noise of the machine.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;

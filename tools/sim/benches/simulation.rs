@@ -15,7 +15,7 @@ use warmcore_sim::simulation::{Report, Settings, Simulation};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 
-/// Simulated CPU nanoseconds per round.
+/// The CPU time that a round simulates, in ns.
 const CPU_NS: u64 = 6_000_000_000;
 
 /// Simulated before the measurement, until every task has been placed.
@@ -34,7 +34,7 @@ fn pairs<P: SimPolicy>(topology: &Topology, costs: &Costs, settings: Settings, p
     sim
 }
 
-/// This process's CPU time if the kernel has it, since other processes may run meanwhile; else the clock.
+/// This process's CPU time if the kernel provides it, since other processes may run meanwhile; else the clock's time.
 fn cpu_seconds() -> f64 {
     static BEGIN: LazyLock<Instant> = LazyLock::new(Instant::now);
     let stat = std::fs::read_to_string("/proc/self/schedstat").unwrap_or_default();

@@ -1,9 +1,9 @@
 //! The concurrency ids of one simulated process, by one of two sets of rules.
 //!
-//! `warmcore-cid` decides for each of its policies, with the code that real threads run. Linux 6.19's ids, which belong
-//! to tasks, are no part of that crate: `cids/task_owned.rs` imitates them, so that simulations can compare with them.
+//! For its own policies `warmcore-cid` decides, with the code that real threads run. Linux 6.19's ids, which belong
+//! to tasks, are not in that crate: `cids/task_owned.rs` imitates them, so that simulations can compare with them.
 //!
-//! Tasks are known by a small number, which the caller chooses and which no other task of the process has.
+//! A task is identified by a small number that the caller chooses and that no other task of the process has.
 
 use std::fmt;
 use task_owned::TaskOwnedCids;
@@ -17,7 +17,7 @@ mod task_owned;
 pub enum CidRules {
     /// A policy of `warmcore-cid`.
     Policy(&'static dyn Policy),
-    /// Linux 6.19: an id belongs to its task; to its CPU while the process has more tasks than can run at once.
+    /// Linux 6.19: an id belongs to a task, or to a CPU while the process has more tasks than can run at once.
     TaskOwned,
 }
 
@@ -52,7 +52,7 @@ impl<P: Policy + 'static> From<&'static P> for CidRules {
 /// The concurrency ids of one process.
 pub struct ProcessCids(State);
 
-// A process has one: a box would only add a step to each switch.
+// A process has one of these. A box would only add an indirection to each switch.
 #[expect(clippy::large_enum_variant)]
 enum State {
     Policy {
@@ -69,7 +69,7 @@ fn user_of(users: &mut [Option<User>], task: u32) -> &mut User {
 }
 
 impl ProcessCids {
-    /// A process without tasks on a machine of `cpus` CPU numbers. `overflow`: how many ids there are, above those of
+    /// A process without tasks on a machine of `cpus` CPU numbers. `overflow`: the number of ids beyond those of
     /// CPUs, for tasks that find the id of their CPU in use.
     pub fn new(cpus: u32, overflow: u32, rules: CidRules) -> Self {
         Self(match rules {
@@ -149,8 +149,8 @@ impl ProcessCids {
         }
     }
 
-    /// As [`compact`](Self::compact), where `is_old` says of each CPU's unused id whether to take it back. Linux 6.19's
-    /// ids do not expire, so their CPUs are not asked.
+    /// As [`compact`](Self::compact), but takes back a CPU's unused id if `is_old` returns `true` for the CPU. Linux
+    /// 6.19's ids do not expire, so `is_old` is not called for them.
     pub fn compact_if(&mut self, is_old: impl Fn(CpuId) -> bool) {
         match &mut self.0 {
             State::Policy { ids, .. } => _ = ids.compact_if(|cpu, _| is_old(cpu)),

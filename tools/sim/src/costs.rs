@@ -1,17 +1,17 @@
 //! Costs: what a machine's operations cost, each number with its source.
 //!
-//! A section of a machine file gives numbers. What it lacks comes from the section that it inherits from, from
-//! `[defaults]`, and last from a default by class, which is an estimate. A number that is derived from another (a
-//! clock from the highest given one) has the name that the simulator reads and follows the other: a report can list
-//! both, and a sensitivity run can scale either. Counts of sockets, caches and cores belong to the topology. Times
-//! are integers in picoseconds.
+//! A section of a machine file gives numbers. A number that the section lacks comes from the section that it inherits
+//! from, then from `[defaults]`, and last from a default by class, which is an estimate. A number may be derived from
+//! another one, such as a clock from the highest given clock: it has a name of its own, which the simulator reads,
+//! and changes with the other number. So a report can list both, and a sensitivity run can scale either. Counts of
+//! sockets, caches and cores belong to the topology. Times are integers in picoseconds.
 //!
 //! 2 × EPYC 9654: a line in the own L1 or L2 takes 5 cycles at 3.7 GHz, 1351 ps; a line that another socket wrote
 //! last takes 195 000 ps, and 4 of them overlap.
 //!
 //! # Source
 //!
-//! `crates/topo/machines.toml`, whose comments say how far to trust a number: see `costs/file.rs`.
+//! `crates/topo/machines.toml`, whose comments have tags for the trust in each number: see `costs/file.rs`.
 
 use std::collections::BTreeMap;
 use warmcore_topo::Distance;
@@ -34,7 +34,7 @@ pub struct CState {
     pub name: String,
     /// How long it takes to leave it.
     pub exit: Nanos,
-    /// How long a core has to stay in it for it to pay off.
+    /// The shortest stay for which a core enters this state.
     pub residency: Nanos,
     /// Whether the core's own caches are empty afterwards: in all states but C1 and C1E.
     pub flushes: bool,
@@ -94,7 +94,7 @@ impl Costs {
             l1: cycles("l1_cycles"),
             llc: ps("llc_latency"),
             resident: cycles("stream_resident_cycles_per_line"),
-            // At least one access at a time.
+            // At least one access at the same time.
             mlp_read: ps("mlp_read").max(1000),
             mlp_rmw: ps("mlp_rmw_dirty_remote").max(1000),
             slow_per_mille: ratio(ps("clock_mhz"), 1000, ps("base_mhz")).max(1000),
@@ -141,7 +141,7 @@ impl Costs {
         Nanos((self.ps(name) + 500) / 1000)
     }
 
-    /// The same costs with one number multiplied by `per_mille` thousandths. Numbers that follow it change too.
+    /// The same costs with one number multiplied by `per_mille` thousandths. Numbers derived from it change too.
     ///
     /// # Errors
     /// An unknown name.
@@ -150,7 +150,7 @@ impl Costs {
         self.with(name, ratio(number.milli, per_mille, 1000))
     }
 
-    /// The same costs with one number replaced, in thousandths. Numbers that follow it change too.
+    /// The same costs with one number replaced, in thousandths. Numbers derived from it change too.
     ///
     /// # Errors
     /// An unknown name.
@@ -166,7 +166,7 @@ impl Costs {
         Ok(other)
     }
 
-    /// The same costs with one number replaced by a measured one, in thousandths. Numbers that follow it change too.
+    /// The same costs with one number replaced by a measured one, in thousandths. Numbers derived from it change too.
     ///
     /// # Errors
     /// An unknown name.
@@ -178,7 +178,7 @@ impl Costs {
         Ok(other)
     }
 
-    /// The same costs, with every distance as near as the same L3: a machine without a topology.
+    /// The same costs, but each distance costs as much as that within an L3, as on a machine with only one L3.
     pub fn with_equal_latencies(&self) -> Self {
         let mut other = self.clone();
         let (near, local) = (self.ps("c2c_same_l3"), self.ps("dram_local"));
@@ -202,13 +202,15 @@ impl Costs {
         )
     }
 
-    /// A cache line from a CPU at this distance, in picoseconds. [`Distance::Same`]: from the own L1.
+    /// The transfer of a cache line from a CPU at this distance, in picoseconds. [`Distance::Same`]: from the core's
+    /// own L1.
     #[inline]
     pub fn hand_over(&self, distance: Distance) -> u64 {
         self.fast.hand_over[distance as usize]
     }
 
-    /// A line from memory, in picoseconds: of the own node, of the same socket, of another socket.
+    /// The transfer of a line from memory, in picoseconds: of the core's own node, of the same socket, of another
+    /// socket.
     #[inline]
     pub fn dram(&self, distance: Distance) -> u64 {
         self.fast.dram[match distance {
@@ -218,37 +220,39 @@ impl Costs {
         }]
     }
 
-    /// A line from the own L1, with its latency.
+    /// The latency of a line from the core's own L1, in picoseconds.
     #[inline]
     pub fn l1(&self) -> u64 {
         self.fast.l1
     }
 
-    /// A line from the own last-level cache, with its latency.
+    /// The latency of a line from the core's own last-level cache, in picoseconds.
     #[inline]
     pub fn llc(&self) -> u64 {
         self.fast.llc
     }
 
-    /// A line of a pass over data in the own L1 or L2.
+    /// The cost of one line in a pass over data in the core's own L1 or L2, in picoseconds.
     #[inline]
     pub fn resident(&self) -> u64 {
         self.fast.resident
     }
 
-    /// A line of a pass whose lines have this latency: several overlap. Never less than [`resident`](Self::resident).
+    /// The cost of one line in a pass over lines of this latency, several of which overlap. Never less than
+    /// [`resident`](Self::resident).
     #[inline]
     pub fn read_overlapped(&self, latency: u64) -> u64 {
         ratio(latency, 1000, self.fast.mlp_read).max(self.fast.resident)
     }
 
-    /// The same for lines that the pass writes, and whose other copies it invalidates.
+    /// As [`read_overlapped`](Self::read_overlapped), for lines that the pass writes, and whose other copies it
+    /// invalidates.
     #[inline]
     pub fn taken_overlapped(&self, latency: u64) -> u64 {
         ratio(latency, 1000, self.fast.mlp_rmw).max(self.fast.resident)
     }
 
-    /// A time at the usual clock, as it is before a core that was in a deep idle state has raised its clock.
+    /// Converts a time at the usual clock to the base clock, at which a core runs at first after a deep idle state.
     #[inline]
     pub fn at_base_clock(&self, ps: u64) -> u64 {
         ratio(ps, self.fast.slow_per_mille, 1000)

@@ -1,6 +1,6 @@
 //! Error: why an input cannot be simulated, and where in it the reason is.
 //!
-//! A location, a fact, and what to do. Costs, layouts and programs use the same error under names of their own.
+//! An error is a location, a fact, and what to do. Costs, layouts and programs use the same type under other names.
 
 use std::fmt;
 
@@ -13,7 +13,7 @@ pub struct Error {
 }
 
 impl Error {
-    /// An error: where, what is wrong there, and what to do.
+    /// Creates an error: the location, what is wrong there, and what to do.
     pub fn new(location: impl Into<String>, fact: impl Into<String>, next: impl Into<String>) -> Self {
         Self { location: location.into(), fact: fact.into(), next: next.into() }
     }
@@ -23,7 +23,7 @@ impl Error {
         Self { location: location.into(), ..self }
     }
 
-    /// The file and line, ``program `web`, step 3``, `tasks.web.phases.p1.run`.
+    /// The location: a file and line, ``program `web`, step 3``, or `tasks.web.phases.p1.run`.
     pub fn location(&self) -> &str {
         &self.location
     }

@@ -1,9 +1,9 @@
 //! Event: a queue of events in a deterministic order.
 //!
-//! A heap with four children per node, ordered by (time, class, sequence), which are two words compared as one
-//! number. Of two events at the same time the lower class comes first, and within a class the one that was pushed
-//! first. Removing the top leaves a hole that the next push fills, since most events push another one. An event of 8
-//! bytes takes 24; the four children of a node are on two lines.
+//! A heap with four children per node. Its order is (time, class, sequence), which is stored in two words and
+//! compared as one number. Of two events at the same time the one with the lower class comes first, and of two in one
+//! class the one that was pushed first. Removing the top leaves a hole that the next push fills, since most events
+//! push another one. An event of 8 bytes takes 24; the four children of a node are on two cache lines.
 //!
 //! # Source
 //!
@@ -121,7 +121,7 @@ impl<T: Copy> Events<T> {
         self.pop_until(Nanos(u64::MAX))
     }
 
-    /// Fills the hole with the last event, if no push did.
+    /// Fills the hole with the last event, if no push has filled it.
     #[inline]
     fn fill(&mut self) {
         if std::mem::take(&mut self.has_hole)

@@ -1,9 +1,10 @@
-//! Sim: what the decisions of `cid`, `budget` and `sched` lead to on a machine that is not here.
+//! Sim: simulates what the decisions of `cid`, `budget` and `sched` lead to on a machine that is not at hand.
 //!
-//! Discrete events on a virtual clock. Costs have three layers: constants (a switch, an interrupt, leaving an idle
-//! state), extents (a working set and the caches that hold it), named lines (a lock, a counter). Decisions are made
-//! by the code that the runtime runs; this crate carries them out. [`policy`] has policies that exist for comparison
-//! only. The same seed gives the same bytes on every machine and with any number of threads.
+//! A simulation handles discrete events on a virtual clock. Costs have three layers: constants (a switch, an
+//! interrupt, leaving an idle state), extents (a working set and the caches that have it), lines (a lock, a counter).
+//! Decisions are made by the code that the runtime runs; this crate carries them out. [`policy`] has policies that
+//! exist for comparison only. The same seed gives the same output, byte for byte, on every machine and with any
+//! number of threads.
 //!
 //! # Source
 //!

@@ -1,10 +1,11 @@
-//! Machine: where something is simulated: a topology, its costs, and whether results were published for it.
+//! Machine: the machine on which something is simulated: a topology, its costs, and whether results were published
+//! for it.
 //!
-//! `--machine` names one in four ways: a name in `crates/topo/machines.toml`; `this`; a file of hwloc's `lstopo --of
-//! xml`; a user's machine file, which may inherit from ours. Published tables exist only for the first kind, so
-//! nothing is claimed for the others.
+//! `--machine` selects a machine in one of four ways: a name in `crates/topo/machines.toml`; `this`; a file of
+//! hwloc's `lstopo --of xml`; a user's machine file, which may inherit from that of this repository. Published tables
+//! exist only for the first kind, so nothing is claimed for the others.
 //!
-//! A machine of which only the topology is known (`this`, hwloc) gives about 4 costs, the sizes of its caches. The
+//! If only the topology is known (`this`, hwloc), it gives about 4 costs, which are the sizes of the caches. The
 //! other 30 are estimates by class, and [`SimMachine::notes`] lists them. For `this`, the transfer of a line can be
 //! measured ([`SimMachine::timed`]).
 
@@ -34,7 +35,7 @@ const HAND_OVERS: [(Distance, &str); 5] = [
 /// The name of the machine that this program runs on.
 pub const THIS: &str = "this";
 
-/// Where something is simulated.
+/// The machine on which something is simulated.
 #[derive(Debug, Clone)]
 pub struct SimMachine {
     /// Its name in the machine file, or as the user gave it.
@@ -98,7 +99,7 @@ impl SimMachine {
 
     /// The same machine with measured costs of transferring a line, in picoseconds by distance.
     ///
-    /// A distance that was not measured costs at least as much as the nearer ones that were.
+    /// A distance that was not measured costs at least as much as the nearer distances that were measured.
     pub fn timed(mut self, hand_overs: &BTreeMap<Distance, u64>) -> Self {
         let mut nearer = 0;
         for (distance, name) in HAND_OVERS {
@@ -160,14 +161,13 @@ impl SimMachine {
     }
 
     fn of_text(name: String, text: &str, section: &str, is_known: bool) -> Result<Self, MachineError> {
-        // The costs are read first, because their errors include all that the topology would refuse, with the
-        // section.
+        // The costs are read first, because this finds all errors of the topology too, and names the section.
         let costs = Costs::from_machine(text, section)?;
         let topology = Topology::from_machine(text, section).map_err(|e| told(&name, e))?;
         Ok(Self { costs: costs.called(&name), name, topology, is_known })
     }
 
-    /// Notes about the costs: which are estimates, and what was assumed of the topology.
+    /// Notes about the costs: which of them are estimates, and what was assumed about the topology.
     pub fn notes(&self) -> Vec<String> {
         let Self { costs, topology, name, .. } = self;
         let all = costs.numbers().count();
@@ -204,15 +204,15 @@ impl SimMachine {
     }
 }
 
-/// An error about what the user named. Its text already says what to do.
+/// An error about the machine that the user named. The text of `error` already contains what to do.
 fn told(what: &str, error: impl std::error::Error) -> MachineError {
     let text = error.to_string();
-    // hwloc's reader names its file already.
+    // The errors of hwloc's reader already begin with the file's name.
     MachineError::new(what, text.strip_prefix(&format!("{what}: ")).unwrap_or(&text), "")
 }
 
-/// A user's machine file, followed by those of our sections whose names it does not have, so that it can inherit from
-/// them. Its own lines keep their numbers.
+/// A user's machine file, followed by the sections of this repository's file whose names it does not have, so that it
+/// can inherit from them. The lines of the user's file keep their numbers.
 fn with_ours(text: &str) -> String {
     let own: Vec<String> = text.lines().filter_map(section_of).map(str::to_owned).collect();
     let mut whole = format!("{text}\n");

@@ -1,20 +1,21 @@
 //! Memory: what touching data costs, by where it was touched before.
 //!
-//! Two kinds of data. An *extent* is a working set that is always passed over as a whole: the model knows which
-//! caches have it (`memory/caches.rs`), which core wrote it last, the node of its pages and whether they exist. A
-//! *line* is a lock or a counter, with its owner and sharers (`memory/line.rs`).
+//! There are two kinds of data. An *extent* is a working set that is always passed over as a whole: the model knows
+//! which caches have it (`memory/caches.rs`), which core wrote it last, the node of its pages and whether they exist.
+//! A *line* is a lock or a counter, with its owner and sharers (`memory/line.rs`).
 //!
 //! # Cost
 //!
-//! A pass costs the same for each of its lines: from the own L1 or L2 the cost of streaming; from elsewhere the
-//! latency of the nearest cache that has it, of which several overlap. A write invalidates all other copies. The
-//! first write to a page that does not exist yet costs a fault. A core that leaves a deep idle state finds its own
-//! caches flushed into the last-level cache, and makes its first pass at its base clock.
+//! A pass costs the same for each of its lines. If the core's own L1 or L2 has them, it is the cost of streaming;
+//! otherwise the latency of the nearest cache that has them, or of memory, divided by the number of accesses that
+//! overlap. A write invalidates all other copies. The first write to a page that does not exist yet costs a fault. A
+//! core that leaves a deep idle state finds its own caches flushed into the last-level cache, and makes its first
+//! pass at its base clock.
 //!
-//! 16 KiB are 256 lines. On 2 × EPYC 9654 a pass over them takes 346 ns from the own L1, 1472 from a neighbour's
-//! under the same L3, 6400 from another L3, 12 480 from the other socket, and 11 600 more if its four pages are first
-//! written. An extent takes 216 bytes, and 16 for each of at most 64 in a core's list. Simulating a pass over what
-//! the own core has takes 30 ns.
+//! 16 KiB are 256 lines. On 2 × EPYC 9654 a pass over them takes 346 ns from the core's own L1, 1472 ns from that of
+//! a core under the same L3, 6400 ns from another L3, 12 480 ns from the other socket, and 11 600 ns more if it is
+//! the first write to the four pages. An extent takes 216 bytes, and 16 for each of at most 64 in a core's list.
+//! Simulating a pass over an extent that the core's own caches have takes 30 ns.
 //!
 //! # Source
 //!
@@ -23,10 +24,10 @@
 //!
 //! # Not simulated
 //!
-//! Associativity; replacement that is not LRU; prefetch, except as overlap; parts of an extent (split what is used
-//! separately); the true order of eviction of a last-level cache, which here is by when an extent came in or was
-//! requested by another core, not by hits in L2; more than eight last-level caches that share an extent (the oldest
-//! is forgotten, and the extent would be found in memory).
+//! Associativity; replacement that is not LRU; prefetch, except as overlap; passes over a part of an extent (model
+//! parts that are used separately as several extents); the true order of eviction from a last-level cache: the model
+//! orders by when an extent came in or was requested by another core, and ignores hits in L2; more than eight
+//! last-level caches that share an extent (the oldest is forgotten, and the extent would be found in memory).
 
 use crate::costs::Costs;
 use caches::{Caches, Extent, Found};
@@ -91,14 +92,14 @@ impl CpuLocation {
     }
 }
 
-/// Counts of the caches so far.
+/// Counts since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct Counts {
     /// Lines passed over.
     pub lines: u64,
-    /// Of them, lines that the own core had.
+    /// Lines that the core's own caches had.
     pub resident: u64,
-    /// Lines that the own last-level cache had, or another core under it.
+    /// Lines that the core's last-level cache had, or another core under it.
     pub llc: u64,
     /// Lines that came from another last-level cache.
     pub other_cache: u64,
@@ -236,8 +237,8 @@ impl Memory {
         self.costs.ps(name)
     }
 
-    /// All threads of this CPU's core were idle for this long: a deep idle state has flushed its caches into the
-    /// last-level cache. Returns the idle state.
+    /// Records that all threads of this CPU's core were idle for this long. A deep idle state has then flushed the
+    /// core's caches into the last-level cache. Returns the idle state.
     pub fn slept(&mut self, cpu: CpuId, idle: Nanos) -> Option<&crate::costs::CState> {
         let location = self.location(cpu);
         if self.costs.cstate_after(idle).is_some_and(|state| state.flushes) {

@@ -1,7 +1,7 @@
-//! Policies that only a simulation runs, and the trait by which it runs them and the product's.
+//! Policies that only a simulation runs, and the trait through which it runs these and the product's policies.
 //!
 //! [`Kernel`] is Linux's placement with settings. [`PrevCpu`], [`GlobalFifo`] and [`WorkSteal`] place tasks as other
-//! runtimes do. They exist to be compared with: no runtime offers them.
+//! runtimes do. These policies exist for comparison; the product does not offer them.
 //!
 //! A simulation asks a [`SimPolicy`]. Each [`Policy`] of the product is one, by the implementation below. [`Kernel`]
 //! implements it directly, because it asks for facts that a runtime does not have ([`KernelView`]).
@@ -29,7 +29,7 @@ use warmcore_types::{CpuId, Nanos};
 pub enum Enqueued {
     /// It was woken, and ran on this CPU last.
     WokenOnPrevCpu,
-    /// It was woken, and sent to another CPU than the one where it ran last.
+    /// It was woken on another CPU than the one where it last ran.
     WokenElsewhere,
     /// It is new.
     New,
@@ -39,8 +39,8 @@ pub enum Enqueued {
     PutBack,
 }
 
-/// A policy that a simulation can run. The first methods are those of [`Policy`], with more facts to ask for; the
-/// others are about what only a simulated kernel keeps.
+/// A policy that a simulation can run. The first methods are those of [`Policy`], with more facts to ask for. The
+/// other methods concern state that only a simulated kernel has.
 pub trait SimPolicy {
     /// See [`Policy::wake`].
     fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision;
@@ -86,16 +86,16 @@ pub trait SimPolicy {
         Nanos(0)
     }
 
-    /// How many shared queues the simulation keeps. One per shard, unless the policy numbers them in its own way.
+    /// The number of shared queues in the simulation: one per shard, unless the policy has its own numbering.
     fn queues(&self, machine: &SchedDomains) -> usize {
         machine.shards()
     }
 
-    /// The shared queue that a task enters when it is put on the run queue of `cpu`, *besides* waiting there. `None`:
-    /// it enters none.
+    /// The shared queue that a task enters when it is put on the run queue of `cpu`, on which it *also* waits.
+    /// `None`: it enters no shared queue.
     ///
-    /// It leaves the shared queue when it runs or moves. `shared_queue_len` counts the tasks of a shared queue, and
-    /// [`StealDecision::Shard`] takes the first of them, off the CPU where it waits.
+    /// The task leaves the shared queue when it runs or moves. `shared_queue_len` counts the tasks of a shared queue.
+    /// [`StealDecision::Shard`] takes the first of them, and removes it from the CPU where it waits.
     fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         let _ = (machine, cpu, allowed, why);
         None
@@ -106,7 +106,7 @@ pub trait SimPolicy {
         sleeps.wake(now);
     }
 
-    /// What a migration costs at least: it bounds the average for which a CPU is taken to idle
+    /// The lowest cost of a migration. It limits the average idle time of a CPU
     /// ([`AverageIdle`](kernel::AverageIdle)).
     fn sysctl_migration_cost(&self) -> Nanos {
         SYSCTL_MIGRATION_COST

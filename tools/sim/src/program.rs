@@ -1,10 +1,10 @@
 //! Program: what a task does, step by step.
 //!
-//! A flat list of steps, built by chaining calls or read from rt-app's JSON. A step that takes time
+//! A program is a flat list of steps, built by chaining calls or read from rt-app's JSON. A step that takes time
 //! ([`run`](Program::run), [`touch`](Program::touch)) may be preempted; a step that affects other tasks or may block
-//! ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment. A wake of a
-//! task that does not wait is kept for its next `wait`. Names of tasks and locks are resolved when the simulation
-//! begins, so two programs may name each other. A step takes 40 bytes.
+//! ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment. If a task is
+//! woken while it does not wait, its next `wait` returns at once. Names of tasks and locks are resolved when the
+//! simulation begins, so two programs may name each other. A step takes 40 bytes.
 //!
 //! ```
 //! use warmcore_sim::program::Program;
@@ -34,7 +34,7 @@ pub const LOOPS_MAX: usize = 6;
 /// The most levels of programs that fork each other. Each level may double the number of tasks.
 pub const FORKS_MAX: usize = 64;
 
-/// The longest that a step may take: 104 days. A thousand of it fit into the clock.
+/// The longest that a step may take: 104 days. The clock has room for a thousand such steps.
 pub const LENGTH_MAX: Nanos = Nanos(1 << 53);
 
 /// A task of a simulation.
@@ -192,7 +192,7 @@ pub(crate) enum Op {
     },
     Wait,
     Sleep(Length),
-    /// Sleeps until a period after the timer's last use.
+    /// Sleeps until `period` after the timer's last use.
     Timer {
         period: Nanos,
         is_absolute: bool,
@@ -271,7 +271,7 @@ impl Program {
         self
     }
 
-    /// Restricts where its tasks may run, from their begin.
+    /// Restricts where its tasks may run, from their start on.
     pub fn on(mut self, affinity: impl Into<TaskAffinity>) -> Self {
         self.starts_at = Arc::new(affinity.into());
         self
@@ -283,7 +283,7 @@ impl Program {
         self
     }
 
-    /// Makes it a daemon: the simulation ends with the last task that is no daemon.
+    /// Makes it a daemon: the simulation ends when all tasks that are not daemons have ended.
     pub fn daemon(mut self) -> Self {
         self.is_daemon = true;
         self
@@ -369,7 +369,7 @@ impl Program {
         self.op(Op::Sleep(length.into()))
     }
 
-    /// Sleeps until a period after this timer's last use, or not at all if that time has passed. `slot` selects one
+    /// Sleeps until `period` after this timer's last use; if that time has passed, does not sleep. `slot` selects one
     /// of the task's timers, 0 to 3. An absolute timer never skips a period.
     pub fn timer(self, slot: u8, period: Nanos, is_absolute: bool) -> Self {
         self.op(Op::Timer { period, is_absolute, slot })
@@ -414,7 +414,7 @@ impl Program {
         self.op(Op::WaitOn { condition, lock }).op(Op::Lock(lock))
     }
 
-    /// Waits until the condition is signalled. A signal that comes before is lost.
+    /// Waits until the condition is signalled. A signal that comes before the wait is lost.
     pub fn suspend(mut self, condition: &str) -> Self {
         let name = self.name_of(condition);
         self.op(Op::Suspend(name))
@@ -438,8 +438,8 @@ impl Program {
         self.op(Op::Barrier { name, parties })
     }
 
-    /// Charges an account. A refused charge is counted, and the task continues; it does not uncharge those units
-    /// later.
+    /// Charges an account. A refused charge is counted, and the task continues; its later `uncharge` omits the units
+    /// that were refused.
     pub fn charge(self, account: AccountId, units: u64) -> Self {
         self.op(Op::Charge(account, units))
     }
@@ -449,7 +449,7 @@ impl Program {
         self.op(Op::Uncharge(account, units))
     }
 
-    /// Counts that a task passed here, to measure throughput.
+    /// Counts how often tasks pass this step, to measure throughput.
     pub fn mark(mut self, name: &str) -> Self {
         let name = self.name_of(name);
         self.op(Op::Mark(name))
@@ -476,7 +476,7 @@ impl Program {
         let begin = self.ops.len();
         let mut done = body(self.op(Op::Begin { times, end: 0 })).op(Op::End(begin as u32));
         let end = done.ops.len() as u32;
-        // A body that returns another program than it got has no such step: `check` reports that.
+        // If the body returned another program than it was given, this step does not exist; `check` reports that.
         if let Some(op @ Op::Begin { end: 0, .. }) = Arc::make_mut(&mut done.ops).get_mut(begin) {
             *op = Op::Begin { times, end };
         }

@@ -1,9 +1,9 @@
 //! Random: numbers that depend only on a seed, an entity, a purpose and a count.
 //!
 //! A number is a pure function of these four. Two policies that run the same tasks in different orders thus draw the
-//! same numbers for the same things, and a difference in results comes from the policies. There is no state: the
-//! caller counts its draws. Two rounds of a 64-bit finaliser take about 2 ns. There are no floats: the exponential
-//! distribution uses a table of the logarithm in 16 fractional bits.
+//! same numbers for the same things, and a difference in results comes from the policies. A `Random` has no state:
+//! the caller counts its draws. Two rounds of a 64-bit finaliser take about 2 ns. There are no floats: the
+//! exponential distribution uses a table of the logarithm in 16 fractional bits.
 //!
 //! # Source
 //!
@@ -68,7 +68,7 @@ pub const fn below(bits: u64, n: u64) -> u64 {
     ((bits as u128 * n as u128) >> 64) as u64
 }
 
-/// A number from `a` to `b`, both included; `a` if `b` is not above it.
+/// A number from `a` to `b`, both included; `a` if `b` is not larger.
 #[inline]
 pub const fn between(bits: u64, a: u64, b: u64) -> u64 {
     if b <= a { a } else { a + below(bits, (b - a).saturating_add(1)) }
@@ -91,13 +91,13 @@ const LN: [u32; 64] = [
     5331, 4230, 3146, 2081, 1032, 0,
 ];
 
-/// Exponentially distributed with this mean, as times between independent arrivals. At most 46 times the mean.
+/// Exponentially distributed with this mean, like the times between independent arrivals. At most 46 times the mean.
 pub const fn exponential(bits: u64, mean: Nanos) -> Nanos {
-    // u in (0, 1] is 2^-zeros × m with m in (1/2, 1]; −ln u = zeros × ln 2 − ln m, with ln m interpolated in the
+    // u in (0, 1) is 2^-zeros × m with m in [1/2, 1); −ln u = zeros × ln 2 − ln m, with ln m interpolated in the
     // table.
     let zeros = bits.leading_zeros();
     let mantissa = if zeros >= 63 { 0 } else { (bits << (zeros + 1)) >> 32 };
-    // m = 1/2 + mantissa/2^33 is at 32 + 32 × mantissa/2^32 in the table.
+    // m = 1/2 + mantissa/2^33 is i / 64 for i = 32 + 32 × mantissa/2^32; −ln(i / 64) is at index i − 1 of the table.
     let position = 32 * mantissa;
     let (at, rest) = ((position >> 32) as usize + 31, position & 0xffff_ffff);
     let (here, next) = (LN[at] as u64, if at < 63 { LN[at + 1] as u64 } else { 0 });

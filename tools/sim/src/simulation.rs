@@ -1,14 +1,14 @@
 //! Simulation: a machine on which tasks run, on a virtual clock.
 //!
-//! A loop takes the next event and changes the state. Where a decision is due it asks the policies of `sched`, `cid`
-//! and `budget`, and does what they answer. Between two steps of a task nothing happens on its CPU. Two programs that
-//! wake each other cost two events for each wake. Everything runs on one thread.
+//! A loop takes the next event and changes the state. When a decision is due, it calls the policies of `sched`, `cid`
+//! and `budget`, and carries out what they return. Between two steps of a task nothing happens on its CPU. Two
+//! programs that wake each other cost two events for each wake. Everything runs on one thread.
 //!
 //! `sched_state` is what scheduling policies see; `step` runs programs; `switch` gives CPUs to tasks; `wake` queues
 //! woken tasks; `process` has the concurrency ids.
 //!
-//! **Not simulated:** priorities and groups, clock frequencies, interrupts other than ticks, timers and wakes, what a
-//! task's absence does to a cache within one step, active balancing.
+//! **Not simulated:** priorities and groups, clock frequencies, interrupts other than ticks, timers and wakes, cache
+//! misses in the rest of a step that was preempted, active balancing.
 //!
 //! # Source
 //!
@@ -68,7 +68,7 @@ pub use sched_state::CpuCounts;
 pub use settings::{Order, Settings};
 pub use task::TaskCounts;
 
-/// The class of an event. Of two events at the same time the lower class comes first.
+/// The class of an event. Of two events at the same time the one with the lower class comes first.
 mod event_class {
     pub(super) const STEP: u8 = 0;
     pub(super) const AWAKE: u8 = 1;
@@ -113,7 +113,7 @@ pub struct Simulation<P, O = ()> {
     /// Tasks that have not ended, without daemons.
     num_alive_tasks: u64,
     spawned: u64,
-    /// Whether there ever was a task that is no daemon: the simulation ends when the last of those ends.
+    /// Whether there ever was a task that is no daemon. If so, the simulation ends when all such tasks have ended.
     has_end: bool,
     handled: u64,
     stale: u64,
@@ -228,7 +228,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.accounts.create(name, parent, limit)
     }
 
-    /// Units charged to an account, including those in stocks, and the number of charges that it refused.
+    /// The units charged to an account, including those in stocks, and the number of charges that the account
+    /// refused.
     pub fn account_use(&self, account: AccountId) -> (u64, u64) {
         self.accounts.usage(account)
     }

@@ -3,7 +3,7 @@
 //! An observer that writes a line of ftrace for each `sched_switch`, `sched_waking` and `sched_wakeup`. CPUs are
 //! numbered by their index in the topology. A task's pid is its index plus one, since 0 is the idle task; the index
 //! of a task that has ended is used again under another name. A line takes about 150 bytes. The number of lines is
-//! limited, and the last line says if there were more.
+//! limited; if there were more, the last line gives the number of those left out.
 //!
 //! # Source
 //!
@@ -48,7 +48,7 @@ impl Trace {
         self.has.get(cpu.index()).copied().flatten()
     }
 
-    /// Writes one line, in the name of the task that has the CPU.
+    /// Writes one line, as an event of the task that has the CPU.
     fn line(&mut self, now: Nanos, cpu: CpuId, what: std::fmt::Arguments) {
         self.lines += 1;
         if self.lines > LINES_MAX {
@@ -126,7 +126,7 @@ impl Observer for Trace {
         if self.names.len() <= index {
             self.names.resize(index + 1, String::new());
         }
-        // As a kernel's name: without blanks, and short.
+        // As the kernel's names: without blanks, and at most 15 characters.
         self.names[index] = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).take(15).collect();
     }
 }

@@ -1,4 +1,4 @@
-//! Every answer of a policy that only a simulation has names a CPU that is allowed and online, whatever the facts are.
+//! Policies that only a simulation has, with random facts: every answer names a CPU that is allowed and online.
 
 #[path = "../../../crates/sched/tests/common/answers.rs"]
 mod answers;
@@ -92,7 +92,7 @@ fn the_first_sleep_counts_an_eighth_as_posted_and_whole_for_home() {
         Home.learn_sleep(&mut ours, Nanos(now));
         averages.push((posted.average.0, ours.average.0));
     }
-    // A sleep as long as a migration costs is a long one as posted, and the longest short one for Home.
+    // A sleep that is as long as the migration cost is a long one as posted; for Home it is the longest short one.
     assert_eq!(averages, [(10_000, 80_000), (18_750, 80_000), (9_375, 132_500), (70_703, 178_437)]);
 }
 

@@ -1,5 +1,5 @@
-//! The model of `crates/sched/tests/conserve.rs` can fail: under a policy that never steals, a CPU sleeps while a task
-//! waits.
+//! Shows that the model of `crates/sched/tests/conserve.rs` can fail: under a policy that never steals, a CPU sleeps
+//! while a task waits.
 
 #[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;
@@ -16,8 +16,8 @@ const MS: u64 = 1_000_000;
 /// The longest poll.
 const POLL_MAX: u64 = 16 * US;
 
-/// What that test promises for Home on this machine: the migration cost × (distance factor 4 + 1), or 200 µs if that is
-/// more, a poll and four kicks.
+/// The bound of that test for Home on this machine: the migration cost × (distance factor 4 + 1), or 200 µs if that
+/// is more, plus a poll and four kicks.
 fn bound() -> u64 {
     (Home.migration_cost(Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * WAKEUP_COST
 }

@@ -1,4 +1,4 @@
-//! The golden wakes: what every policy that a simulation knows by name answers to the facts in `fixtures/wakes`.
+//! The golden wakes: the answers of every policy that a simulation knows by name to the facts in `fixtures/wakes`.
 
 #[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;

@@ -25,7 +25,7 @@ const LINUX: Kernel = Kernel {
 };
 const NOW: Nanos = Nanos(1_000_000_000);
 
-/// The facts of the other tests, and those that only [`Kernel`] asks for.
+/// The facts of the tests of the product's policies, and those that only [`Kernel`] asks for.
 #[derive(Debug, Clone)]
 struct Simulation {
     machine: SchedDomains,
@@ -34,7 +34,7 @@ struct Simulation {
     was_on: Option<CpuId>,
     is_wide: bool,
     average_idle: Nanos,
-    /// Of searching one CPU.
+    /// The cost of searching one CPU.
     cost: u64,
     /// What a look into the shared queues costs.
     look: Nanos,
@@ -44,7 +44,7 @@ struct Simulation {
     balanced_at: Nanos,
     /// By CPU. Empty: the tasks that are there now.
     loads: Vec<u64>,
-    /// The tasks in the shared queues may not run on the CPU that asks.
+    /// Whether the tasks in the shared queues may not run on the CPU that asks.
     shut_out: bool,
 }
 
@@ -84,7 +84,7 @@ impl Simulation {
         self
     }
 
-    /// This many tasks wait in a shared queue. There are as many shared queues as the policy says.
+    /// Puts this many tasks into a shared queue. There are as many shared queues as the policy has.
     fn entered(mut self, kernel: Kernel, queue: usize, tasks: u32) -> Self {
         self.facts.waiting = vec![0; kernel.queues(&self.machine)];
         self.facts.waiting[queue] = tasks;
@@ -233,7 +233,7 @@ fn a_synchronous_waker_draws_the_task_into_its_llc() {
     sim.sleeps_next = true;
     assert_eq!(sim.goes(LINUX, 4, 9), 5, "an idle CPU beside the waker");
     sim.facts.cpus.iter_mut().for_each(|cpu| cpu.idle = false);
-    assert_eq!(sim.wake(LINUX, 0, 9), WakeDecision::on(CpuId(0), false), "or behind the waker itself");
+    assert_eq!(sim.wake(LINUX, 0, 9), WakeDecision::on(CpuId(0), false), "no CPU is idle: behind the waker");
     sim.is_wide = true;
     assert_eq!(sim.goes(LINUX, 0, 9), 9, "but not if many are woken from there");
 }
@@ -243,7 +243,7 @@ fn by_weight_the_waker_wins_only_if_more_wait_at_the_previous_cpu() {
     let sim = Simulation::drawn(TWO_LLCS);
     assert_eq!(sim.clone().waiting(9, 2).goes(LINUX, 0, 9), 0);
     assert_eq!(sim.clone().waiting(9, 1).waiting(0, 2).goes(LINUX, 0, 9), 9);
-    assert_eq!(sim.goes(LINUX, 0, 9), 0, "of equals the waker, by 8 %");
+    assert_eq!(sim.goes(LINUX, 0, 9), 0, "equal loads: the waker's CPU, by its bonus of 8 %");
 }
 
 #[test]
@@ -282,7 +282,7 @@ fn a_whole_idle_core_comes_before_an_idle_thread() {
     let mut sim = Simulation::drawn([1, 1, 8, 2]).idle(&[1, 2, 3, 8]);
     assert_eq!(sim.goes(LINUX, 0, 0), 8, "no core is idle: the thread beside the previous CPU");
     sim.facts.cpus[8].idle = false;
-    assert_eq!(sim.goes(LINUX, 0, 0), 1, "no thread either: the first that is idle");
+    assert_eq!(sim.goes(LINUX, 0, 0), 1, "nor is that thread idle: the first idle CPU");
 }
 
 #[test]
@@ -330,7 +330,8 @@ fn a_kept_cpu_is_passed_over_for_half_of_the_depth() {
     );
 }
 
-/// What the versions differ in, and why two tasks that talk meet: a search that found only kept CPUs.
+/// The versions differ in what a search does that has found only kept CPUs. In v1 and v2 it ends at the waker's CPU,
+/// so two tasks that wake each other meet there.
 #[test]
 fn a_search_that_found_only_kept_cpus_ends_at_the_waker_or_takes_the_first_by_the_text() {
     // Six of sixteen idle, half of them beyond the depth: eight are looked at, and four may be passed over.
@@ -342,8 +343,8 @@ fn a_search_that_found_only_kept_cpus_ends_at_the_waker_or_takes_the_first_by_th
         of(HotRule::V2Text),
         WakeDecision { hot_kept: 2, hot_broken: true, ..WakeDecision::on(CpuId(4), true) }
     );
-    // Where more CPUs are idle than may be passed over, v2 takes the one after those, v1 none, and the rule of v2's
-    // text the first.
+    // If more CPUs are idle than may be passed over, v2 takes the next one, v1 none, and the rule of v2's text the
+    // first one.
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[1, 2, 4, 5, 6]);
     let of = |hot_rule| sim.goes(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
     assert_eq!((of(HotRule::V1), of(HotRule::V2), of(HotRule::V2Text)), (3, 1, 4));
@@ -370,12 +371,12 @@ fn a_new_task_goes_where_the_most_cpus_are_idle_and_stays_if_here_is_as_good() {
 fn a_new_task_stays_on_its_node_while_few_tasks_run_there() {
     let many: Vec<u32> = (16..32).collect();
     let sim = Simulation::drawn([2, 1, 16, 1]).idle(&many).idle(&(1..16).collect::<Vec<_>>());
-    assert_eq!(sim.forks(0), 1, "one runs here, and an eighth of the node's CPUs may");
+    assert_eq!(sim.forks(0), 1, "one task runs here; up to an eighth of the node's CPUs are allowed");
     // An eighth of two times 32 CPUs: four. Since 6.0 only the difference of a pair is tolerated.
     let there: Vec<u32> = (32..64).collect();
     let here =
         |busy: u32| Simulation::drawn([2, 1, 32, 1]).idle(&there).idle(&(busy..32).collect::<Vec<_>>());
-    assert_eq!((here(2).forks(0), here(3).forks(0)), (2, 32), "two run here, and three");
+    assert_eq!((here(2).forks(0), here(3).forks(0)), (2, 32), "two tasks run on the node, then three");
     let sim = Simulation::drawn([2, 1, 16, 1]).idle(&many).idle(&(4..16).collect::<Vec<_>>());
     assert_eq!(sim.forks(0), 16);
 }
@@ -392,12 +393,12 @@ fn a_cpu_that_idles_for_less_than_a_search_costs_does_not_search() {
     assert_eq!(at(&sim, 1, always), from(5));
     sim.average_idle = Nanos(8_000);
     assert_eq!(at(&sim, 1, LINUX), from(5));
-    assert_eq!(at(&sim, 9, LINUX), StealDecision::Nothing, "it stops before the next domain");
+    assert_eq!(at(&sim, 9, LINUX), StealDecision::Nothing, "it does not search the next domain");
     sim.average_idle = Nanos(24_000);
     assert_eq!(at(&sim, 9, LINUX), from(5));
     assert_eq!(at(&sim, 9, off), StealDecision::Nothing);
     sim.newly = false;
-    assert_eq!(at(&sim, 9, off), from(5), "a kicked CPU searches all the same");
+    assert_eq!(at(&sim, 9, off), from(5), "a kicked CPU searches nevertheless");
 }
 
 #[test]
@@ -414,7 +415,7 @@ fn a_task_that_ran_just_now_is_not_stolen() {
     sim.last_ran[5] = Nanos(NOW.0 - 499_999);
     assert_eq!(sim.machine.within(CpuId(1), Distance::Smt), [CpuId(1), CpuId(5)]);
     assert_eq!(sim.steal(LINUX, 2), StealDecision::Nothing);
-    assert_eq!(sim.steal(LINUX, 1), from(5), "threads of a core share them");
+    assert_eq!(sim.steal(LINUX, 1), from(5), "threads of a core share their caches");
     sim.failed = 2;
     assert_eq!(sim.steal(LINUX, 2), from(5), "after two searches in vain it moves");
     (sim.failed, sim.last_ran[5]) = (0, Nanos(NOW.0 - 500_000));
@@ -425,7 +426,11 @@ fn a_task_that_ran_just_now_is_not_stolen() {
 fn a_task_that_waits_for_its_cpu_to_wake_up_is_not_stolen() {
     let sim = Simulation::drawn(TWO_LLCS).waiting(5, 1).idle(&[1]);
     assert_eq!(sim.steal(LINUX, 1), from(5));
-    assert_eq!(sim.idle(&[5]).steal(LINUX, 1), StealDecision::Nothing, "only one is there");
+    assert_eq!(
+        sim.idle(&[5]).steal(LINUX, 1),
+        StealDecision::Nothing,
+        "the queued task is the CPU's only one"
+    );
 }
 
 #[test]
@@ -523,12 +528,12 @@ fn the_wake_queue_comes_before_any_search_and_costs_no_average() {
     sim.facts.waiting[0] = 1;
     sim.average_idle = Nanos(0);
     assert_eq!(sim.steal(on, 1), StealDecision::Shard(0));
-    assert_eq!(sim.steal(on, 9), StealDecision::Nothing, "the other LLC's is not its own");
+    assert_eq!(sim.steal(on, 9), StealDecision::Nothing, "a queue of the other LLC");
     assert_eq!(sim.steal(LINUX, 1), StealDecision::Nothing);
 }
 
-/// v3 asks about the first domain beyond the LLC, whether or not the search gets there; its loop begins anew with the
-/// innermost domain.
+/// v3 compares with the cost of the first domain beyond the LLC, whether or not the search gets there; its loop
+/// begins again with the innermost domain.
 #[test]
 fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_worth_it() {
     let v3 = Kernel { wake_queue: true, queue_rule: QueueRule::V3, ..LINUX };
@@ -542,7 +547,7 @@ fn after_empty_queues_v3_searches_only_where_the_first_domain_beyond_the_llc_is_
         sim.average_idle = Nanos(average);
         assert_eq!((sim.steal(LINUX, 1), sim.steal(v3, 1)), (linux, after), "{average} ns");
     }
-    // The look into the queues is the start of the search.
+    // The look into the queues is part of the search's cost.
     (sim.average_idle, sim.look) = (Nanos(24_000), Nanos(0));
     assert_eq!(sim.steal(v3, 9), from(5));
     sim.look = Nanos(1);
@@ -587,7 +592,7 @@ fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_wort
         (StealDecision::Nothing, StealDecision::Nothing)
     );
     sim.newly = false;
-    assert_eq!(sim.steal(checked, 1), from(5), "a kicked CPU searches all the same");
+    assert_eq!(sim.steal(checked, 1), from(5), "a kicked CPU searches nevertheless");
 }
 
 #[test]
@@ -617,7 +622,7 @@ fn the_cost_of_a_migration_bounds_how_long_a_cpu_is_taken_to_idle_and_which_slee
 fn a_tick_while_tasks_wait_kicks_the_first_idle_cpu() {
     let sim = Simulation::drawn(TWO_LLCS).waiting(5, 1).idle(&[2, 12]);
     assert_eq!(LINUX.cpu_to_notify(&sim.machine, &sim, CpuId(5), NOW), Some(CpuId(2)));
-    assert_eq!(LINUX.cpu_to_notify(&sim.machine, &sim, CpuId(4), NOW), None, "one alone needs no help");
+    assert_eq!(LINUX.cpu_to_notify(&sim.machine, &sim, CpuId(4), NOW), None, "a single task does not wait");
 }
 
 #[test]
@@ -658,7 +663,7 @@ fn only_a_waker_of_more_tasks_than_an_llc_has_cpus_is_wide() {
         (0..n).for_each(|i| task.wakes(i, Nanos(1)));
         task
     };
-    assert!(!Flips::is_wide(&flips(1000), &flips(1), 8), "its slaves talk to one");
+    assert!(!Flips::is_wide(&flips(1000), &flips(1), 8), "its wakees wake only one task each");
     assert!(Flips::is_wide(&flips(64), &flips(8), 8) && Flips::is_wide(&flips(8), &flips(64), 8));
     assert!(!Flips::is_wide(&flips(63), &flips(8), 8));
     let mut halved = flips(64);
@@ -768,7 +773,7 @@ proptest! {
         prop_assert_eq!(of(false), of(true));
     }
 
-    /// By the rule of v2's text, a window never makes a task wait that would have found an idle CPU.
+    /// Under the rule of v2's text, hot windows never make a task wait that would find an idle CPU without them.
     #[test]
     fn hot_windows_make_no_task_wait_beside_an_idle_cpu((sim, wake) in case(), kernel in kernel()) {
         let kernel = Kernel { hot_rule: HotRule::V2Text, ..kernel };
@@ -799,7 +804,7 @@ proptest! {
                 prop_assert!(kernel.newidle != Newidle::Off || !sim.newly);
             }
             StealDecision::Nothing => {}
-            StealDecision::Until(_) => prop_assert!(false, "it never waits"),
+            StealDecision::Until(_) => prop_assert!(false, "the kernel's policy sets no search timer"),
         }
         let own = kernel.enters(machine, me, Allowed::Anywhere, Enqueued::WokenOnPrevCpu);
         let asks = kernel.queue_rule != QueueRule::V3Checked;
@@ -819,7 +824,7 @@ proptest! {
         prop_assert!(come == 0 || sim.backlog(me) + come <= sim.backlog(other) - come);
     }
 
-    /// As a scheduler does it: each wake, then all idle CPUs steal until none finds a task.
+    /// Runs wakes as a scheduler does: after each wake all idle CPUs steal until none finds a task.
     #[test]
     fn with_the_wake_queue_nobody_idles_beside_one_that_was_woken_in_its_llc(
         wakes in prop::collection::vec((0..16u32, 0..16u32, 0..8u8), 1..60)

@@ -1,8 +1,9 @@
-//! The model of extents agrees with a reference that knows every line; without distances it has no effects of
-//! distance.
+//! The model of extents agrees with a reference that models every line. With costs that do not depend on distance,
+//! the model's times do not either.
 //!
 //! The reference has an LRU list of lines per core and per last-level cache, and the last writer of each line. It
-//! prices each line by where it finds it, while the extents price all lines of a pass together.
+//! computes the cost of each line from where it finds the line, while the model computes one cost for all lines of a
+//! pass.
 
 use proptest::prelude::*;
 use std::collections::BTreeMap;
@@ -75,7 +76,7 @@ impl<'a> Reference<'a> {
         self.topology.distance(CpuId(a), CpuId(b)).unwrap()
     }
 
-    /// The price of one line, in picoseconds.
+    /// The cost of one line, in picoseconds.
     fn touch(&mut self, me: u32, line: u32, how: Access) -> u64 {
         let (costs, own_llc) = (self.costs, self.llc_of(me));
         let socket = self.topology.cpu(CpuId(me)).unwrap().socket.0;
@@ -139,7 +140,7 @@ fn small() -> (Costs, Topology) {
     (Costs::from_machine(SMALL, "small").unwrap(), Topology::from_machine(SMALL, "small").unwrap())
 }
 
-/// The time by the extents and by the reference, in ns, of touches (core, extent, whether it writes).
+/// The time in ns of touches (core, extent, whether it writes), by the model of extents and by the reference.
 fn both(sizes: &[u32], touches: &[(u32, usize, bool)]) -> (f64, f64) {
     let (costs, topology) = small();
     let mut memory = Memory::new(&costs, &topology);

@@ -1,4 +1,4 @@
-//! No question to a policy allocates, whatever it answers.
+//! No call of a policy allocates memory, whatever it returns.
 
 #[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;
@@ -46,7 +46,7 @@ static COUNTING: Counting = Counting;
 #[test]
 fn nothing_is_allocated_after_a_machine_is_built() {
     drop(std::hint::black_box(Box::new(1)));
-    assert!(ALLOCATIONS.get() > 0, "the counter counts");
+    assert!(ALLOCATIONS.get() > 0, "allocations are counted");
     for (name, machine) in all_machines() {
         let cpus = machine.cpus() as u32;
         let mut facts = Facts::busy(&machine);

@@ -1,10 +1,11 @@
-//! Rules: a simulation decides by the product's own rules. If a rule is changed there, the simulation changes.
+//! Rules: a simulation decides by the product's own rules. If a rule changes in the product, the simulation changes
+//! too.
 //!
-//! `cid` has a form of each policy without one of its rules; with it a simulated program behaves as that rule says
-//! (`papers/tests/rules.rs` shows the same for a published table). Two things show that the simulator has no copy of
-//! a rule: `cid`'s `Policy` is sealed, so no other crate can decide which id a CPU gets; and no source file of `sim`
-//! or `papers` has a word of those rules or creates an id, except for the imitation of Linux 6.19's ids, which `cid`
-//! does not have.
+//! `cid` has a variant of each policy without one of its rules. With such a variant a simulated program behaves as
+//! the missing rule predicts (`papers/tests/rules.rs` shows the same for a published table). Two things show that the
+//! simulator has no copy of a rule. `cid`'s `Policy` is sealed, so no other crate can decide which id a CPU gets. And
+//! no source file of `sim` or `papers` has a word of those rules or creates an id, except for the imitation of Linux
+//! 6.19's ids, which `cid` does not have.
 
 use std::path::Path;
 use warmcore_budget::{capacity, stock};
@@ -154,7 +155,7 @@ impl Policy for Impatient {
     }
 }
 
-/// Moves of many tasks with short runs on few CPUs, in 50 ms.
+/// The number of moves of many tasks with short runs on few CPUs, in 50 ms.
 fn moves(policy: impl policy::SimPolicy) -> u64 {
     let text = "[drawn]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 4\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();

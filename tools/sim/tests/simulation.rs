@@ -281,7 +281,7 @@ fn check((report, books, _): &(Report, Books, Topology), load: &Load) {
     assert_eq!((forked("child"), forked("leaf")), (10 * load.forks as u64, 20 * load.forks as u64));
     let total = report.total();
     let busy: u64 = report.cpus.iter().map(|cpu| cpu.busy_ns).sum();
-    assert_eq!(total.run_ns, busy, "what tasks ran is what CPUs were busy");
+    assert_eq!(total.run_ns, busy, "the tasks' run time is the CPUs' busy time");
     assert!(report.cpus.iter().all(|cpu| cpu.busy_ns <= report.now.0));
 }
 
@@ -324,9 +324,8 @@ fn the_same_seed_gives_the_same_bytes() {
 #[test]
 fn two_policies_get_the_same_random_lengths() {
     property("simulation", "two_policies_get_the_same_random_lengths", CASES, any_of_them(), |case| {
-        // The lengths that a task runs for are drawn for the task, independent of the order in which tasks run.
-        // Without anything that depends on placement, all policies thus give the same work: the same naps of the same
-        // lengths.
+        // The lengths of a task's runs are drawn for the task, whatever the order in which tasks run. In a load
+        // without anything that depends on placement, each task thus runs equally long under all policies.
         let load = Load { pairs: 0, locks: 0, forks: 0, kept: 0, cids: 0, ..case.load.clone() };
         let topology = case.topology();
         let ran = |policy: SimPolicyKind| {
@@ -393,13 +392,14 @@ fn a_failure_ends_with_the_command_that_replays_exactly_that_case() {
         .unwrap_or_else(|| panic!("no case: {last}"));
     let command = " cargo test -p warmcore-sim --test simulation a_property_that_does_not_hold -- --exact";
     assert_eq!(rest.get(..command.len()), Some(command));
-    // Shrunk to as few timers as fail, and the same run event by event.
+    // The case was shrunk to the fewest timers with which it fails, and its command gives the same run event by
+    // event.
     assert!(case.contains("timers=2 "), "{case}");
     let (is_well, again) = of(Some(case));
     assert!(!is_well && again.matches("only Drawn").count() == 1, "{again}");
     let of_failure = &failure[..failure.rfind(REPLAY).unwrap_or(failure.len())];
     assert_eq!(naps(of_failure), naps(&again));
-    // With a case that passes the property passes, and an incomplete case is an error.
+    // With a case that passes, the property passes; an incomplete case is an error.
     let (is_well, mended) = of(Some(&case.replace("timers=2", "timers=1")));
     assert!(is_well, "{mended}");
     let (is_well, cut) = of(Some("sockets=1"));
@@ -416,12 +416,13 @@ const KICKS: Nanos = Nanos(40_000);
 
 #[test]
 fn work_is_conserved_as_the_policies_promise() {
-    // Under a policy that steals at once, no task is queued for longer than an idle CPU takes to come.
+    // No CPU is idle for longer than these bounds while a task is queued.
     for topology in [drawn(1, 1, 4, 2), drawn(2, 2, 3, 1), drawn(1, 4, 2, 2)] {
         for seed in 0..10 {
             let load =
                 Load { pairs: 7, timers: 9, forks: 2, locks: 0, kept: 0, cids: 3, run_max: 60_000, seed };
-            // After one run beside a busy sibling. SharedQueue: an LLC that is full to 100/117 is not searched.
+            // WorkSteal and GlobalFifo: the time to wake an idle CPU. SharedQueue: one run with a busy sibling more,
+            // because an LLC that is used to 100/117 is not searched.
             let one_run = Nanos(60_000 / 62 * 100 + KICKS.0);
             for (policy, bound) in [
                 (SimPolicyKind::WorkSteal, KICKS),

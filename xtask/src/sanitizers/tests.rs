@@ -12,7 +12,7 @@ fn machine(calls: &[(&str, &str)], there: &[&str]) -> Option<Nightly> {
     )
 }
 
-/// The names of what runs, and of what does not with what is said.
+/// The names of the steps that run, and of those that don't with the printed reasons.
 fn sorted(planned: &[Planned]) -> (Vec<&'static str>, Vec<(&'static str, &str)>) {
     let runs = planned.iter().filter_map(|step| step.as_ref().ok().map(|step| step.name)).collect();
     let skipped = planned.iter().filter_map(|step| step.as_ref().err().map(|(name, why)| (*name, &why[..])));
@@ -96,7 +96,7 @@ fn where_there_is_no_runtime_library_only_miri_runs() {
     assert!(skipped.iter().all(|(_, why)| why.contains("x86-64 and aarch64 Linux")), "{skipped:?}");
 }
 
-/// What is asked first decides: a nightly of rustup's is found where the default is a nightly too.
+/// Rustup is asked first: its nightly is found even if the default toolchain is a nightly too.
 #[test]
 fn rustup_is_asked_first() {
     let asked = RefCell::new(Vec::new());

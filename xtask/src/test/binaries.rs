@@ -1,4 +1,4 @@
-//! Programs of tests: which ones cargo built, and how cargo would run them.
+//! Test programs: reads from cargo's output which test programs it built, and runs them as cargo would.
 
 use super::steps::LONG;
 use anyhow::Context;
@@ -6,19 +6,19 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// A program of tests.
+/// A test program.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Binary {
     /// The package, as in `-p`.
     pub package: String,
     /// The target: `warmcore_cid` of a library, or the name of a file in `tests/`.
     pub target: String,
-    /// Whether it is the library's own tests.
+    /// Whether its tests are the unit tests of the library.
     is_library: bool,
     program: PathBuf,
     /// The folder of the package, in which cargo runs its tests.
     folder: PathBuf,
-    /// Where build scripts left shared libraries and what proc macros need.
+    /// Folders with the shared libraries that build scripts made and that proc macros need.
     libraries: Vec<PathBuf>,
 }
 
@@ -28,7 +28,7 @@ impl Binary {
         if self.is_library { self.package.clone() } else { format!("{} {}", self.package, self.target) }
     }
 
-    /// The arguments with which it leaves out the tests of [`LONG`]; `None` if it has no others.
+    /// The arguments with which the program skips the tests of [`LONG`]. `None` if it has no other tests.
     pub fn without_long(&self) -> Option<Vec<&'static str>> {
         let mut args = Vec::new();
         for test in self.long() {
@@ -37,7 +37,7 @@ impl Binary {
         Some(args)
     }
 
-    /// The arguments with which it runs its tests of [`LONG`] alone; `None` if it has none.
+    /// The arguments with which the program runs only its tests of [`LONG`]. `None` if it has no such tests.
     pub fn only_long(&self) -> Option<Vec<&'static str>> {
         let tests: Option<Vec<&str>> = self.long().collect();
         match tests {
@@ -53,7 +53,8 @@ impl Binary {
         LONG.iter().filter(is_own).map(|(_, _, test)| *test)
     }
 
-    /// Runs it as cargo does: in the package's folder, with the variables that programs of tests read.
+    /// The command that runs the program as cargo does: in the package's folder, with the environment variables that
+    /// test programs read.
     pub fn command(&self, harness: &[&str]) -> anyhow::Result<Command> {
         let mut command = Command::new(&self.program);
         command.args(harness).current_dir(&self.folder).stdin(Stdio::null());
@@ -66,14 +67,14 @@ impl Binary {
         Ok(command)
     }
 
-    /// What to type to run it alone.
+    /// The command line that runs this program alone.
     pub fn again(&self, env: &[(&str, &str)]) -> String {
         let env: String = env.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
         format!("cd {} && {env}{}", self.folder.display(), self.program.display())
     }
 }
 
-/// The command `warmcore` in what cargo printed: tests of the command run it.
+/// The path of the command `warmcore`, from cargo's messages. The command's tests run it.
 pub fn command_of_messages(messages: &str) -> Option<PathBuf> {
     let artifacts = messages.lines().filter(|line| line.contains("\"bin\""));
     artifacts.filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
@@ -83,7 +84,7 @@ pub fn command_of_messages(messages: &str) -> Option<PathBuf> {
     })
 }
 
-/// The programs of tests in what `cargo test --no-run --message-format json` printed, in the order of their packages.
+/// The test programs in the output of `cargo test --no-run --message-format json`, in the order of their packages.
 pub fn of_messages(messages: &str, root: &Path) -> anyhow::Result<Vec<Binary>> {
     let mut binaries = Vec::new();
     let mut libraries = vec![sysroot_libraries()?];
@@ -128,7 +129,7 @@ fn package(id: &str) -> String {
     }
 }
 
-/// Where the libraries of the compiler are: tests of proc macros are linked to them.
+/// The folder of the compiler's libraries, to which tests of proc macros are linked.
 fn sysroot_libraries() -> anyhow::Result<PathBuf> {
     let rustc = std::env::var_os("RUSTC").unwrap_or_else(|| "rustc".into());
     let output =

@@ -1,14 +1,14 @@
-//! How much time is left, estimated from the last run, or from the steps' own estimates.
+//! Estimates how much time is left, from the times of the last run, or else from the estimates in `steps.rs`.
 //!
 //! A machine that is slower than the estimates is slower in all steps. So the estimates of the steps that are left are
-//! multiplied by measured ÷ estimated time of the finished steps.
+//! multiplied by measured time ÷ estimated time of the finished steps.
 
 use super::steps::Step;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Estimates and what was measured.
+/// The estimates and the measured times.
 pub struct Estimates {
     path: PathBuf,
     /// Seconds by step, of the last run that finished it.
@@ -21,7 +21,7 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// Of these steps, with the times in this file.
+    /// The estimates of `steps`, with the times of the last run from the file `path`.
     pub fn read<'a>(path: &Path, steps: impl Iterator<Item = &'a Step>) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let line = |line: &str| {
@@ -34,7 +34,7 @@ impl Estimates {
         Self { path: path.to_owned(), last, left, done: (0.0, 0.0), running: None }
     }
 
-    /// A step begins. Those before it that have not ended were skipped.
+    /// Records that a step begins. Steps before it that have not ended were skipped.
     pub fn begin(&mut self, name: &str) {
         if let Some(at) = self.left.iter().position(|(left, _)| left == name) {
             self.left.drain(..at);
@@ -42,8 +42,8 @@ impl Estimates {
         self.running = Some(Instant::now());
     }
 
-    /// A step ended, and its time is kept for the next run if it went well. A file that cannot be written costs only
-    /// the estimate of the next run.
+    /// Records that a step ended. If it succeeded, its time is kept for the next run. An error of writing the file is
+    /// ignored: the next run's estimates are then less exact.
     pub fn end(&mut self, name: &str, seconds: f64, ok: bool) {
         self.running = None;
         if let Some(at) = self.left.iter().position(|(left, _)| left == name) {
@@ -63,15 +63,16 @@ impl Estimates {
         self.left_after(self.running.map_or(0.0, |since| since.elapsed().as_secs_f64()))
     }
 
-    /// The time left when the first step that is left has run for so long.
+    /// The time left when the first remaining step has run for `running` seconds.
     fn left_after(&self, running: f64) -> Duration {
         let (estimated, measured) = self.done;
-        // A few seconds of formatting say nothing of the machine.
+        // Less than 20 s of finished steps, such as formatting, are too little to compare the machine's speed.
         let factor = if estimated < 20.0 { 1.0 } else { (measured / estimated).clamp(0.2, 10.0) };
         let mut steps = self.left.iter().map(|(_, estimate)| estimate * factor);
         let current = steps.next().unwrap_or(0.0);
         let rest = steps.sum::<f64>();
-        // A step that takes longer than estimated takes a tenth longer than now, and those after it are as slow.
+        // If a step already takes longer than estimated, a tenth of its time so far is taken to be left, and the steps
+        // after it are taken to be as much slower than their estimates.
         let left = match running > current && current > 0.0 {
             true => running / 10.0 + rest * running / current,
             false => current - running + rest,

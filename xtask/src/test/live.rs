@@ -1,11 +1,12 @@
-//! What a run prints: a line per step, and below it a line that says what is running now.
+//! The output of a run: a line per step, and below it a line that shows what is running now.
 //!
-//! On a terminal the last line is written again and again. Elsewhere, as in a log of CI, it is printed every half minute.
+//! On a terminal the last line is overwritten five times a second. Otherwise, as in a log of CI, a new one is printed
+//! every half minute.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// How often the running step is shown: on a terminal, and elsewhere.
+/// Time between two displays of the running step: on a terminal, and otherwise.
 const EVERY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(30)];
 
 /// The output.
@@ -15,7 +16,7 @@ pub struct Live {
 }
 
 impl Live {
-    /// On standard output.
+    /// Writes to standard output.
     pub fn new() -> Self {
         Self { is_terminal: std::io::stdout().is_terminal(), shown: Instant::now() }
     }
@@ -28,7 +29,8 @@ impl Live {
         println!("{text}");
     }
 
-    /// Shows the step that runs, the part of it, and how much time is left, if that is due.
+    /// Shows the running step, its running part, and how much time is left, if the time between two displays has
+    /// passed.
     pub fn show(&mut self, step: &str, part: &str, left: Duration) {
         if self.shown.elapsed() < EVERY[usize::from(!self.is_terminal)] {
             return;

@@ -1,10 +1,10 @@
-//! Runs a process, shows what it prints meanwhile, and ends it if it makes no progress.
+//! Runs a process, shows its output meanwhile, and ends it if it makes no progress.
 //!
-//! Progress is a line of output. Without one, a process and its children are ended when they have used the CPU time of
-//! the step's limit, or when they have used next to none for [`IDLE_MAX`]: a test that waits for ever uses none, and a
-//! slow test on a busy machine uses little in the same time, but not none.
+//! Progress is a line of output. A process that prints no line is ended with its children when they have used the CPU
+//! time of the step's limit, or when they have used almost no CPU time for [`IDLE_MAX`]. A test that waits for ever
+//! uses almost none; a slow test on a busy machine uses more than that.
 //!
-//! What a process prints goes to files. A pipe would stay open until each process that a test left behind has ended.
+//! A process writes its output to files. A pipe would stay open until each process that a test left behind has ended.
 
 use super::tree::Tree;
 use std::fs::File;
@@ -16,22 +16,23 @@ use std::time::{Duration, Instant};
 /// How long a process may wait without printing a line.
 const IDLE_MAX: Duration = Duration::from_mins(5);
 
-/// A process that uses less than this part of a CPU waits: its threads that look after something every 100 ms use less.
+/// A process that uses less than this part of a CPU counts as waiting. Threads that only check something every 100 ms
+/// use less.
 const IDLE_SHARE: f64 = 0.01;
 
-/// How often the CPU time of a process and its children is looked at.
+/// Time between two readings of the CPU time of a process and its children.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// How a process ended.
 pub enum Ended {
     Well,
     Badly(ExitStatus),
-    /// It was ended here, and these processes and threads were running.
+    /// It made no progress and was ended. The text lists the processes and threads that were running.
     Stuck(String),
 }
 
 impl Ended {
-    /// Why it is a failure, if it is one.
+    /// The reason if the process failed.
     pub fn failure(&self) -> Option<String> {
         match self {
             Self::Well => None,
@@ -43,8 +44,8 @@ impl Ended {
     }
 }
 
-/// Runs a command to its end, with a limit or without one. `show` gets the end of what it printed, of the first of
-/// `outputs` that has grown.
+/// Runs a command to its end, with a limit or without one. Calls `show` with the last lines of the first file of
+/// `outputs` that is not empty.
 pub fn wait(
     command: &mut Command,
     limit: Option<Duration>,
@@ -73,7 +74,7 @@ pub fn wait(
                 progress.printed(Instant::now());
             }
         }
-        // Also without a new line: the time left changes.
+        // Shown even without a new line, because the time left changes.
         if let Some((output, length)) = outputs.iter().zip(&lengths).find(|(_, length)| **length > 0) {
             show(&end_of(output, *length));
         }
@@ -83,7 +84,7 @@ pub fn wait(
             if progress.is_stuck(tree.cpu(), looked, limit) {
                 stuck = Some(tree.describe());
                 tree.end();
-                // Also where there is no program `kill`: this loop waits for the child.
+                // Works without the program `kill` too, so that this loop ends.
                 let _ = child.kill();
             }
         }
@@ -104,7 +105,7 @@ fn end_of(path: &Path, length: u64) -> String {
 /// When a process printed its last line, and how much CPU it has used since.
 struct Progress {
     since: Instant,
-    /// The CPU time of the process at the first look after that line.
+    /// The CPU time of the process at the first reading after that line.
     used_before: Option<Duration>,
 }
 
@@ -117,8 +118,8 @@ impl Progress {
         *self = Self::new(now);
     }
 
-    /// Whether a process that has used so much CPU in all makes no progress. A child that has ended and was not waited
-    /// for takes its time along, so that the sum can fall: then the count begins again.
+    /// Whether a process that has used the CPU time `used` in all makes no progress. The sum can fall, because the time
+    /// of a child that ended without being waited for is lost; then the measurement begins again.
     fn is_stuck(&mut self, used: Duration, now: Instant, limit: Duration) -> bool {
         let before = *self.used_before.get_or_insert(used);
         if used < before {
@@ -130,7 +131,7 @@ impl Progress {
     }
 }
 
-/// What cargo compiles, by the last line of that kind: `Compiling tokio v1.47.0` is `tokio v1.47.0`.
+/// The package in the last line about compiling: for `Compiling tokio v1.47.0`, `tokio v1.47.0`.
 pub fn last_compiled(text: &str) -> String {
     let crates = text.lines().rev().filter_map(|line| {
         let (verb, rest) = line.trim_start().split_once(' ')?;
@@ -140,8 +141,8 @@ pub fn last_compiled(text: &str) -> String {
     crates.into_iter().next().unwrap_or_default()
 }
 
-/// Calls cargo: the one that runs this, or with `+nightly` before the arguments rustup's, since the one that runs this
-/// is of a toolchain.
+/// A command that calls cargo: the cargo that runs this program, or, if the first argument is a toolchain such as
+/// `+nightly`, rustup's, because only rustup's cargo takes a toolchain.
 pub fn cargo(root: &Path, args: &[&str]) -> Command {
     let is_of_rustup = args.first().is_some_and(|arg| arg.starts_with('+'));
     let mut cargo = match std::env::var_os("CARGO").filter(|_| !is_of_rustup) {
@@ -155,7 +156,7 @@ pub fn cargo(root: &Path, args: &[&str]) -> Command {
     cargo
 }
 
-/// Whether a program can be run and succeeds. Rustup would install a toolchain that is missing, if allowed to.
+/// Whether a program can be run and succeeds. Rustup is kept from installing a missing toolchain.
 pub fn succeeds(program: &str, args: &[&str]) -> bool {
     let mut command = Command::new(program);
     command.args(args).env("RUSTUP_AUTO_INSTALL", "0").env_remove("RUSTUP_TOOLCHAIN");
@@ -169,7 +170,7 @@ pub fn has_target(target: &str) -> bool {
     output.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
-/// The CPU time of all children that have ended and were waited for, and of theirs.
+/// The CPU time of all descendants that have ended and were waited for.
 pub fn children_cpu() -> Duration {
     super::tree::cpu_fields("/proc/self/stat").map_or(Duration::ZERO, |[_, of_children]| of_children)
 }

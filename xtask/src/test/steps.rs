@@ -3,7 +3,7 @@
 use super::LIMIT;
 use std::time::Duration;
 
-/// Which command runs a step: each runs those of the levels before it, too.
+/// Which command runs a step. Each command also runs the steps of the levels before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// `cargo xtask test`
@@ -14,17 +14,17 @@ pub enum Level {
     All,
 }
 
-/// What a step needs besides a toolchain; it is skipped where that is missing, since nothing here downloads.
+/// What a step needs besides a toolchain. If that is missing the step is skipped, since no step downloads anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
-    /// Restartable sequences, by kernel and C library.
+    /// Restartable sequences, which depend on the kernel and the C library.
     Rseq,
-    /// A target of the toolchain.
+    /// The standard library of a target.
     Target(&'static str),
     /// Another toolchain, called by `+VERSION`.
     Toolchain(&'static str),
-    /// A command of cargo's that is installed on its own.
+    /// A command of cargo that is installed separately.
     Cargo(&'static str),
     Valgrind,
 }
@@ -34,9 +34,10 @@ pub enum Needs {
 pub enum Work {
     /// Calls cargo with the step's arguments.
     Cargo,
-    /// Builds the tests that the arguments name and runs them; then those of the documentation.
+    /// Builds and runs the tests that the arguments name; then the examples in the documentation, if
+    /// `also_documentation`.
     Tests { also_documentation: bool, leaves_out_long: bool },
-    /// Runs programs again that the step `of` built.
+    /// Runs again test programs that the step `of` built.
     Again { of: &'static str, packages: &'static [&'static str], only_long: bool },
 }
 
@@ -46,11 +47,12 @@ pub struct Step {
     pub name: &'static str,
     pub level: Level,
     pub work: Work,
-    /// Cargo's, separated by blanks. With a toolchain before them, `+nightly`, rustup's cargo is called.
+    /// Cargo's arguments, separated by blanks. If the first is a toolchain, such as `+nightly`, rustup's cargo is
+    /// called.
     pub args: &'static str,
     pub env: &'static [(&'static str, &'static str)],
     pub needs: Needs,
-    /// How much CPU time tests may use without printing a line.
+    /// How much CPU time the step's tests may use without printing a line.
     pub limit: Duration,
     /// Seconds on two cores that do nothing else, from a cold start: the estimate before there is a measured time.
     pub seconds: u32,
@@ -78,9 +80,9 @@ const fn again(
     Step { work: Work::Again { of, packages, only_long: false }, ..step(name, level, seconds, "") }
 }
 
-/// Tests that run with `--full` only, as the names of the package and of the program, and the test's name unless it is the
-/// whole program. Each takes a minute and more of CPU from a cold start: the programs compile tokio again in a folder of
-/// their own, the test measures a whole report.
+/// Tests that run only with `--full`: the package, the program, and the test's name, or `None` for all tests of the
+/// program. Each takes a minute or more of CPU time from a cold start: the programs compile tokio again in a separate
+/// folder, and the single test measures a whole report.
 pub const LONG: [(&str, &str, Option<&str>); 4] = [
     ("warmcore", "alone", None),
     ("warmcore", "readme_server", None),
@@ -91,7 +93,7 @@ pub const LONG: [(&str, &str, Option<&str>); 4] = [
 /// The crates whose code differs by the backend.
 const BACKENDS: &[&str] = &["warmcore-percpu", "warmcore-budget", "warmcore-tenant"];
 
-/// Those, and the crate that registers the area of a thread.
+/// The crates of `BACKENDS`, and the crate that registers a thread's area for restartable sequences.
 const AREAS: &[&str] = &["warmcore-sys", "warmcore-percpu", "warmcore-budget", "warmcore-tenant"];
 
 /// Each package but xtask. Cargo builds examples of the documentation without packages that have no library, so without the
@@ -109,7 +111,7 @@ const OWN_AREAS: &[(&str, &str)] = &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
 const STRICT: &[(&str, &str)] = &[("WARMCORE_BUDGET", "atomic")];
 
 impl Step {
-    /// What to type to run it alone.
+    /// The command line that runs this step alone.
     pub fn command(&self) -> String {
         let env: String = self.env.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
         format!("{env}cargo {}", self.args)
@@ -144,7 +146,7 @@ pub fn all() -> Vec<Step> {
             work: Work::Again { of: DEBUG, packages: &[], only_long: true },
             ..again("long tests", Full, 60, DEBUG, &[])
         },
-        // What users link is a release: there the sections must really be used.
+        // Users link a release build, so the restartable sequences must work in one.
         Step { work: documentation, ..tests(RELEASE, Full, 400, EACH_RELEASE) },
         Step { env: RSEQ, needs: Needs::Rseq, ..again("backend rseq, release", Full, 15, RELEASE, BACKENDS) },
         Step { env: ATOMIC, ..again("backend atomic, release", Full, 15, RELEASE, BACKENDS) },
@@ -171,7 +173,7 @@ pub fn all() -> Vec<Step> {
                  --features warmcore-percpu/loom,warmcore-cid/loom,warmcore-budget/loom",
             )
         },
-        // Tokio leaves its sockets out under `cfg(loom)`, so the runtime's models have a flag of their own.
+        // Tokio leaves its sockets out under `cfg(loom)`, so the runtime's models use the flag `warmcore_loom` instead.
         Step {
             env: &[("RUSTFLAGS", "--cfg warmcore_loom"), ("CARGO_TARGET_DIR", "target/warmcore_loom")],
             ..tests(
@@ -211,7 +213,8 @@ pub fn all() -> Vec<Step> {
                 "check --target aarch64-unknown-linux-gnu -p warmcore-percpu",
             )
         },
-        // Budget is built, not tested: its tests bring mimalloc, in C, and that wants a compiler for musl.
+        // The crate budget is only built, because its tests depend on mimalloc, which is in C and needs a C compiler
+        // for musl.
         Step {
             needs: Needs::Target("x86_64-unknown-linux-musl"),
             ..tests(
@@ -243,11 +246,12 @@ fn thorough() -> Vec<Step> {
     let crates = "test --release -p warmcore-percpu -p warmcore-budget -p warmcore-tenant";
     vec![
         tests("adapter", level, 900, "test --release --manifest-path adapters/datafusion/Cargo.toml"),
-        // The examples in the documentation, too, on each backend.
+        // These steps also run the examples in the documentation on each backend.
         Step { env: ATOMIC, work: documentation, ..tests("backend atomic, examples", level, 90, crates) },
         Step { env: PLAIN, work: documentation, ..tests("backend plain, examples", level, 90, crates) },
         Step { needs: Needs::Cargo("semver-checks"), ..step("public interface", level, 300, SEMVER) },
-        // What the runtime's tests ignore: every combination of what `shares` and `weights` take samples of.
+        // The tests of the runtime that are marked `ignore`: all combinations of which `shares` and `weights` otherwise
+        // test samples.
         Step {
             limit: Duration::from_hours(4),
             ..tests(

@@ -73,16 +73,16 @@ impl Tree {
         text
     }
 
-    /// The CPU time that all of it has used, with children that have ended.
+    /// The CPU time that all processes of the tree have used, including children that have ended and were waited for.
     pub fn cpu(&self) -> Duration {
         let fields = self.0.iter().filter_map(|pid| cpu_fields(&format!("/proc/{pid}/stat")));
         fields.map(|[own, of_children]| own + of_children).sum()
     }
 
-    /// Ends all of it, and what it starts meanwhile. Does nothing where there is no program `kill`.
+    /// Ends all processes of the tree, and those that they start meanwhile. Does nothing if there is no program `kill`.
     pub fn end(mut self) {
         let mut new = self.0.clone();
-        // Without STOP it could grow for ever.
+        // Without STOP the tree could grow for ever.
         while !new.is_empty() && signal("-STOP", &new) {
             new = Self::under(self.0[0]).0;
             new.retain(|pid| !self.0.contains(pid));
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn a_tree_that_grows_is_ended_whole() {
-        // A name that only these have.
+        // A number that occurs only in the command lines of this test's processes.
         let mark = format!("3600.{}", std::process::id());
         let grow = format!("while :; do sh -c 'sleep {mark} & wait' & sleep 0.01; done");
         let mut child = Command::new("sh").args(["-c", &grow]).spawn().unwrap();
@@ -132,7 +132,7 @@ mod tests {
         assert!(tree.describe().contains(&mark));
         tree.end();
         child.wait().unwrap();
-        // A killed process loses its memory, and its name with it, a little later.
+        // A killed process loses its memory, and with it its command line, a little later.
         let began = std::time::Instant::now();
         while sleeping() > 0 {
             assert!(began.elapsed().as_secs() < 10, "{} are left", sleeping());

@@ -1,4 +1,4 @@
-//! Circles: sets of files of one crate that import each other, directly or by others.
+//! Circles: sets of files of one crate that import each other, directly or through other files.
 
 use super::Crate;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ fn imports(krate: &Crate) -> Vec<Vec<usize>> {
         krate.files.iter().enumerate().map(|(i, file)| (&file.module[..], i)).collect();
     let resolve = |path: &[String]| {
         let mut path = path.to_vec();
-        // A re-export leads on to the file that has the item; more than a few in a row are a circle of their own.
+        // Follows re-exports to the file that has the item, at most 8, in case re-exports form a circle.
         for _ in 0..8 {
             let file = (0..=path.len()).rev().find_map(|len| Some((*files.get(&path[..len])?, len)));
             let (file, len) = file?;

@@ -1,4 +1,5 @@
-//! One file of Rust source: its lines by kind, the files that it declares, what it imports, what it makes public.
+//! Parses one file of Rust source: counts its lines by kind, and lists the modules that it declares, its imports and
+//! its public items.
 
 use anyhow::Context;
 use std::collections::BTreeSet;
@@ -18,7 +19,7 @@ pub struct RustFile {
     pub children: Vec<(String, bool)>,
     /// Paths that the code names, from the crate's root, as they are written.
     pub paths: BTreeSet<Vec<String>>,
-    /// What a `use` that is not private makes available here: the name, and the path that it stands for.
+    /// Names that a `use` that is not private makes available in this module, with their paths.
     pub reexports: Vec<(String, Vec<String>)>,
     /// Public structs.
     pub public_structs: Vec<String>,
@@ -26,7 +27,7 @@ pub struct RustFile {
     pub consts: Vec<(String, usize)>,
 }
 
-/// Subjects that say nothing about which thread or task is meant.
+/// Pronouns that do not name the thread or task that is meant.
 const PRONOUNS: [&str; 7] = ["who", "whoever", "whom", "nobody", "somebody", "anybody", "everybody"];
 
 impl RustFile {
@@ -65,7 +66,7 @@ fn has_pronoun(text: &str) -> bool {
     words.any(|word| PRONOUNS.iter().any(|pronoun| word.eq_ignore_ascii_case(pronoun)))
 }
 
-/// A line's code and its `//` comment. A `//` inside of a string literal that ends on the line begins none.
+/// A line's code and its `//` comment. A `//` inside a string literal that ends on the same line begins no comment.
 fn split_comment(line: &str) -> (&str, Option<&str>) {
     let bytes = line.as_bytes();
     let (mut at, mut is_string) = (0, false);
@@ -95,7 +96,7 @@ struct Visitor {
     consts: Vec<(String, usize)>,
 }
 
-/// Whether attributes leave the item out of what users and tools build.
+/// Whether the attributes exclude the item from builds of users and tools.
 fn is_for_tests(attrs: &[syn::Attribute]) -> bool {
     attrs.iter().any(|attr| {
         attr.path().is_ident("test")
@@ -104,7 +105,7 @@ fn is_for_tests(attrs: &[syn::Attribute]) -> bool {
     })
 }
 
-/// A condition of `cfg` where neither tests nor models are built, and all features are on.
+/// Whether a condition of `cfg` is true in a build with all features that is neither for tests nor for models.
 fn is_built(condition: &syn::Meta) -> bool {
     let of = |list: &syn::MetaList| -> Vec<bool> {
         let parse = syn::punctuated::Punctuated::<syn::Meta, syn::Token![,]>::parse_terminated;
@@ -163,7 +164,7 @@ impl Visitor {
 
 impl<'ast> Visit<'ast> for Visitor {
     fn visit_file(&mut self, file: &'ast syn::File) {
-        // A `use` may stand before the `mod` that it names.
+        // All `mod` items are read first, because a `use` may come before the `mod` that it names.
         for item in &file.items {
             if let syn::Item::Mod(module) = item
                 && module.content.is_none()

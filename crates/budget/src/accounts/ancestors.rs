@@ -1,11 +1,12 @@
 //! How a charge is added to an account and its ancestors, and how units return to them.
 //!
-//! A charge is added to the usage of the account, then of its parent, up to the root. Where it does not fit,
-//! the additions below are undone. Until it is known that an addition stays, the charge is *in flight*: it
-//! counts in the slack of every account below the root, so that no other charge is refused because of it. An
-//! account's guarantee is charged to its parent in advance; the part of a charge that it covers ends there.
-//! With a guarantee, usage and reserve change under `guarantee_lock`, so that no other thread sees what a
-//! refused charge takes and puts back.
+//! A charge is added to the usage of the account, then of its parent, up to the root. If it does not fit an
+//! account, the additions to the accounts below are undone. Until it is known that an addition stays, the charge
+//! is *in flight*: it counts in the slack of every account below the root, so that no other charge is refused
+//! because of an addition that may be undone. An account's guarantee is charged to its parent in advance; the
+//! part of a charge that the guarantee covers is not added to the accounts above. With a guarantee, usage and
+//! reserve change under `guarantee_lock`, so that no other thread sees units that a refused charge takes from the
+//! reserve and puts back.
 //!
 //! # Cost
 //!
@@ -27,7 +28,7 @@ use warmcore_types::ignore_poison;
 /// Whether the charge may pass the charges that wait at an account.
 pub(crate) type MayCharge<'a> = &'a dyn Fn(&Node) -> bool;
 
-/// Where a charge did not fit, and how much of it was left to charge there.
+/// The account that a charge did not fit, and how much of the charge was left at that account.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Full<'a> {
     pub(super) node: &'a Node,
@@ -36,17 +37,17 @@ pub(super) struct Full<'a> {
     pub(super) is_queued: bool,
 }
 
-/// A charge between adding to an account's usage and knowing that the addition stays; counted in the account's
+/// A charge that has added to an account's usage and may still have to undo that. It is counted in the account's
 /// slack.
 struct InFlight<'a> {
     node: &'a Node,
-    /// Taken where another charge is being decided exactly. That charge waits for those in flight, so a new one
-    /// waits for the decision before it counts as in flight.
+    /// Taken if another charge is being decided exactly at this account. That charge waits for all charges in
+    /// flight, so a new charge waits for the decision before it counts as in flight.
     _exact_lock: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> InFlight<'a> {
-    /// `None` if it would have to wait for the lock and must not.
+    /// `None` if it would have to wait for the lock and `may_wait` is false.
     fn begin(node: &'a Node, may_wait: bool) -> Option<Self> {
         node.add_slack(1, u64::MAX);
         if !node.are_stocks_disabled() {
@@ -66,10 +67,10 @@ impl Drop for InFlight<'_> {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n` from `node` up to the root, or nothing. `may_charge` says whether the charge may pass those
+    /// Charges `n` from `node` up to the root, or nothing. `may_charge` decides whether the charge may pass those
     /// that wait at an account. `may_wait` is false if the caller has taken capacity for a stock: the holder of
-    /// an `exact_lock` waits for that capacity. Returns whether an account went above its pressure mark: the
-    /// caller reports it after it has given up its capacity, because the listener may ask for the exact usage.
+    /// an `exact_lock` waits for that capacity. Returns whether an account went above its pressure mark. The
+    /// caller reports that after it has given up its capacity, because the listener may ask for the exact usage.
     pub(super) fn charge_ancestors<'a>(
         &self,
         node: &'a Node,
@@ -99,7 +100,7 @@ impl<S: Stocks> Accounts<S> {
         self.charge_in_flight(node, parent, n, has_crossed, may_wait)
     }
 
-    /// Refuses without any write what cannot fit.
+    /// Refuses a charge that cannot fit, before anything is written.
     fn precheck<'a>(&self, node: &'a Node, n: u64, may_charge: Option<MayCharge>) -> Result<(), Full<'a>> {
         let mut rest = n;
         for node in node.path() {
@@ -117,7 +118,7 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// The charge is in flight at every account below the root.
+    /// Charges from `node` up. The charge is already in flight at every account below the root.
     fn charge_ancestors_from<'a>(
         &self,
         node: &'a Node,
@@ -142,8 +143,8 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// Charges `n` whatever the limits. Returns the account that is over its limit by most. Notifies no
-    /// listener. Panics before any change if a sum would overflow.
+    /// Charges `n`, even if that exceeds a limit. Returns the account that is furthest over its limit. Notifies
+    /// no listener. Panics before any change if a sum would overflow.
     pub(super) fn force_charge_ancestors<'a>(&self, node: &'a Node, n: u64) -> Option<(&'a Node, u64)> {
         let mut rest = n;
         for a in node.path() {
@@ -180,7 +181,7 @@ impl<S: Stocks> Accounts<S> {
                 self.take_back(node, rest);
                 continue;
             };
-            // Slack while the reserve is touched: a node with slack is not reused.
+            // The slack is held while the reserve is accessed: a node with slack is not reused.
             node.add_slack(1, u64::MAX);
             self.take_back(node, rest);
             rest = self.keep_reserve(node, rest);
@@ -200,8 +201,9 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Of `n` units that have left usage, keeps what the guarantee lacks, and gives up what the reserve has too
-    /// much. Returns how much goes on to the parent. The caller holds the account's `guarantee_lock`.
+    /// Of `n` units that have left usage, puts those into the reserve that the guarantee lacks. If the reserve
+    /// has too much, takes the rest out of it. Returns how many units go on to the parent. The caller holds the
+    /// account's `guarantee_lock`.
     pub(super) fn keep_reserve(&self, node: &Node, n: u64) -> u64 {
         let lacks = node.guarantee.load(Relaxed).saturating_sub(node.usage.load(Relaxed));
         let reserve = node.reserve.load(Relaxed);
@@ -211,7 +213,7 @@ impl<S: Stocks> Accounts<S> {
         reserve + n - keeps
     }
 
-    /// Takes `n` from `direct`, which has them.
+    /// Subtracts `n` from `direct`, which is at least `n`.
     pub(super) fn sub_direct(&self, node: &Node, n: u64) {
         // ORDERING: AcqRel; pairs with the other changes of `direct`.
         let before = node.direct.fetch_sub(n, AcqRel);
@@ -229,8 +231,8 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Calls the nearest listener, from the account up. A panic in the listener changes nothing: the charge
-    /// stays, and the caller continues.
+    /// Calls the listener of this account or of the nearest account above that has one. If the listener panics,
+    /// the charge stays and the caller continues.
     pub(super) fn notify_listener(&self, node: &Node, event: impl FnOnce() -> Event) {
         let listening = node.path().find(|node| node.state.load(Relaxed) & super::node::HAS_LISTENER != 0);
         let Some(listener) = listening.and_then(|node| node.cold().listener.clone()) else { return };
@@ -238,7 +240,7 @@ impl<S: Stocks> Accounts<S> {
         contain(move || listener(&event()));
     }
 
-    /// The overrun as a value, after the listener was called with it.
+    /// Calls the listener with the overrun, and returns the overrun as a value.
     pub(super) fn overrun(&self, (node, by): (&Node, u64)) -> Overrun {
         let overrun = Overrun { account: node.name(), by };
         self.notify_listener(node, || Event::Overrun(overrun.clone()));

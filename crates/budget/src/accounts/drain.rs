@@ -1,13 +1,13 @@
 //! Draining: taking back the units in stocks, from any CPU, without disturbing the CPUs that own them.
 //!
-//! One compare-and-swap on the stock's word closes it: from then on nothing is taken from it and nothing
-//! returns to it. Its units go up the tree and its capacity back to the shares of the accounts. No thread is
-//! woken, signalled or interrupted; the owning CPU notices at its next charge.
+//! One compare-and-swap on the stock's word closes it: from then on no charge takes units from it and no uncharge
+//! returns units to it. Its units go up the tree, and its capacity goes back to the shares of the accounts. No
+//! thread is woken, signalled or interrupted; the owning CPU notices at its next charge.
 //!
 //! Cost: two cache misses and a locked instruction per stock, 50 to 200 ns.
 //!
-//! Source: linux-mm, January 2023, where drains that were scheduled on every CPU disturbed isolated CPUs and
-//! lasted as long as the slowest CPU.
+//! Source: linux-mm, January 2023: drains that were scheduled on every CPU disturbed isolated CPUs and took as
+//! long as the slowest CPU.
 
 use super::node::Node;
 use super::{Accounts, Drained, Stocks};
@@ -33,15 +33,17 @@ impl<S: Stocks> Accounts<S> {
         self.drain(node, true)
     }
 
-    /// As `drain_all`, but only where stocks are open: enough to decide a refusal.
+    /// As `drain_all`, but only open stocks. That suffices to decide a refusal.
     pub(super) fn drain_open(&self, node: &Node) -> Drained {
         self.drain(node, false)
     }
 
-    /// `thorough`: also closed stocks, where a section that was under way may have left units or a debt.
+    /// Drains the open stocks; if `thorough`, also closed stocks, in which a section that was under way may have
+    /// left units or a debt.
     fn drain(&self, node: &Node, thorough: bool) -> Drained {
         let mut drained = self.close_all(node);
-        // Under this lock children stay; no child takes its parent's lock.
+        // While this lock is held, no child is removed. No deadlock: a drain of a child does not take its
+        // parent's lock.
         let rest = node.cold();
         for child in rest.children.iter().filter_map(|key| self.nodes.get(*key)) {
             if thorough || child.slack_units() > 0 {
@@ -95,7 +97,7 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Charges what was spent already. Calls no listener, because the caller may hold locks.
+    /// Charges a debt: units that were spent already. Calls no listener, because the caller may hold locks.
     fn pay(&self, node: &Node, debt: u64) {
         self.force_charge_ancestors(node, debt);
         self.add_direct(node, debt);

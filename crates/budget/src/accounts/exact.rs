@@ -1,11 +1,11 @@
 //! Deciding exactly whether an account is full.
 //!
 //! Usage includes units in stocks and charges that are about to be undone. So a charge that does not fit closes
-//! all stocks below the full account, which returns their units, and then reads usage at a moment when neither
-//! is in it. Then it fits, and the charge is tried again, or it is refused. Meanwhile the stocks below stay
-//! closed, and every other charge takes exactly the units it needs.
+//! all stocks below the full account, which returns their units, and then reads usage at a moment when it has
+//! neither of the two. If the charge fits then, it is tried again; otherwise it is refused. Meanwhile the stocks
+//! below stay closed, and every other charge takes exactly the units that it needs.
 //!
-//! Cost: four loads if all stocks are closed already; otherwise a look at every stock below.
+//! Cost: four loads if all stocks are closed already; otherwise every stock below is read.
 //!
 //! # Notes on refusing
 //!
@@ -18,19 +18,20 @@
 //! open the stock | know that it stays
 //! ```
 //!
-//! All of these operations are SeqCst. Either the left side sees `stocks_disabled` and returns without a trace,
-//! or its slack comes first in the single order and the right side sees it: then the right side closes the
+//! All of these operations are SeqCst. Either the left side sees `stocks_disabled` and undoes its slack, or its
+//! slack comes first in the single order and the right side sees it. In the second case the right side closes the
 //! stock, or waits for the charge in flight. A slack of 0 that is the same before and after the load means that
-//! usage is exact at the moment of the load: every addition to it stays, and every drain has subtracted its
-//! units before it lowered the slack. So a refusal is exact.
+//! usage is exact at the moment of the load: every addition to it stays, and every drain has subtracted its units
+//! before it lowered the slack. So a refusal is exact.
 //!
 //! Charges that are refused at the same account decide one after the other, under `exact_lock`. A charge that
-//! goes up the tree through an account with `stocks_disabled` takes the lock as well, so a deciding charge
-//! waits only for charges that were in flight when it began. Waiting threads sleep after a short spin, so a
-//! thread of high priority does not keep a charge in flight from its CPU.
+//! goes up the tree through an account with `stocks_disabled` takes the lock as well, so a deciding charge waits
+//! only for charges that were in flight when it began. Waiting threads sleep after a short spin, so a waiting
+//! thread of high priority does not keep the thread of the charge in flight from running.
 //!
-//! For the rseq kind there may be no such moment, because a section under way commits after its stock was
-//! closed and leaves a debt of at most the stock's capacity. That kind stops waiting after `FAST_TRIES`.
+//! For the rseq kind there may be no moment when usage is exact: a section that was under way may commit after
+//! its stock was closed, and leaves a debt of at most the stock's capacity. That kind stops waiting after
+//! `FAST_TRIES` tries.
 //!
 //! Model: `accounts/loom.rs::a_refusal_is_never_false`.
 
@@ -59,11 +60,11 @@ impl Drop for DisableStocks<'_> {
     }
 }
 
-/// How often the rseq kind tries to find usage exact before it decides on what is charged.
+/// How often the rseq kind tries to read an exact usage. After that it decides by what is charged.
 pub(super) const FAST_TRIES: u32 = 4;
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n` up the tree; drains and tries again where it does not fit.
+    /// Charges `n` up the tree. If it does not fit an account, drains the stocks below and tries again.
     pub(super) fn charge_tree(
         &self,
         node: &Node,
@@ -82,15 +83,15 @@ impl<S: Stocks> Accounts<S> {
             Err(full) => full,
         };
         let mut pressures = node.path().count();
-        // Each round is at another account, or another charge was granted in between.
+        // Each iteration meets another full account, or another charge was granted in between.
         loop {
             if full.is_queued {
                 return Err(self.over_budget(full, full.node.usage.load(Relaxed)));
             }
             let _disabled = DisableStocks::new(full.node);
             if let Some(usage) = self.usage_if_full(node, n, &mut full) {
-                // The listener may free something, so the charge is tried again. Once per account: a listener
-                // that frees a little with each call would otherwise be called without end.
+                // The listener may free units, so the charge is tried again, once per account: otherwise a
+                // listener that frees a little with each call would be called without end.
                 if pressures > 0 && full.node.set_state(PRESSURE_REPORTED, true) {
                     pressures -= 1;
                     let (account, limit) = (full.node.name(), full.node.pressure_at());
@@ -125,7 +126,7 @@ impl<S: Stocks> Accounts<S> {
     /// refilled a guarantee below, so `asked` may become less than it was.
     fn usage_if_full(&self, node: &Node, n: u64, full: &mut Full) -> Option<u64> {
         let below = || node.path().take_while(|a| !std::ptr::eq(*a, full.node));
-        // Under the lock: a charge that has taken from the reserve may have to put it back.
+        // Under the lock, because a charge that has taken units from the reserve may have to put them back.
         let covered = |a: &Node| {
             let _kept = a.lock_guarantee();
             a.reserve.load(Acquire)

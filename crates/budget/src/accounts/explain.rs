@@ -11,12 +11,11 @@ use warmcore_types::CpuId;
 /// How much is charged to an account and its children.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// What the limit is compared with: units in use and units in stocks.
+    /// Units in use and units in stocks. The limit is compared with this number.
     pub charged: u64,
-    /// Of `charged`, at most this many units are in stocks, or are being charged or given back at this moment:
-    /// at least `charged - error` is in use. With the rseq kind a section that ran while its stock was being
-    /// closed may make it wrong in either direction, until that stock is looked at again: see
-    /// [`Explain::debt`].
+    /// Of `charged`, at most this many units are in stocks, or are being charged or given back at this moment: at
+    /// least `charged - error` is in use. With the rseq kind, a section that ran while its stock was being closed
+    /// may make `charged` too high or too low until that stock is drained again: see [`Explain::debt`].
     pub error: u64,
 }
 
@@ -25,9 +24,9 @@ pub struct Usage {
 pub struct OnCpu {
     /// The CPU.
     pub cpu: CpuId,
-    /// Units in it.
+    /// Units in the stock.
     pub free: u64,
-    /// Units that it may hold.
+    /// Units that the stock may hold.
     pub capacity: u64,
     /// Units that were spent after a drain had taken them, and are not charged yet.
     pub debt: u64,
@@ -36,26 +35,26 @@ pub struct OnCpu {
 /// One account, as [`Explain`] shows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Level {
-    /// Its name.
+    /// The account's name.
     pub account: Arc<str>,
-    /// Charged to it, stocks included.
+    /// Units charged to the account, units in stocks included.
     pub charged: u64,
-    /// The most that was ever charged, stocks included.
+    /// The most that was ever charged, units in stocks included.
     pub peak: u64,
     /// `u64::MAX` if there is none.
     pub limit: u64,
     /// `u64::MAX` if there is none.
     pub soft_limit: u64,
-    /// Units that the parent keeps for it.
+    /// Units that the parent keeps for this account.
     pub guarantee: u64,
     /// The part of the guarantee that is not used.
     pub reserve: u64,
-    /// At most this many units are in stocks below it.
+    /// The most units that the stocks of this account and all below may hold now.
     pub in_stocks_max: u64,
-    /// Open stocks below it.
+    /// The number of open stocks of this account and all below.
     pub stocks: u32,
-    /// Reasons to keep the stocks below closed: charges that are being decided or that wait here, and the end of
-    /// the account.
+    /// The number of reasons to keep these stocks closed: each charge that is being decided exactly or that waits
+    /// here, and the end of the account.
     pub stocks_disabled: u32,
     /// Charges that wait here.
     pub waiting: u32,
@@ -73,8 +72,8 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// Units in use by the account and all below: what is charged without what is in stocks. The CPUs are read
-    /// one after the other, so charges meanwhile make it inexact.
+    /// Units in use by the account and all below: the charged units, less those in stocks, plus the debts. The
+    /// CPUs are read one after the other, so charges meanwhile make it inexact.
     pub fn used(&self) -> u64 {
         (self.path[0].charged + self.debt()).saturating_sub(self.stranded())
     }
@@ -132,7 +131,7 @@ impl fmt::Display for Explain {
         let is_bytes = self.counts_bytes();
         let units = |n| Amount { n, is_bytes };
         for (i, level) in self.path.iter().enumerate() {
-            // Every stock of the first account was read; of the accounts above only an upper bound is known.
+            // For the first account every stock was read; for the accounts above only an upper bound is known.
             let used = if i == 0 { self.used() } else { level.charged.saturating_sub(level.in_stocks_max) };
             let is_exact = i == 0 || level.in_stocks_max == 0;
             write!(f, "{}: {}{} used", level.account, if is_exact { "" } else { "at least " }, units(used))?;
@@ -172,9 +171,10 @@ impl fmt::Display for Explain {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// What is charged to an account, and how exact that is.
+    /// Returns what is charged to an account, and how exact that number is.
     pub fn usage(&self, node: &Node) -> Usage {
-        // The slack first: a stock that opens in between is in `charged` and counts as used.
+        // The slack is read first: the units of a stock that opens between the two reads are in `charged` and
+        // count as used.
         let error = node.slack_units();
         Usage { charged: node.usage.load(Acquire), error }
     }
@@ -187,12 +187,12 @@ impl<S: Stocks> Accounts<S> {
         self.exact(node, 1000, || ()).0
     }
 
-    /// The most that was ever charged to it, stocks included.
+    /// The most that was ever charged to the account, units in stocks included.
     pub fn peak(&self, node: &Node) -> u64 {
         node.peak.load(Relaxed)
     }
 
-    /// Where its units are.
+    /// Returns where the account's units are.
     pub fn explain(&self, node: &Node) -> Explain {
         let path = node.path().map(|a| Level {
             account: a.name(),

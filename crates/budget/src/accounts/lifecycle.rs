@@ -1,8 +1,9 @@
 //! Creating and ending accounts.
 //!
-//! An account lives as long as it has a handle or a child. Then it is an orphan until everything charged to it
-//! has come back, for which no handle is needed: no stock opens for an orphan, and its parent may uncharge what
-//! it holds. The node of an ended account is reused, the lowest key first, so that stocks stay close together.
+//! An account ends when it has neither a handle nor a child. After that it is an *orphan* until all units charged
+//! to it are given back, for which no handle is needed. No stock opens for an orphan, and its parent may uncharge
+//! what is charged to it. The node of an ended account is reused, the lowest key first, so that stocks stay close
+//! together.
 //!
 //! An account without a stock takes 384 bytes, a name, and 4 bytes in its parent. `retired` changes under its
 //! lock, a parent's list of children under the parent's.
@@ -19,15 +20,15 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use warmcore_types::ignore_poison;
 
-/// The largest depth of a tree, counting its root. Walks through a tree recurse, one call per level, on threads
-/// with any stack: 64 levels fit in 128 KiB without optimisation.
+/// The largest depth of a tree, counting its root. Functions that walk through a tree recurse, one call per
+/// level, also on threads with small stacks: 64 levels fit in 128 KiB without optimisation.
 pub const DEPTH_MAX: usize = 64;
 
 /// The parameters of a new account.
 pub struct AccountConfig {
-    /// Its name.
+    /// The name.
     pub name: Arc<str>,
-    /// The limit for its units and its children's.
+    /// The limit for the units of the account and of all below.
     pub limit: u64,
     /// Usage above this is reported as pressure.
     pub soft_limit: u64,
@@ -38,8 +39,9 @@ pub struct AccountConfig {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Creates an account with one handle, below `parent` or as a root. Refused if the parent has too little
-    /// left for the guarantee. Panics at 2^24 accounts, and deeper than [`DEPTH_MAX`].
+    /// Creates an account with one handle, below `parent` or as a root. Returns an error if the parent has too
+    /// little left for the guarantee. Panics if there are 2^24 accounts, or if the tree would be deeper than
+    /// [`DEPTH_MAX`].
     pub fn create(&self, parent: Option<&Node>, config: AccountConfig) -> Result<&Node, OverBudget> {
         let depth = 1 + parent.map_or(0, |parent| parent.path().count());
         assert!(
@@ -79,7 +81,7 @@ impl<S: Stocks> Accounts<S> {
         Ok(node)
     }
 
-    /// Adds a handle. The caller has one.
+    /// Adds a handle. The caller must have one already.
     pub fn add_handle(&self, node: &Node) {
         node.handles.fetch_add(1, Relaxed);
     }
@@ -90,12 +92,12 @@ impl<S: Stocks> Accounts<S> {
         if node.handles.fetch_sub(1, AcqRel) > 1 {
             return;
         }
-        // For good: no stock opens for it again.
+        // Never undone: no stock opens for this account again.
         //
         // ORDERING: SeqCst; as `DisableStocks::new`.
         node.stocks_disabled.fetch_add(1, SeqCst);
         node.set_state(ORPHAN, true);
-        // ORDERING: Relaxed; the node becomes another account's only through the locks below.
+        // ORDERING: Relaxed; only a thread that holds the locks below gives the node to another account.
         node.ended.fetch_add(1, Relaxed);
         self.release_guarantee(node);
         ignore_poison(self.retired.lock()).orphans.push(node.key);
@@ -115,9 +117,10 @@ impl<S: Stocks> Accounts<S> {
         ignore_poison(self.retired.lock()).orphans.append(&mut orphans);
     }
 
-    /// Whether the account was freed. The caller has taken it off the list of orphans.
+    /// Frees an orphan if nothing is charged to it. Returns whether it did. The caller has removed it from the
+    /// list of orphans.
     fn try_reap(&self, node: &Node) -> bool {
-        // Closed stocks too: a section that was under way may have left something there.
+        // Closed stocks too: a section that was under way may have left units or a debt there.
         self.close_all(node);
         // ORDERING: Acquire, all; each pairs with the last writer of its field.
         //
@@ -140,12 +143,13 @@ impl<S: Stocks> Accounts<S> {
         if let Some(parent) = parent {
             self.drop_handle(parent);
         }
-        // Last, and under no lock: a listener may own anything, and its destructor may panic.
+        // The listener is dropped last, and under no lock: it may own anything, and its destructor may panic.
         contain(move || drop(rest));
         true
     }
 
-    /// Changes what the parent keeps for the account. Refused if the parent has too little left.
+    /// Changes how many units the parent keeps for the account. Returns an error if the parent has too little
+    /// left.
     pub fn set_guarantee(&self, node: &Node, guarantee: u64) -> Result<(), OverBudget> {
         // What this call has charged to the parent. Outside `guarantee_lock`, because it may wait for an
         // `exact_lock` and call a listener.
@@ -183,8 +187,8 @@ impl<S: Stocks> Accounts<S> {
         node.parent().into_iter().for_each(|parent| self.release(parent, surplus));
     }
 
-    /// Moves to `node` what its orphans hold, as far as `node` needs it to uncharge `n`. Nothing if they hold
-    /// too little: the holder of the units may still give them back.
+    /// Moves charges of the orphans below `node` to `node`, as many as `node` lacks to uncharge `n`. Moves
+    /// nothing if the orphans have too few: the owner of their units may still give them back.
     pub(super) fn reparent(&self, node: &Node, n: u64) {
         let rest = node.cold();
         let children = || rest.children.iter().filter_map(|key| self.nodes.get(*key));
@@ -205,7 +209,7 @@ impl<S: Stocks> Accounts<S> {
                 // ORDERING: AcqRel; as `take_direct`.
                 match orphan.direct.compare_exchange_weak(held, held - taken, AcqRel, Acquire) {
                     Ok(_) => {
-                        // It leaves the orphan's usage; in the parent's it stays.
+                        // The units leave the orphan's usage and stay in the parent's.
                         orphan.sub_usage(taken);
                         self.add_direct(node, taken);
                         break;

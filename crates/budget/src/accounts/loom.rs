@@ -1,8 +1,8 @@
-//! Loom models of accounts with [`AtomicStocks`]: what fits is not refused, no limit is exceeded, no unit is
-//! lost, and no charge keeps waiting while it fits. Run by `cargo xtask test --full`.
+//! Loom models of accounts with [`AtomicStocks`]: a charge that fits is not refused, no limit is exceeded, no
+//! unit is lost, and no charge keeps waiting while it fits. Run by `cargo xtask test --full`.
 //!
 //! Loom's read-modify-writes always read the newest store, so a compare-and-swap that fails on an old value is
-//! not in these models; its callers continue as if it had come a moment earlier.
+//! not in these models; its callers continue as if it had run a moment earlier.
 
 mod fast;
 
@@ -12,7 +12,7 @@ use ::loom::{sync::Arc, thread};
 use std::ptr::NonNull;
 use std::sync::atomic as real;
 
-/// All orders with at most two preemptions: there are too many others.
+/// Tries all orders with at most two preemptions; with more preemptions there are too many orders.
 fn model(act: impl Fn() + Sync + Send + 'static) {
     model_of(2, act);
 }
@@ -24,19 +24,19 @@ fn model_of(preemptions: usize, act: impl Fn() + Sync + Send + 'static) {
     builder.check(act);
 }
 
-/// A hundredth, 10 units, may be in stocks; a stock has a capacity of 3.
+/// A hundredth of this limit, 10 units, may be in stocks; a stock has a capacity of 3.
 const LIMIT: u64 = 1000;
-/// Up to this usage capacities are not smaller.
+/// Up to this usage, stocks have their full capacity.
 const BASE: u64 = 980;
 
 const HERE: CpuId = CpuId(0);
 const THERE: CpuId = CpuId(1);
 
-/// A tree, and the units that are held of each account.
+/// A tree of accounts, and how many units of each account are held.
 struct Tree<const N: usize, S = AtomicStocks> {
     accounts: Accounts<S>,
     nodes: [NonNull<Node>; N],
-    /// Not loom's atomics, so they order nothing.
+    /// These are not loom's atomics, so they order nothing in the model.
     held: [real::AtomicU64; N],
 }
 
@@ -52,12 +52,12 @@ impl<const N: usize> Tree<N> {
 }
 
 impl<const N: usize, S: Stocks> Tree<N, S> {
-    /// Accounts by the number of their parent (`None` for a root) and their limit.
+    /// Makes accounts from a list: for each, the index of its parent (`None` for a root) and its limit.
     fn with(stocks: S, plans: [(Option<usize>, u64); N]) -> Arc<Self> {
         let accounts = Accounts::new(stocks);
         let mut nodes = [NonNull::dangling(); N];
         for (i, (parent, limit)) in plans.into_iter().enumerate() {
-            // SAFETY: made in a previous iteration.
+            // SAFETY: the parent was made in a previous iteration.
             let parent = parent.map(|parent| unsafe { nodes[parent].as_ref() });
             let node = accounts.create(parent, config(limit)).unwrap();
             // To loom an initial value is older than the order of all SeqCst operations, and may be loaded
@@ -95,13 +95,13 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
     }
 
     fn uncharge(&self, i: usize, cpu: CpuId, n: u64) {
-        // Before the uncharge: from then on another thread may have the units.
+        // Subtracted before the uncharge, because after it another thread may have the units.
         self.held[i].fetch_sub(n, real::Ordering::Relaxed);
         self.accounts.uncharge(self.node(i), || cpu, n).unwrap();
     }
 
-    /// Charges `BASE` without stocks, and one unit so that a stock of capacity 3 opens on that CPU with 1 free.
-    /// `free`: how many units it shall have.
+    /// Charges `BASE` units without stocks, and one more unit, so that a stock of capacity 3 with 1 free unit
+    /// opens on that CPU. `free`: the number of free units that the stock must have.
     fn open(&self, i: usize, cpu: CpuId, free: u64) {
         assert!(self.charge(i, cpu, BASE));
         self.open_only(i, cpu, free);
@@ -126,8 +126,8 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
         self.accounts.stocks.snapshot(cpu, self.node(i).key)
     }
 
-    /// When no operation is under way: every unit is where it should be, and once the stocks are empty, usage
-    /// is what is held.
+    /// Called when no operation is under way. Asserts that the sums are consistent, and that after a drain usage
+    /// equals the units held.
     fn end(&self) {
         let (mut free, mut capacities) = ([0i64; N], [0; N]);
         for cpu in [HERE, THERE] {
@@ -174,7 +174,8 @@ fn config(limit: u64) -> AccountConfig {
     AccountConfig { name: "account".into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
 }
 
-/// Root 0 and leaf 1, one of them with the limit. Charges are in flight at a leaf, never at a root.
+/// Account 0 is the root, account 1 a leaf; one of them has the limit. Charges are in flight at a leaf, never at
+/// a root.
 fn two_of(limited: usize) -> Arc<Tree<2>> {
     let limit = |i| if i == limited { LIMIT } else { u64::MAX };
     Tree::new([(None, limit(0)), (Some(0), limit(1))])
@@ -184,7 +185,7 @@ fn two() -> Arc<Tree<2>> {
     two_of(0)
 }
 
-/// Runs on another thread.
+/// Runs `act` on another thread.
 fn go<const N: usize, S: Stocks + 'static, T: 'static>(
     tree: &Arc<Tree<N, S>>,
     act: impl FnOnce(&Tree<N, S>) -> T + 'static,
@@ -193,7 +194,7 @@ fn go<const N: usize, S: Stocks + 'static, T: 'static>(
     thread::spawn(move || act(&tree))
 }
 
-/// Counts runs in which an event happened, so that a model cannot be empty.
+/// Counts runs in which an event happened, so that a model in which it never happens fails.
 struct Seen(real::AtomicU32);
 
 impl Seen {
@@ -210,8 +211,8 @@ impl Seen {
     }
 }
 
-/// `other` on CPU 1 never holds more than `most`; the rest always fits. `free`: the units in CPU 1's stock at
-/// first; `None`: it is closed.
+/// The function `other` on CPU 1 never holds more than `most` units, so a charge of the rest always fits. `free`:
+/// the units in CPU 1's stock at first; `None` if the stock is closed.
 fn fits_always(free: Option<u64>, most: u64, other: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
     for limited in [0, 1] {
         model(move || {
@@ -237,7 +238,7 @@ fn a_refusal_is_never_false() {
     });
 }
 
-/// The other thread fills its stock, and charges more than it uses for a moment.
+/// The other thread fills its stock, for which it charges more than it uses for a moment.
 #[test]
 fn a_refusal_is_never_false_beside_a_refill() {
     fits_always(Some(0), BASE + 3, |tree| {
@@ -266,7 +267,7 @@ fn a_refusal_is_never_false_beside_an_overfull_stock() {
     fits_always(Some(3), BASE + 1, |tree| tree.uncharge(1, THERE, 1));
 }
 
-/// Additions that are undone, and units in stocks, are in no usage that counts as exact.
+/// An exact usage has neither additions that are undone nor units in stocks.
 #[test]
 fn exact_usage_has_no_undone_charges() {
     static EXACT: Seen = Seen::new();
@@ -293,7 +294,8 @@ fn exact_usage_has_no_undone_charges() {
     assert!(EXACT.happened());
 }
 
-/// Two charges want more than there is, partly because of units in a stock: one of them fits.
+/// Two charges together ask for more than is free, and some units are in a stock: exactly one of the charges
+/// fits.
 #[test]
 fn of_two_charges_for_the_rest_one_is_granted() {
     for limited in [0, 1] {
@@ -333,7 +335,7 @@ fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
     assert!(A.happened() && C.happened());
 }
 
-/// The same where C's charge is covered by a guarantee, from which A's had taken.
+/// The same, but C's charge is covered by a guarantee, from which A's charge had taken units.
 #[test]
 fn a_guaranteed_charge_is_never_refused() {
     static A: Seen = Seen::new();
@@ -354,7 +356,7 @@ fn a_guaranteed_charge_is_never_refused() {
     assert!(A.happened() && C.happened());
 }
 
-/// Two threads give back at once: the whole guarantee is kept again.
+/// Two threads give back units at the same time: afterwards the whole guarantee is kept again.
 #[test]
 fn uncharges_refill_a_guarantee() {
     model(|| {
@@ -368,7 +370,7 @@ fn uncharges_refill_a_guarantee() {
     });
 }
 
-/// One thread gives back, one charges: the reserve is neither too small nor too large.
+/// One thread gives back units and one charges: the reserve is neither too small nor too large.
 #[test]
 fn a_guarantee_is_kept_beside_a_charge() {
     model(|| {
@@ -483,7 +485,7 @@ fn two_threads_with_one_stock_lose_nothing() {
     });
 }
 
-/// The slot is account 1's; account 2 takes it over while account 1 is used.
+/// The slot has account 1's stock; account 2 takes the slot over while account 1 is used.
 #[test]
 fn binding_a_slot_to_another_account_loses_nothing() {
     static TAKEN: Seen = Seen::new();
@@ -494,7 +496,7 @@ fn binding_a_slot_to_another_account_loses_nothing() {
             assert!(tree.charge(1, THERE, 1));
             tree.uncharge(1, THERE, 1);
         });
-        // The first attempt marks it, the second may take it.
+        // The first attempt marks the stock, the second may take over the slot.
         assert!(tree.charge(2, THERE, 1) && tree.charge(2, THERE, 1));
         other.join().unwrap();
         TAKEN.note(tree.snapshot(2, THERE).key == tree.node(2).key);
@@ -503,7 +505,8 @@ fn binding_a_slot_to_another_account_loses_nothing() {
     assert!(TAKEN.happened());
 }
 
-/// The account's last handle is dropped while its units come back without one. With the last unit it is freed.
+/// The account's last handle is dropped while its units are given back without a handle. After the last unit the
+/// account is freed.
 #[test]
 fn an_account_is_freed_beside_its_last_uncharge() {
     model(|| {
@@ -522,7 +525,7 @@ fn an_account_is_freed_beside_its_last_uncharge() {
     });
 }
 
-/// The parent gives back what its orphan holds, while another thread gives back the rest.
+/// The parent uncharges units of its orphan, while another thread gives back the rest.
 #[test]
 fn a_parent_uncharges_what_its_orphan_holds() {
     model(|| {
@@ -562,8 +565,8 @@ fn a_node_is_reused_beside_a_drain() {
     });
 }
 
-/// A waiting task that was woken: it tries until no more units come back. Returns whether its charge was
-/// granted.
+/// A waiting task that was woken: it tries to charge until no more units come back. Returns whether its charge
+/// was granted.
 fn poll(tree: &Tree<2>, full: usize, n: u64) -> bool {
     loop {
         if tree
@@ -580,9 +583,10 @@ fn poll(tree: &Tree<2>, full: usize, n: u64) -> bool {
     }
 }
 
-/// A charge waits at the full account for `n` units, all that will be left. It sees the units that come back,
-/// or another thread finds a pending wake and wakes it. `free`: the units in CPU 1's stock at first; `None`: it
-/// is closed. `acts`: the other threads, each of which then asks for a pending wake.
+/// A charge waits at the full account for `n` units, all that will be left. The charge sees the units that come
+/// back, or another thread finds a pending wake and wakes the task. `free`: the units in CPU 1's stock at first;
+/// `None` if the stock is closed. `acts`: the functions of the other threads, each of which then checks for a
+/// pending wake.
 fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [fn(&Tree<2>); M]) {
     for full in [0, 1] {
         model_of(preemptions, move || {
@@ -610,31 +614,31 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [f
     }
 }
 
-/// Too many units for a stock.
+/// The other thread gives back too many units for a stock.
 #[test]
 fn a_waiter_is_woken_by_an_uncharge_without_a_stock() {
     waits(1, None, LIMIT - BASE + 99, [|tree| tree.uncharge(1, THERE, 100)]);
 }
 
-/// A stock would open for the unit.
+/// The other thread gives back a unit for which a stock would open.
 #[test]
 fn a_waiter_is_woken_by_an_uncharge() {
     waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
-/// The unit returns to a stock.
+/// The other thread returns the unit to a stock.
 #[test]
 fn a_waiter_is_woken_by_an_uncharge_into_a_stock() {
     waits(2, Some(1), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
-/// The stock is full, and half of it goes up the tree as well.
+/// The stock is full, so half of its units go up the tree too.
 #[test]
 fn a_waiter_is_woken_by_what_a_full_stock_returns() {
     waits(2, Some(3), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
-/// A third thread asks for a pending wake.
+/// A third thread checks for a pending wake.
 #[test]
 fn a_waiter_is_woken_by_a_third_thread() {
     waits(2, None, LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1), |_| ()]);

@@ -1,17 +1,17 @@
-//! One account, and what is known about the stocks below it.
+//! One account, and what is known about the stocks of this account and of all accounts below.
 //!
-//! `usage = direct + Σ children (usage + reserve)`, where `direct` is what was charged to this very account,
-//! its own stocks included. `slack` bounds the units in `usage` that may not be in use: the capacities of all
-//! open stocks below, and one unit for every charge in flight, which may have to undo its addition. While
-//! `slack` is 0 and does not change, usage is exact.
+//! `usage = direct + Σ children (usage + reserve)`, where `direct` is what was charged to this account and not to
+//! one below, including the units in its stocks. `slack` is at least the number of units in `usage` that are not
+//! in use. It is the sum of the capacities of all open stocks here and below, and one unit for every charge under
+//! way, which may have to undo its addition. While `slack` is 0 and does not change, usage is exact.
 //!
-//! A node takes 384 bytes, of which a charge in a stock reads one cache line and a charge up the tree writes 64
-//! bytes.
+//! A node takes 384 bytes. A charge that a stock serves reads one cache line of it; a charge that goes up the
+//! tree writes 64 bytes.
 //!
-//! Writers of `usage`, `direct`, `slack`, `reserve`, `stocks`, `peak`: charges and uncharges that go up the
-//! tree. Of `limit`, `soft`, `guarantee`: owners of a handle. Of `stocks_disabled`, `waiting`, `charging`:
-//! charges that are refused or wait. Of `cold`: the holder of its lock. The memory of a node is reused and
-//! never freed, because threads that have finished with an ended account may still read it.
+//! Writers: charges and uncharges that go up the tree write `usage`, `direct`, `slack`, `reserve`, `stocks` and
+//! `peak`. Owners of a handle write `limit`, `soft` and `guarantee`. Charges that are refused or wait write
+//! `stocks_disabled`, `waiting` and `charging`. The holder of its lock writes `cold`. The memory of a node is
+//! reused and never freed, because threads that have finished with an ended account may still read it.
 
 use crate::outcome::Listener;
 use crate::stock::{CAPACITY_LOG2_MAX, Key, StockAddr};
@@ -27,14 +27,15 @@ use warmcore_types::ignore_poison;
 pub struct Node {
     #[line(read_mostly)]
     pub(super) key: Key,
-    /// Where its stocks are.
+    /// Where the account's stocks are.
     #[line(read_mostly)]
     pub(crate) stock_addr: StockAddr,
-    /// How many accounts on this node have lost their last handle. A pointer that was stored without a handle
-    /// compares it to find out whether its account has ended. Beside `stock_addr`, which is read with it.
+    /// How many accounts on this node have lost their last handle. Code that stored a pointer without a handle
+    /// compares this number to find out whether its account has ended. It stands beside `stock_addr`, which is
+    /// read with it.
     #[line(read_mostly)]
     pub(super) ended: AtomicU32,
-    /// Null for a root. Set before any other thread knows the account.
+    /// Null for a root. Set before any other thread can reach the account.
     #[line(read_mostly)]
     pub(super) parent: AtomicPtr<Node>,
     #[line(read_mostly)]
@@ -43,21 +44,21 @@ pub struct Node {
     pub(super) soft: AtomicU64,
     #[line(read_mostly)]
     pub(super) guarantee: AtomicU64,
-    /// How many reasons there are to keep the stocks below closed: charges that are being decided or that wait
-    /// here, and the end of the account.
+    /// The number of reasons to keep the stocks here and below closed: each charge that is being decided exactly
+    /// or that waits here, and the end of the account.
     #[line(read_mostly)]
     pub(super) stocks_disabled: AtomicU32,
     /// How many charges wait here. Counted for `process::wait`.
     #[line(read_mostly)]
     pub(super) waiting: AtomicU32,
-    /// How many charges to this account wait, here or at an account above. The node is not reused before it is
+    /// How many charges to this account wait, here or at an account above. The node is reused only when this is
     /// 0.
     #[line(read_mostly)]
     pub(super) charging: AtomicU32,
-    /// `HAS_LISTENER`, `PRESSURE_REPORTED`, `ORPHAN`.
+    /// The bits `HAS_LISTENER`, `PRESSURE_REPORTED` and `ORPHAN`.
     #[line(read_mostly)]
     pub(super) state: AtomicU32,
-    /// On which CPUs it may have a stock: bit `cpu % 64`.
+    /// The CPUs on which the account may have a stock: bit `cpu % 64`.
     #[line(read_mostly)]
     pub(super) cpus: AtomicU64,
 
@@ -70,15 +71,15 @@ pub struct Node {
     pub(super) direct: AtomicU64,
     #[line(contended)]
     pub(super) slack: AtomicU64,
-    /// The unused part of the guarantee, which is charged to the parent already.
+    /// The unused part of the guarantee. It is already charged to the parent.
     #[line(contended)]
     pub(super) reserve: AtomicU64,
     #[line(contended)]
     pub(super) peak: AtomicU64,
-    /// Open stocks below.
+    /// The number of open stocks here and below.
     #[line(contended)]
     pub(super) stocks: AtomicU32,
-    /// Handles and children.
+    /// The number of handles and children.
     #[line(contended)]
     pub(super) handles: AtomicU32,
 
@@ -108,11 +109,11 @@ impl std::fmt::Debug for ColdFields {
     }
 }
 
-/// It has a listener.
+/// The account has a listener.
 pub(super) const HAS_LISTENER: u32 = 1;
 /// Pressure was reported, and usage has not been well below the mark since.
 pub(super) const PRESSURE_REPORTED: u32 = 2;
-/// It has no handle left.
+/// The account has no handle left.
 pub(super) const ORPHAN: u32 = 4;
 
 /// `slack` has the units in its low bits and the number of additions above: a thread that reads the same value
@@ -152,13 +153,13 @@ impl Node {
         }
     }
 
-    /// Its number among the accounts that exist.
+    /// The account's number among the accounts that exist.
     #[inline(always)]
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// How many accounts on this node have ended: a different number means a different account.
+    /// How many accounts on this node have ended. If it changed, the node now is another account.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn ended(&self) -> u32 {
@@ -169,7 +170,7 @@ impl Node {
 
     /// The account above.
     pub fn parent(&self) -> Option<&Node> {
-        // ORDERING: Acquire; pairs with the Release in `Accounts::create`: the parent is whole.
+        // ORDERING: Acquire; pairs with the Release in `Accounts::create`: the parent is fully initialized.
         let parent = self.parent.load(Acquire);
         // SAFETY: null, or a node of the same `Accounts`, whose nodes live as long as it does.
         unsafe { parent.as_ref() }
@@ -180,12 +181,12 @@ impl Node {
         std::iter::successors(Some(self), |node| node.parent())
     }
 
-    /// What it is called.
+    /// The account's name.
     pub fn name(&self) -> Arc<str> {
         ignore_poison(self.cold.lock()).name.clone().unwrap_or_else(|| Arc::from("account"))
     }
 
-    /// Whether its last handle was dropped.
+    /// Whether the account's last handle was dropped.
     pub(crate) fn is_orphan(&self) -> bool {
         // ORDERING: Acquire; pairs with `set_state` in `drop_handle`: everything done with handles is visible.
         self.state.load(Acquire) & ORPHAN != 0
@@ -222,15 +223,15 @@ impl Node {
         debug_assert!(before & SLACK_UNITS >= units, "slack {before:#x} - {units}");
     }
 
-    /// Whether the stocks below stay closed.
+    /// Whether the stocks here and below must stay closed.
     pub(super) fn are_stocks_disabled(&self) -> bool {
         // ORDERING: SeqCst; pairs with `DisableStocks::new`: see "Notes on refusing".
         let disabled = self.stocks_disabled.load(SeqCst);
         disabled > 0
     }
 
-    /// The usage at a moment when only units in use were in it, and what `observe` returned at that moment;
-    /// `None` if there was no such moment during this call.
+    /// The usage at a moment when it had only units in use, and what `observe` returned at that moment. `None` if
+    /// this call did not find such a moment.
     pub(super) fn exact<T>(&self, observe: impl Fn() -> T) -> Option<(u64, T)> {
         // ORDERING: SeqCst, all three; see "Notes on refusing".
         let before = self.slack.load(SeqCst);
@@ -240,14 +241,15 @@ impl Node {
         (before & SLACK_UNITS == 0 && before == after).then_some((usage, found))
     }
 
-    /// Units that fit here now, without those in stocks that a drain could return.
+    /// Units that fit into this account now. Units in stocks, which a drain could return, are not counted as
+    /// free.
     #[cfg(not(loom))]
     pub fn free(&self) -> u64 {
         // ORDERING: Relaxed; the caller looks under the lock of the queues, after which charges are made.
         self.limit.load(Relaxed).saturating_sub(self.usage.load(Relaxed))
     }
 
-    /// Adds to usage if that stays within the limit; returns the new usage. `Err` has the present one.
+    /// Adds to usage if that stays within the limit; returns the new usage. `Err` has the present usage.
     pub(super) fn add_usage(&self, n: u64) -> Result<u64, u64> {
         let limit = self.limit.load(Relaxed);
         let mut usage = self.usage.load(Relaxed);

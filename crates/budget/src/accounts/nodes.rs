@@ -12,7 +12,7 @@ const CHUNKS: usize = (KEYS_END / FIRST).ilog2() as usize + 1;
 /// A list that only grows and whose members do not move.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    /// The chunks' memory, initialised for keys below `end`.
+    /// The chunks' memory. The nodes of keys below `end` are initialised.
     chunks: [AtomicPtr<Node>; CHUNKS],
     /// Keys from 1 to below this have a node.
     end: AtomicU32,

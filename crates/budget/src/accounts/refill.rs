@@ -1,12 +1,13 @@
 //! Refilling a stock, and emptying one that is full.
 //!
-//! A charge that finds too little in the stock goes up the tree and brings units that fill the stock. An
-//! uncharge that finds the stock full takes it down to half and returns both up the tree. `capacity` decides
-//! how many units a stock may hold. A slot that holds another account's stock is taken over if that stock was
-//! not used lately. The capacities of all stocks of an account together are no more than what is charged to it,
-//! so that units which fit into a stock were charged before, as far as one thread can tell.
+//! A charge that finds too few units in the stock goes up the tree and also takes units that fill the stock. An
+//! uncharge that finds the stock full takes half of the stock's units, and returns them and its own up the tree.
+//! `capacity` decides how many units a stock may hold. A slot that holds another account's stock is taken over if
+//! that stock was not used lately. The capacities of all stocks of an account together are no more than what is
+//! charged to it, so that an uncharge of more than was charged usually finds no room in a stock, and is reported.
 //!
-//! Cost: about 50 ns with three levels, once in 256 to 512 charges. Only the thread's own CPU's stock is written.
+//! Cost: about 50 ns with three levels, once in 256 to 512 charges. Of all stocks, only the current CPU's is
+//! written.
 
 use super::ancestors::MayCharge;
 use super::node::Node;
@@ -17,7 +18,7 @@ use crate::stock::{CAPACITY_LOG2_MAX, Reduction, StockSnapshot, capacity};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
-/// Larger charges do not use stocks.
+/// The largest charge that uses stocks.
 pub(crate) const STOCKED_MAX: u64 = 1 << (CAPACITY_LOG2_MAX - 1);
 const CAPACITY_MAX: u64 = capacity(CAPACITY_LOG2_MAX);
 
@@ -29,7 +30,7 @@ struct Ready {
 }
 
 impl Ready {
-    /// Capacity that it gets in addition.
+    /// The capacity that the stock gets in addition to its present one.
     fn more(&self) -> u64 {
         capacity(self.capacity_log2) - self.seen.capacity()
     }
@@ -42,8 +43,8 @@ impl Ready {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n`, which the stock could not serve or was not asked for. `may_charge` says whether the charge
-    /// may pass those that wait at an account; without it, the charge comes after them.
+    /// Charges `n` units that were not taken from the stock. `may_charge` says whether the charge may pass those
+    /// that wait at an account; without it, the charge comes after them.
     #[cold]
     #[inline(never)]
     pub(crate) fn charge_slow(
@@ -53,13 +54,13 @@ impl<S: Stocks> Accounts<S> {
         n: u64,
         may_charge: Option<MayCharge>,
     ) -> Result<(), OverBudget> {
-        // Once more: a section may have been aborted, or this thread had no rseq area yet.
+        // Tries the stock again: a section may have been aborted, or this thread had no rseq area yet.
         if n == 0 || (n <= STOCKED_MAX && self.stocks.charge(|| cpu, node.key, n as u32)) {
             return Ok(());
         }
         if let Some(ready) = self.ready(node, cpu, n, u64::MAX) {
-            // Fills to half, and pays a debt. Fills up if less is charged to the account than its stocks may
-            // hold.
+            // Fills the stock to half, and pays its debt. Fills it completely if less is charged to the account
+            // than its stocks may hold.
             let (capacity, free) = (capacity(ready.capacity_log2) as i64, i64::from(ready.seen.free));
             let charged = node.direct.load(Acquire).saturating_add(n);
             let lacks = node.slack_units().saturating_sub(charged).min(CAPACITY_MAX) as i64;
@@ -90,7 +91,7 @@ impl<S: Stocks> Accounts<S> {
         }
         let seen = self.stocks.snapshot(cpu, node.key);
         let is_ours = seen.key == node.key && !seen.is_leaving && seen.is_open();
-        // The units stay here if a stock opens for them.
+        // The units stay with the account if a stock opens for them.
         if !is_ours && let Some(ready) = self.ready(node, cpu, n, self.used_at_least(node)) {
             let is_even = ready.seen.free == 0;
             if is_even && self.stocks.refill(cpu, node.key, &ready.seen, n as u32, ready.capacity_log2) {
@@ -230,15 +231,16 @@ impl<S: Stocks> Accounts<S> {
         node.direct.fetch_add(n, AcqRel);
     }
 
-    /// A lower bound of the units in use by this very account, whatever its stocks hold.
+    /// A lower bound of the units in use by this account (not by those below), for any content of its stocks.
     fn used_at_least(&self, node: &Node) -> u64 {
         node.direct.load(Acquire).saturating_sub(node.slack_units())
     }
 
-    /// Takes `n` from what is charged to this very account, or reports that less is charged.
+    /// Takes `n` from what is charged to this account (not to those below), or returns an error if less is
+    /// charged.
     fn take_direct(&self, node: &Node, n: u64) -> Result<(), OverUncharge> {
         if self.used_at_least(node) < n {
-            // Units in stocks are not in use; in closed stocks there are none.
+            // Units in stocks are not in use. Closed stocks have none.
             self.close_all(node);
             self.reparent(node, n);
         }

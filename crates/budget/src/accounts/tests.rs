@@ -1,4 +1,4 @@
-//! Accounts on simulated CPUs, step by step.
+//! Tests of accounts on simulated CPUs, on one thread.
 
 mod lifecycle;
 mod model;
@@ -121,7 +121,7 @@ fn units_of_a_dropped_account_belong_to_its_parent() {
     accounts.try_charge(leaf, || A, 25).unwrap();
     accounts.drop_handle(leaf);
     assert_eq!((accounts.exact_usage(root), accounts.accounts()), (25, 3));
-    // Half is uncharged in the account that charged it, half in the parent.
+    // Half of the units are uncharged in the account that charged them, half in the parent.
     accounts.uncharge(leaf, || B, 12).unwrap();
     accounts.uncharge(group, || B, 13).unwrap();
     assert_eq!(accounts.exact_usage(root), 0);
@@ -148,7 +148,7 @@ fn an_unused_stock_is_closed_by_the_second_reclaim() {
     assert_eq!((accounts.explain(root).stranded(), accounts.usage(root).charged), (0, 20));
 }
 
-/// Their keys differ by the number of slots.
+/// The keys of the two accounts differ by the number of slots.
 #[test]
 fn a_second_attempt_takes_the_slot_of_an_idle_stock() {
     let accounts = Accounts::new(AtomicStocks::new(4));

@@ -11,8 +11,8 @@ use std::sync::Arc;
 use warmcore_sys::rseq::current_cpu;
 
 /// One account of a tree: a limit, and what is charged to it and to all accounts below. Cheap to clone: every
-/// clone is the same account. The account ends with its last handle; what is charged then stays charged to its
-/// parent until it is given back.
+/// clone is the same account. The account ends with its last handle. Units that are still charged then stay
+/// charged to its parent until they are given back.
 ///
 /// ```
 /// use warmcore_budget::Account;
@@ -32,7 +32,7 @@ use warmcore_sys::rseq::current_cpu;
 /// ```
 pub struct Account {
     pub(super) ptr: AccountPtr,
-    /// The node's, copied here so that a loop may keep it in registers.
+    /// A copy of the node's stock address, so that a loop may keep it in a register.
     stock_addr: StockAddr,
 }
 
@@ -52,31 +52,32 @@ impl AccountBuilder {
         Self { parent, kind: None, config }
     }
 
-    /// The limit for its units and its children's. Without it the account has no limit of its own.
+    /// Sets the limit for the units of this account and of all below. By default an account has no limit; those
+    /// of the accounts above apply.
     pub fn limit(mut self, units: u64) -> Self {
         self.config.limit = units;
         self
     }
 
-    /// Usage above this is reported as [`Event::Pressure`].
+    /// Sets the usage above which [`Event::Pressure`] is reported.
     pub fn soft_limit(mut self, units: u64) -> Self {
         self.config.soft_limit = units;
         self
     }
 
-    /// Units that its parent keeps for it from the beginning, whatever other accounts use.
+    /// Sets how many units the parent keeps for this account from the beginning. Other accounts cannot use them.
     pub fn guarantee(mut self, units: u64) -> Self {
         self.config.guarantee = units;
         self
     }
 
-    /// Called on events of this account and of those below that have no listener of their own, on the thread
-    /// that caused the event, with none of this crate's locks held. Memory that it allocates is charged to no
-    /// account.
+    /// Sets a function that is called on events of this account and of accounts below that have no listener. It
+    /// runs on the thread that caused the event, with none of this crate's locks held. Memory that it allocates
+    /// is charged to no account.
     ///
-    /// A panic in it ends there: the panic hook reports it, and the charge continues as if the listener had
-    /// returned. Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may call the listener, so it must
-    /// not take a lock under which memory is allocated elsewhere.
+    /// A panic of the listener does not unwind into the charge: the panic hook reports it, and the charge
+    /// continues as if the listener had returned. Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may
+    /// call the listener, so it must not take a lock under which memory is allocated elsewhere.
     ///
     /// ```
     /// use std::sync::Arc;
@@ -101,8 +102,8 @@ impl AccountBuilder {
         self
     }
 
-    /// The stock kind of the tree, [`default_kind`] without it. For a root: a child has its parent's kind, and
-    /// [`build`](Self::build) panics if another is asked for.
+    /// Sets the stock kind of the tree; [`default_kind`] by default. Useful for a root only: a child has its
+    /// parent's kind, and [`build`](Self::build) panics if another kind was set.
     pub fn kind(mut self, kind: StockKind) -> Self {
         self.kind = Some(kind);
         self
@@ -113,8 +114,8 @@ impl AccountBuilder {
         self.kind(StockKind::Atomic)
     }
 
-    /// Makes the account. Panics where [`try_build`](Self::try_build) is refused or panics, and without address
-    /// space.
+    /// Makes the account. Panics if [`try_build`](Self::try_build) returns an error or panics, or if no address
+    /// space is left.
     #[track_caller]
     pub fn build(self) -> Account {
         match self.try_build() {
@@ -143,7 +144,7 @@ impl AccountBuilder {
 }
 
 impl Account {
-    /// Wraps a handle that was counted already.
+    /// Makes a handle that the node has already counted.
     fn at(ptr: AccountPtr) -> Self {
         Self { ptr, stock_addr: ptr.stock_addr() }
     }
@@ -159,7 +160,7 @@ impl Account {
     }
 
     /// Charges `n` units to this account and all above it, or none. They stay charged until they are
-    /// [uncharged](Self::uncharge); [`try_hold`](Self::try_hold) does that by itself.
+    /// [uncharged](Self::uncharge); a [`Charge`] from [`try_hold`](Self::try_hold) does that when it is dropped.
     ///
     /// **Touches** this CPU's stock; about every 500th time, and near a limit, the accounts.
     #[inline(always)]
@@ -167,16 +168,17 @@ impl Account {
         self.ptr.try_charge(self.stock_addr, n)
     }
 
-    /// Charges `n` units whatever the limits, for units that are in use already. `Err` names an account that is
-    /// over its limit, and by how much; the units are charged all the same. Panics above 2^60 units.
+    /// Charges `n` units even if they exceed a limit, for units that are in use already. `Err` names an account
+    /// that is over its limit, and by how much; the units are charged all the same. Panics above 2^60 units.
     pub fn force_charge(&self, n: u64) -> Result<(), Overrun> {
         self.ptr.force_charge(n)
     }
 
-    /// Gives back units that were charged to this very account, on any thread.
+    /// Gives back units that any thread charged to this account (not to one below).
     ///
-    /// An error, without any change, if fewer are charged. It is found at once, unless another CPU has a stock
-    /// of this account that takes the surplus: then the next drain finds less in use than there is in stocks.
+    /// Returns an error and changes nothing if fewer units are charged. The error may come later: if a CPU's
+    /// stock of this account has room for the surplus, this call returns `Ok`, and the next drain finds more
+    /// units in stocks than are charged.
     #[inline(always)]
     pub fn uncharge(&self, n: u64) -> Result<(), OverUncharge> {
         self.ptr.uncharge(self.stock_addr, n)
@@ -195,8 +197,8 @@ impl Account {
         (Charge::new(self.ptr, n), over)
     }
 
-    /// Charges several accounts, of any trees, or none of them. Until a full one is found, the ones before it
-    /// are charged, and then given back.
+    /// Charges several accounts, of any trees, or none of them. If one is full, the accounts before it in the
+    /// list are charged for a moment, and their units are then given back.
     pub fn try_charge_all(charges: &[(&Account, u64)]) -> Result<(), OverBudget> {
         for (i, (account, n)) in charges.iter().enumerate() {
             if let Err(over) = account.try_charge(*n) {
@@ -214,8 +216,8 @@ impl Account {
         charges.iter().map(|(account, n)| account.try_hold(*n)).collect()
     }
 
-    /// Empties the stocks of this account and of all below, on all CPUs, from the calling one. No thread is
-    /// woken, signalled or interrupted.
+    /// Empties the stocks of this account and of all below, on all CPUs. The calling thread does all the work: no
+    /// other thread is woken, signalled or interrupted.
     ///
     /// **Touches** every such stock: two cache misses each.
     pub fn drain_all(&self) -> Drained {
@@ -245,13 +247,14 @@ impl Account {
         on_account!(self.ptr, |accounts, node| accounts.peak(node))
     }
 
-    /// Where its units are: in use, and in stocks by CPU; and how full each account on its path is.
+    /// Reports how many of the account's units are in use and in the stock of each CPU, and how full each account
+    /// on its path to the root is.
     pub fn explain(&self) -> Explain {
         // The list of CPUs grows under the accounts' locks.
         unaccounted(|| on_account!(self.ptr, |accounts, node| accounts.explain(node)))
     }
 
-    /// Its limit; `u64::MAX` if there is none.
+    /// The limit; `u64::MAX` if there is none.
     pub fn limit(&self) -> u64 {
         on_account!(self.ptr, |accounts, node| accounts.limit(node))
     }
@@ -269,14 +272,15 @@ impl Account {
         on_account!(self.ptr, |accounts, node| accounts.set_soft_limit(node, units));
     }
 
-    /// Changes what its parent keeps for it; an error if the parent has too little left.
+    /// Changes how many units the parent keeps for this account. Returns an error if the parent has too little
+    /// left.
     pub fn set_guarantee(&self, units: u64) -> Result<(), OverBudget> {
         let result = on_account!(self.ptr, |accounts, node| accounts.set_guarantee(node, units));
         self.ptr.wake_waiters();
         result
     }
 
-    /// Its name.
+    /// The name.
     pub fn name(&self) -> Arc<str> {
         self.ptr.node().name()
     }
@@ -288,7 +292,7 @@ impl Account {
         Some(Account::at(AccountPtr::new(parent, self.kind())))
     }
 
-    /// The stock kind of its tree.
+    /// The stock kind of the tree.
     pub fn kind(&self) -> StockKind {
         self.ptr.kind()
     }
@@ -319,7 +323,7 @@ impl Drop for Account {
     }
 }
 
-/// The same account.
+/// Two handles are equal if they are of the same account.
 impl PartialEq for Account {
     fn eq(&self, other: &Self) -> bool {
         self.ptr == other.ptr

@@ -1,11 +1,12 @@
 //! The account to which this thread's memory is charged.
 //!
-//! Two words per thread, which scopes set and restore: the account's node, and how many accounts that node had
-//! before. A scope that is forgotten therefore ends with its account, and never charges the node's next
+//! Each thread has two words: the account's node, and how many accounts of that node had ended when [`enter`] was
+//! called. [`enter`] sets the words, and the drop of its guard restores them. A guard that is forgotten
+//! ([`std::mem::forget`]) therefore has no effect after the end of its account, and never charges the node's next
 //! account. The words need no destructor and exist from a thread's first instruction to its last, so that an
 //! allocator may read them.
 //!
-//! Cost: one comparison per allocation, with a word beside the one that the charge reads anyway.
+//! Cost: one comparison per allocation. The word compared is on the cache line that a charge reads anyway.
 
 use super::{Account, AccountPtr};
 use std::cell::Cell;
@@ -22,11 +23,11 @@ thread_local! {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct VersionedPtr {
     ptr: AccountPtr,
-    /// `Node::ended` while the account lives.
+    /// The value of `Node::ended` while the account exists.
     ended: u32,
 }
 
-/// The account that is charged for this thread's memory now; `None` also if its scope was forgotten and the
+/// The account to which this thread's allocations are charged now. `None` also if the guard was forgotten and the
 /// account has ended.
 #[inline(always)]
 pub(super) fn active_account() -> Option<AccountPtr> {
@@ -34,8 +35,9 @@ pub(super) fn active_account() -> Option<AccountPtr> {
     (active_account.ptr.node().ended() == active_account.ended).then_some(active_account.ptr)
 }
 
-/// Runs `act` and charges what it allocates to no account: for memory that serves all accounts although the
-/// active one makes it grow. This crate's own memory is such, and is allocated under this crate's locks.
+/// Runs `act` and charges what it allocates to no account. It is for memory that serves all accounts, such as
+/// this crate's tables: the active account only happens to be the one that makes them grow. They are also
+/// allocated under this crate's locks, which a charge may take.
 ///
 /// **Touches** the thread's word for the active account.
 pub fn unaccounted<R>(act: impl FnOnce() -> R) -> R {
@@ -49,7 +51,7 @@ pub fn unaccounted<R>(act: impl FnOnce() -> R) -> R {
     act()
 }
 
-/// Charges this thread's memory to an account while it exists: [`enter`].
+/// A guard from [`enter`]: while it exists, what this thread allocates is charged to an account.
 #[must_use = "the account is left when this is dropped"]
 pub struct ActiveAccount<'a> {
     mine: VersionedPtr,
@@ -62,11 +64,11 @@ pub struct ActiveAccount<'a> {
 /// active before. Guards nest. Without a [`BudgetAlloc`](super::BudgetAlloc) as the global allocator it has no
 /// effect.
 ///
-/// Drop a guard on its thread, before the account's handle, in the opposite order of entering, and do not
-/// forget one. A guard that finds another account active when it is dropped leaves none active, since the one
-/// before may have ended. A forgotten scope charges until its account ends, and then no account. In a future
-/// use [`within`], which enters at each poll: a guard that is held across an `await` would mix with those of
-/// other tasks.
+/// Drop a guard on its thread, before the account's handle, in the opposite order of entering, and do not forget
+/// one. If another account than the guard's is active when the guard is dropped, no account is active afterwards,
+/// since the account before may have ended. After a forgotten guard the thread's allocations are charged to its
+/// account until the account ends, and then to no account. In a future use [`within`], which enters at each poll:
+/// a guard that is held across an `await` would also be active while other tasks run on the thread.
 #[inline]
 pub fn enter(account: &Account) -> ActiveAccount<'_> {
     let mine = VersionedPtr { ptr: account.ptr, ended: account.ptr.node().ended() };
@@ -87,7 +89,7 @@ impl std::fmt::Debug for ActiveAccount<'_> {
     }
 }
 
-/// A future that is polled and dropped with an account active: [`within`].
+/// A future from [`within`]: it is polled and dropped with an account active.
 #[must_use = "a future does nothing until it is polled"]
 #[derive(Debug)]
 pub struct Within<F> {
@@ -113,8 +115,8 @@ impl<F: Future> Future for Within<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-        // SAFETY: `future` is pinned with `self`: it is never moved out, only dropped in place. `account` is
-        // never pinned.
+        // SAFETY: `future` is pinned with `self`: it is never moved, only dropped in place. `account` is never
+        // pinned.
         let this = unsafe { self.get_unchecked_mut() };
         let _current = enter(&this.account);
         // SAFETY: as above.

@@ -1,11 +1,11 @@
 //! A global allocator that charges what a thread allocates to its active account.
 //!
-//! Every block begins with a header, whose last word is the account that was charged, or 0 for none. Freeing
-//! the block gives the units back to that account, whichever is active then. A block is charged with its size
-//! and its header's: 8 bytes, or the alignment if that is larger.
+//! Every block begins with a header, whose last word is the account that was charged, or 0 for none. Freeing the
+//! block gives the units back to that account, even if another account is active then. The charge for a block is
+//! its size plus the header's: 8 bytes, or the alignment if that is larger.
 //!
-//! ClickHouse charges its queries in a similar way, per thread, with an error that grows with the number of
-//! threads.
+//! ClickHouse charges its queries in a similar way; there each thread collects its changes before it charges
+//! them, so that the error grows with the number of threads.
 
 use super::active::{active_account, unaccounted};
 use super::{AccountPtr, on_account, reclaim};
@@ -13,13 +13,14 @@ use std::alloc::{GlobalAlloc, Layout};
 use std::ptr::NonNull;
 use warmcore_sys::rseq::current_cpu;
 
-/// More than any address space has.
+/// More bytes than any address space has.
 const BYTES_MAX: u64 = 1 << 56;
 
 /// What happens to an allocation that does not fit its account.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnFull {
-    /// The block is charged all the same, as [`Account::force_charge`](super::Account::force_charge) does.
+    /// The block is charged although it exceeds the limit, as
+    /// [`Account::force_charge`](super::Account::force_charge) does.
     Count,
     /// The allocation fails: `try_reserve` returns an error, and other callers end the process.
     Fail,
@@ -44,10 +45,10 @@ pub enum OnFull {
 /// assert_eq!(account.exact_usage(), 0);
 /// ```
 ///
-/// **In a child of `fork`** whose parent has made an account, an allocation is charged only where this CPU's
-/// stock serves it, and never fails for lack of budget: everything else is under locks that another thread of
-/// the parent may have held, and that stay locked in the child. So a closure for `Command::pre_exec` may
-/// allocate. A server that goes into the background by `fork`, or forks its workers, should make its accounts
+/// **In a child of `fork`** whose parent has made an account, an allocation is charged only if this CPU's stock
+/// has enough units, and never fails for lack of budget. The reason: any other charge takes locks that another
+/// thread of the parent may have held, and that stay locked in the child. So a closure for `Command::pre_exec`
+/// may allocate. A server that goes into the background by `fork`, or forks its workers, should make its accounts
 /// afterwards.
 #[derive(Debug, Clone, Copy)]
 pub struct BudgetAlloc<A> {
@@ -56,7 +57,7 @@ pub struct BudgetAlloc<A> {
 }
 
 impl<A> BudgetAlloc<A> {
-    /// Allocates from `inner`; above a limit, blocks are charged all the same ([`OnFull::Count`]).
+    /// Allocates from `inner`; above a limit, blocks are still allocated and charged ([`OnFull::Count`]).
     pub const fn new(inner: A) -> Self {
         Self { inner, on_full: OnFull::Count }
     }
@@ -66,7 +67,7 @@ impl<A> BudgetAlloc<A> {
         Self { inner, on_full }
     }
 
-    /// Charges `n` units; false if the allocation is to fail.
+    /// Charges `n` units. Returns false if the allocation is to fail.
     #[inline(always)]
     fn charge(&self, ptr: AccountPtr, n: u64) -> bool {
         if ptr.charge_stock(ptr.stock_addr(), n) {
@@ -92,7 +93,7 @@ impl<A> BudgetAlloc<A> {
             .unwrap_or(true)
     }
 
-    /// Charges `n` units more to an account that was charged for a block already, and may have no handle left.
+    /// Charges `n` units more to the account of an existing block. The account may have no handle left.
     #[cold]
     #[inline(never)]
     fn charge_more(&self, ptr: AccountPtr, n: u64) -> bool {
@@ -114,7 +115,7 @@ const fn header(layout: Layout) -> usize {
     if layout.align() > size_of::<usize>() { layout.align() } else { size_of::<usize>() }
 }
 
-/// The layout of the block with its header. `None` if there is no such size.
+/// The layout of the block with its header. `None` if the size overflows.
 #[inline(always)]
 const fn whole(layout: Layout) -> Option<Layout> {
     let Some(bytes) = layout.size().checked_add(header(layout)) else { return None };
@@ -147,14 +148,15 @@ fn give_back(ptr: AccountPtr, n: usize) {
 fn give_back_slow(ptr: AccountPtr, n: u64) {
     quietly(ptr, || {
         let result = on_account!(ptr, |accounts, node| accounts.uncharge_slow(node, current_cpu(), n));
-        // It fails if other code uncharged more than it had charged, which was reported then, or is by the next
-        // drain.
+        // This fails if other code uncharged more than it had charged. That is reported by the wrong uncharge or
+        // by the next drain.
         debug_assert!(result.is_ok(), "{result:?}");
     });
 }
 
-/// An allocator may be called under any lock. So memory that is allocated in here, by listeners too, is charged
-/// to no account, and the background thread calls wakers. And it must not unwind: a panic in this crate aborts.
+/// Runs `act`, a slow path of the allocator, which may be called under any lock. So memory that `act` or a
+/// listener allocates is charged to no account, and wakers are called by the background thread. An allocator must
+/// not unwind, so a panic in `act` aborts the process.
 ///
 /// Returns `None`, and does nothing, in a child of fork: see [`BudgetAlloc`].
 fn quietly<R>(ptr: AccountPtr, act: impl FnOnce() -> R) -> Option<R> {

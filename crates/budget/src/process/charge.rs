@@ -4,8 +4,8 @@ use super::{Account, AccountPtr};
 use crate::outcome::OverBudget;
 use std::fmt;
 
-/// Units of an account, given back when this is dropped, on any thread. May outlive the account's handles. 16
-/// bytes.
+/// Units of an account, given back when this is dropped, on any thread. A charge may outlive the account's
+/// handles. It takes 16 bytes.
 ///
 /// ```
 /// use warmcore_budget::Account;
@@ -39,7 +39,7 @@ impl Charge {
         self.units
     }
 
-    /// Takes `n` units out of this charge. `None` if it has fewer.
+    /// Moves `n` units of this charge to a new one. `None` if this charge has fewer.
     pub fn split(&mut self, n: u64) -> Option<Charge> {
         self.units = self.units.checked_sub(n)?;
         Some(Charge::new(self.ptr, n))
@@ -65,8 +65,9 @@ impl Charge {
         self.give_back(n);
     }
 
-    /// Charges `n` units more to `account`, which must be its own; panics otherwise. The account is an argument
-    /// because a charge has no handle: dropping one would write an atomic that all CPUs share.
+    /// Charges `n` units more to `account`. Panics unless this charge is of that account. The account is an
+    /// argument because a charge has no handle: cloning and dropping a handle writes an atomic that all CPUs
+    /// share.
     #[inline]
     pub fn grow(&mut self, account: &Account, n: u64) -> Result<(), OverBudget> {
         assert!(self.is_of(account), "a charge can grow in its own account only, not in {}", account.name());
@@ -75,7 +76,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Whether it is charged to this account.
+    /// Whether the units are charged to this account.
     #[inline]
     pub fn is_of(&self, account: &Account) -> bool {
         self.ptr == account.ptr
@@ -91,8 +92,8 @@ impl Charge {
     #[inline]
     fn give_back(&self, n: u64) {
         let result = self.ptr.uncharge(self.ptr.stock_addr(), n);
-        // It fails if other code uncharged more than it had charged, which was reported then, or is by the next
-        // drain.
+        // This fails if other code uncharged more than it had charged. That is reported by the wrong uncharge or
+        // by the next drain.
         debug_assert!(result.is_ok(), "{result:?}");
     }
 }

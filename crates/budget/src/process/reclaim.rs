@@ -1,12 +1,12 @@
 //! The background thread that takes back what idle CPUs hold in stocks.
 //!
-//! Every 100 ms it closes the stocks that were not used since the last round, without disturbing their CPUs,
-//! and frees accounts that have ended. While a charge waits in an account of the rseq kind it looks there every
-//! 5 ms: a section that was under way when the stocks were closed may have left units that no other thread
-//! sees.
+//! Every 100 ms it closes the stocks that were not used since the last round, without disturbing their CPUs, and
+//! frees the nodes of accounts that have ended. While a charge waits in an account of the rseq kind, the thread
+//! drains that account's stocks every 5 ms: a restartable section that was under way when the stocks were closed
+//! may have left units in them.
 //!
-//! Cost of a round with 10 000 accounts of which 10 have stocks: 10 000 loads and about 20 snapshots, 30 µs.
-//! The thread begins with the first account and ends with the last.
+//! Cost of a round with 10 000 accounts of which 10 have stocks: 10 000 loads and about 20 snapshots, 30 µs. The
+//! thread starts with the first account and ends after the last.
 
 use super::{ATOMIC, RSEQ, active::unaccounted, wait};
 use crate::accounts::Accounts;
@@ -17,15 +17,15 @@ use std::time::Duration;
 use warmcore_sys::background::{Background, Task};
 use warmcore_sys::fork;
 
-/// A stock that was not used for this long is taken back, after twice this at the latest.
+/// A stock that was not used for this time is taken back, at the latest after twice this time.
 pub const RECLAIM_PERIOD: Duration = Duration::from_millis(100);
 
 /// The period while a charge waits in an account of the rseq kind.
 const SETTLE_PERIOD: Duration = Duration::from_millis(5);
 
-/// The thread continues after a panic: without it idle stocks would stay, and a charge that waits for what a
-/// section has left would wait for ever. Where the system has no thread left, idle stocks return when other
-/// charges need them, and the next new account tries again.
+/// The thread continues after a panic: without it idle stocks would stay, and a charge that waits for units that
+/// a section has left would wait for ever. If the system cannot start the thread, units in idle stocks return
+/// when other charges need them, and the next new account tries to start it again.
 static RECLAIMER: Background<Reclaimer> =
     Background::new(Reclaimer, "warmcore-budget", 256 << 10, RECLAIM_PERIOD);
 
@@ -42,7 +42,7 @@ extern "C" fn note_fork() {
     IS_FORKED.store(true, Relaxed);
 }
 
-/// Starts the thread unless it runs.
+/// Starts the background thread unless it runs.
 pub(super) fn ensure() {
     static ONCE: Once = Once::new();
     // Without memory for the handler, a child of fork may wait for a lock that stays locked there.
@@ -50,8 +50,8 @@ pub(super) fn ensure() {
     unaccounted(|| RECLAIMER.ensure());
 }
 
-/// Called when the first charge begins to wait, and when there may be units for a waiting one. Takes no lock; a
-/// call in the moment before the thread waits has no effect until the next round.
+/// Wakes the background thread: when the first charge begins to wait, and when there may be units for a waiting
+/// charge. Takes no lock; a call in the moment before the thread waits has no effect until the next round.
 pub(super) fn notify_reclaimer() {
     RECLAIMER.notify();
 }

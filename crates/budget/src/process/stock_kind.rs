@@ -55,10 +55,11 @@ impl fmt::Display for StockKindError {
 
 impl std::error::Error for StockKindError {}
 
-/// The kind of accounts that are built without one: [`StockKind::Rseq`] where sections run.
+/// The kind of accounts that are built without a call of `kind`: [`StockKind::Rseq`] where restartable sections
+/// run.
 ///
-/// An error only if `WARMCORE_BUDGET` forces what this system does not support: a program that reports this in
-/// its own words calls it before it makes its first account.
+/// Returns an error only if `WARMCORE_BUDGET` forces a kind that this system does not support or that does not
+/// exist. A program that wants to report this error itself calls this function before it makes its first account.
 pub fn try_default_kind() -> Result<StockKind, StockKindError> {
     static KIND: OnceLock<Result<StockKind, StockKindError>> = OnceLock::new();
     KIND.get_or_init(|| {
@@ -67,7 +68,8 @@ pub fn try_default_kind() -> Result<StockKind, StockKindError> {
     .clone()
 }
 
-/// The kind of accounts that are built without one. Panics where [`try_default_kind`] is an error.
+/// The kind of accounts that are built without a call of `kind`. Panics where [`try_default_kind`] returns an
+/// error.
 pub fn default_kind() -> StockKind {
     try_default_kind().unwrap_or_else(|error| panic!("{error}"))
 }
@@ -85,7 +87,7 @@ fn choose(forced: Option<&str>) -> Result<StockKind, StockKindError> {
     }
 }
 
-/// Why sections do not run here; `None` if they do.
+/// Why restartable sections do not run on this system; `None` if they do.
 fn why_no_rseq() -> Option<String> {
     match try_backend() {
         Ok(Backend::Rseq(_)) => None,

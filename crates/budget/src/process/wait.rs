@@ -1,26 +1,27 @@
 //! Charges that wait until they fit.
 //!
 //! A charge over the limit waits in the FIFO queue of the full account. While a queue is not empty, the stocks
-//! below the account stay closed, so that every returned unit goes through the account, and other charges are
-//! refused there, so that a large charge at the front is not overtaken for ever. Returned units wake the first
-//! waiter and the following ones that fit besides; the first that is granted wakes the next. A waiter behind
-//! the first is granted if all before it would still fit afterwards, in this account and in the accounts below
-//! that they share with it, so that units are not idle until the first waiter is polled. A waiter that finds
-//! another account full moves to that account's queue and keeps its place by its ticket.
+//! below the account stay closed, so that every returned unit goes through the account. Other charges are refused
+//! there, so that they do not overtake a large charge at the front for ever. Returned units wake the first
+//! waiter, and the following ones that fit in addition to it. When the first waiter is granted, it wakes the
+//! next. A waiter behind the first is granted if all waiters before it would still fit afterwards, in this
+//! account and in the accounts below that they share with it. So units are not idle until the first waiter is
+//! polled. A waiter that finds another account on its path full moves to that account's queue; its ticket decides
+//! its place there.
 //!
 //! # Protocol
 //!
-//! A waiter enters the queue and is counted in the account (`begin_waiting`) before its last look at usage. An
-//! uncharge lowers usage and then looks at the count. So either the waiter sees the units or the uncharge sees
-//! the waiter. The waker is stored before each look.
+//! A waiter enters the queue and is counted in the account (`begin_waiting`) before it reads usage for the last
+//! time. An uncharge lowers usage and then reads the count. So either the waiter sees the units or the uncharge
+//! sees the waiter. The waiter stores its waker before each read.
 //!
 //! Queues change under `QUEUES`. No waker is called or dropped under that lock, and memory that is allocated
 //! under it, also by a waker's clone, is charged to no account.
 //!
 //! # Source
 //!
-//! tokio `sync/batch_semaphore.rs`, which assigns units to the first waiter as they come, and so holds units
-//! that it cannot use yet.
+//! tokio `sync/batch_semaphore.rs`. It differs: there the first waiter gets units as they are returned, and so
+//! holds units before it can use them.
 
 use super::{Account, AccountPtr, Charge, active::unaccounted, on_account, reclaim};
 use crate::accounts::Node;
@@ -36,7 +37,7 @@ use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
 use warmcore_types::ignore_poison;
 
-/// At most this many waiters of one queue are woken, or counted, at a time.
+/// The most waiters of one queue that are woken, or counted, at a time.
 const AT_ONCE: usize = 64;
 
 /// A charge that waits.
@@ -44,7 +45,7 @@ struct Waiter {
     waker: Waker,
     /// How many units it asks for.
     n: u64,
-    /// The account to charge: the one where it waits, or one below.
+    /// The account to charge: the account where the charge waits, or one below.
     account: AccountPtr,
 }
 
@@ -55,8 +56,8 @@ static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::ne
 /// The number of waiters. Raised after a charge has entered `QUEUES` and lowered after it has left, without the
 /// lock.
 static WAITERS: AtomicUsize = AtomicUsize::new(0);
-/// Held while a charge is granted that is behind others in a queue on its path, so that two such charges do not
-/// both take the units that are left beside those before them.
+/// Held while a charge is granted that is behind others in a queue on its path. Without it, two such charges
+/// could both take the units that the charges before them leave.
 static BYPASS: Mutex<()> = Mutex::new(());
 /// The next ticket: charges are served in the order of their tickets.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
@@ -70,13 +71,13 @@ pub(super) fn has_waiters() -> bool {
     WAITERS.load(Relaxed) > 0
 }
 
-/// Whether a charge waits in an account of the rseq kind, where a section may have left units that no thread
-/// sees.
+/// Whether a charge waits in an account of the rseq kind. There a restartable section may have left units in a
+/// closed stock, which no thread sees before the stock is drained.
 pub(super) fn needs_settling() -> bool {
     has_waiters() && queues().keys().any(|ptr| !ptr.kind().is_strict())
 }
 
-/// Drains what such sections have left.
+/// Drains the stocks of the accounts for which [`needs_settling`] is true.
 pub(super) fn settle() {
     let ptrs: Vec<AccountPtr> = queues().keys().copied().filter(|ptr| !ptr.kind().is_strict()).collect();
     for ptr in ptrs {
@@ -85,7 +86,7 @@ pub(super) fn settle() {
     }
 }
 
-/// Wakes the first of every queue, and the following ones that fit besides.
+/// Wakes the first waiter of every queue, and the following ones that fit in addition to it.
 #[cold]
 pub(super) fn wake_first_waiters() {
     if !has_waiters() {
@@ -112,8 +113,9 @@ pub(super) fn wake_first_waiters() {
     }
 }
 
-/// Removes the waiters whose account has no handle left. A `ChargeFuture` borrows a handle, so it was forgotten
-/// and not dropped: it is never polled again, and would block the charges behind it for ever.
+/// Removes the waiters whose account has no handle left. A `ChargeFuture` borrows a handle, so a future without a
+/// handle was forgotten and not dropped: it is never polled again, and would block the charges behind it for
+/// ever.
 pub(super) fn remove_forgotten() {
     if !has_waiters() {
         return;
@@ -144,14 +146,14 @@ pub(super) fn remove_forgotten() {
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Eligibility {
     First,
-    /// Behind other charges, with enough units for them and for itself.
+    /// Behind other charges, with enough units for them and for this one.
     FitsBehind,
-    /// Behind charges that need the units, or behind too many to count.
+    /// Behind charges that need the units, or behind more than are counted.
     MustWait,
 }
 
 impl Eligibility {
-    /// Of a charge of `n` units to `account` with this ticket, in the queue at `at`.
+    /// The eligibility of a charge of `n` units to `account` with this ticket, in the queue at `at`.
     fn of(
         at: &Node,
         queue: Option<&BTreeMap<u64, Waiter>>,
@@ -171,8 +173,8 @@ impl Eligibility {
         // granted later.
         let needs = |waiter: &Waiter, a: &Node| waiter.account.node().path().any(|b| std::ptr::eq(a, b));
         let shared = |a: &Node| before().filter(|w| needs(w, a)).fold(n, |sum, w| sum.saturating_add(w.n));
-        // The stocks below `at` are closed, so `free` sees all units there; for accounts above, the charge
-        // itself finds out.
+        // The stocks below `at` are closed, so `free` sees all units there. Whether the accounts above have room
+        // is checked by the charge itself.
         let mut below = account.node().path().take_while(|a| !std::ptr::eq(*a, at));
         let fits = units <= at.free() && below.all(|a| units <= a.free() || shared(a) <= a.free());
         if fits { Self::FitsBehind } else { Self::MustWait }
@@ -188,8 +190,9 @@ fn try_lock_bypass() -> Option<MutexGuard<'static, ()>> {
     }
 }
 
-/// Whether a charge of `n` units to `ptr` is before all that wait at `node`, an account on its path, or leaves
-/// enough units for them. In the latter case `bypass` holds [`BYPASS`] from before the decision.
+/// Whether a charge of `n` units to `ptr` is before all charges that wait at `node`, an account on its path, or
+/// leaves enough units for them. In the latter case `bypass` holds the lock [`BYPASS`], taken before the
+/// decision.
 fn may_charge(
     ptr: AccountPtr,
     node: &Node,
@@ -205,8 +208,8 @@ fn may_charge(
         Eligibility::MustWait => false,
         Eligibility::FitsBehind if bypass.borrow().is_some() => true,
         Eligibility::FitsBehind => {
-            // Held elsewhere, perhaps by a charge whose listener called this: the charge stays in the queue,
-            // and is woken when it is the first, or by the next round of the background thread.
+            // Another charge holds the lock, perhaps one whose listener called this function. So this charge
+            // stays in the queue. It is woken when it is the first, or by the background thread's next round.
             *bypass.borrow_mut() = try_lock_bypass();
             bypass.borrow().is_some() && eligibility() != Eligibility::MustWait
         }
@@ -214,23 +217,23 @@ fn may_charge(
 }
 
 /// The future of [`Account::charge`]. Dropping it ends the wait. A future that is forgotten
-/// ([`std::mem::forget`]) keeps its place in the queue, so charges behind it wait unless they fit besides,
-/// until its account has no handle and no child.
+/// ([`std::mem::forget`]) keeps its place in the queue until its account has no handle and no child. Until then,
+/// charges behind it wait unless they fit in addition to it.
 #[must_use = "a future does nothing until it is polled"]
 #[derive(Debug)]
 pub struct ChargeFuture<'a> {
     account: &'a Account,
     n: u64,
-    /// Its place in the order, once it was refused.
+    /// The charge's place in the order; set when the charge is first refused.
     ticket: Option<u64>,
-    /// The account where it waits.
+    /// The account where the charge waits.
     at: Option<AccountPtr>,
 }
 
 impl Account {
     /// Charges `n` units as soon as they fit: first come, first served, on any executor. A charge that fits
-    /// beside all those before it does not wait for them. An error only if it can never fit. Units that were
-    /// granted to a future that is dropped before it returns them are given back.
+    /// beside all those before it does not wait for them. Returns an error only if the charge can never fit. If
+    /// the future is dropped after units were granted and before it returned them, the units are given back.
     ///
     /// ```
     /// use warmcore_budget::{Account, OverBudget};
@@ -263,13 +266,13 @@ impl ChargeFuture<'_> {
         self.at = Some(at);
         on_account!(at, |accounts, node| accounts.begin_waiting(node, account.node()));
         at.wake_waiters();
-        // The background thread looks often from now on. It is notified only for the first such charge.
+        // The background thread drains more often from now on. It is notified only for the first such charge.
         if !is_drained_often {
             reclaim::notify_reclaimer();
         }
     }
 
-    /// Leaves its queue, and wakes the new first waiter, which may fit.
+    /// Removes the charge from its queue, and wakes the new first waiter, which may fit.
     fn leave(&mut self) {
         let (Some(at), Some(ticket)) = (self.at.take(), self.ticket) else { return };
         let (mine, next) = unaccounted(|| {
@@ -292,7 +295,7 @@ impl ChargeFuture<'_> {
         drop(mine);
     }
 
-    /// Whether it may be granted where it waits. Its waker is stored from now on.
+    /// Whether the charge may be granted at the account where it waits. Also stores the charge's waker.
     fn eligibility(&self, at: AccountPtr, waker: &Waker) -> Eligibility {
         let ticket = self.ticket.expect("a charge that waits has a ticket");
         let (eligibility, before) = unaccounted(|| {
@@ -315,12 +318,12 @@ impl ChargeFuture<'_> {
         }
         let ticket = self.ticket.expect("a charge that waits has a ticket");
         let bypass = RefCell::new(None);
-        // By ticket in every queue: by the place in one queue, two charges that need units from both accounts
-        // could move each other back and forth for ever.
+        // The ticket decides in every queue. If the place in each queue decided, two charges that need units from
+        // both accounts could move each other back and forth for ever.
         let may_charge = |node: &Node| may_charge(ptr, node, ticket, n, &bypass);
         let cpu = current_cpu();
         let result = on_account!(ptr, |accounts, node| accounts.charge_slow(node, cpu, n, Some(&may_charge)));
-        // Before other waiters are woken, which may need the lock.
+        // Released before other waiters are woken, which may need the lock.
         drop(bypass);
         ptr.wake_waiters();
         Some(result)
@@ -342,7 +345,7 @@ impl Future for ChargeFuture<'_> {
             };
             match result {
                 Ok(()) => {
-                    // Before other waiters are woken: if leaving panics, the units are given back.
+                    // Made before the queue is left: if leaving panics, the units are given back.
                     let charge = Charge::new(account.ptr, n);
                     self.leave();
                     return Poll::Ready(Ok(charge));

@@ -1,7 +1,7 @@
-//! A stock behind a lock, as published. Reference and simulation only.
+//! A stock behind a lock, as in the linux-mm patches below. Only for comparison and simulation.
 //!
-//! The kernel holds the lock with preemption off. A user-space thread cannot: the lock's holder may lose its
-//! CPU, and a thread of higher priority that spins for the lock there waits for ever (`tests/preemption.rs`
+//! The kernel holds the lock with preemption off. A user-space thread cannot: the lock's holder may be preempted,
+//! and a thread of higher priority that spins for the lock on the same CPU waits for ever (`tests/preemption.rs`
 //! shows it). So this kind is not offered to users.
 //!
 //! In the kernel the lock cost the owner 2 to 13 cycles, and reduced the time of a drain of 128 CPUs by 63 %. The lock's

@@ -13,12 +13,12 @@ use super::{Key, LEAVING, Reduction, StockSnapshot, Stocks, Tag, mark_of};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
-/// Stocks that change by restartable sections on the CPU's own word: fast, and in debt for a moment now and
-/// then.
+/// Stocks that change by restartable sections on the CPU's own word. They are fast, and may be in debt for a
+/// moment.
 #[derive(Debug)]
 pub struct RseqStocks {
     table: Table,
-    /// Models: held while a section runs on that CPU.
+    /// Only in loom models: held while a section runs on that CPU.
     #[cfg(loom)]
     sections: Vec<crate::sync::Mutex<()>>,
 }
@@ -69,7 +69,8 @@ impl Stocks for RseqStocks {
         self.table.stock(cpu, key)[1].compare_exchange(seen.words[1], new, AcqRel, Relaxed).is_ok()
     }
 
-    /// In three sections. After each of them another call can begin again: see "Notes on binding".
+    /// Binds in three sections. If the thread stops after any of them, another call can start from the beginning:
+    /// see "Notes on binding".
     fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
         let [head, grant] = seen.words;
         let used = head as u32;

@@ -15,7 +15,7 @@ pub(crate) const SHIFT: u32 = 15;
 /// Two words.
 #[cfg(not(loom))]
 const STOCK_BYTES: usize = 16;
-/// Slots per CPU. Accounts whose keys differ by a multiple of it share a slot.
+/// The number of slots per CPU. Accounts whose keys differ by a multiple of this share a slot.
 #[cfg(not(loom))]
 pub(crate) const SLOTS: u32 = (1 << SHIFT) / STOCK_BYTES as u32;
 #[cfg(loom)]
@@ -32,7 +32,7 @@ pub(crate) struct Table {
 
 #[cfg(not(loom))]
 impl Table {
-    /// Panics without address space: 32 KiB for every CPU number.
+    /// Reserves 32 KiB of addresses for every CPU number. Panics if no address space is left.
     pub(crate) fn new(cpus: u32) -> Self {
         let region = Region::reserve((cpus as usize) << SHIFT).unwrap_or_else(|error| {
             panic!("no address space for the stocks of {cpus} CPUs ({error}); raise `ulimit -v`")
@@ -83,8 +83,8 @@ impl StockAddr {
         fn beyond(_: CpuId) -> usize {
             0
         }
-        // A number beyond the end would be a kernel error. A branch, because the following load would wait for
-        // a conditional move.
+        // A number beyond the end would be a kernel error. This is a branch, because the following load would
+        // have to wait for a conditional move.
         let cpu = if cpu.0 < self.cpus { cpu.index() } else { beyond(cpu) };
         // SAFETY: inside that CPU's table, aligned to 16; zeroed memory that is only accessed as atomics or in
         // restartable sections.

@@ -1,4 +1,4 @@
-//! The three kinds side by side: the same steps give the same answers.
+//! Performs the same steps on the three kinds and checks that they return the same results.
 
 use super::*;
 use fastrand::Rng;
@@ -30,7 +30,7 @@ fn do_step<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, stale: Optio
     }
 }
 
-/// A section may be aborted and returns false: then nothing happened, and it is tried again.
+/// Repeats an operation: a section that is aborted returns false and has changed nothing.
 fn do_undisturbed<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, expected: bool) -> bool {
     let tries = if expected { 100 } else { 1 };
     (0..tries).any(|_| do_step(stocks, cpu, key, step, None))
@@ -47,7 +47,7 @@ fn all_kinds_give_the_same_answers() {
     let (atomic, locked, rseq) =
         (AtomicStocks::new(cpus), LockedStocks::new(cpus), unsafe { RseqStocks::new(cpus) });
     let mut rng = Rng::with_seed(7);
-    // Both in one slot.
+    // Both keys share one slot.
     let keys: [Key; 2] = [5, 5 + 2048];
     for i in 0..200_000 {
         let key = keys[rng.u64(..2) as usize];

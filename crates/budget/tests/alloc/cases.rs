@@ -1,4 +1,5 @@
-//! Tests that hold for the charging allocator over any other. A test binary for each includes them.
+//! Tests of the charging allocator over another allocator. There is a test binary for each such allocator, which
+//! includes this file.
 
 use super::kit::{bytes, on_each_kind, poll, used};
 use std::alloc::{Layout, alloc, alloc_zeroed, dealloc, realloc};
@@ -12,7 +13,7 @@ use std::thread;
 use warmcore_budget::process::{ActiveAccount, enter, within};
 use warmcore_budget::{Account, Event};
 
-/// A block's header, of blocks aligned to a word or less.
+/// The size of the header of a block that is aligned to a word or less.
 const HEADER: u64 = size_of::<usize>() as u64;
 
 #[test]
@@ -156,7 +157,7 @@ fn memory_freed_on_another_thread_returns_to_its_account() {
     });
 }
 
-/// Allocates at each poll and when it is dropped; frees nothing.
+/// A future that allocates at each poll and when it is dropped, and frees nothing.
 struct Hoarder {
     hoard: Arc<Mutex<Vec<Box<[u8]>>>>,
     polls: usize,
@@ -251,7 +252,7 @@ fn futures_of_two_accounts_polled_in_turn_do_not_mix() {
     });
 }
 
-/// Pending once.
+/// A future that is pending at its first poll and ready at the second.
 struct Yield(bool);
 
 impl Future for Yield {
@@ -270,7 +271,7 @@ fn a_panic_leaves_the_scope() {
         let is_caught = catch_unwind(AssertUnwindSafe(|| {
             let _inner = enter(&inner);
             let _bytes = bytes(1000);
-            // Without the hook, which prints.
+            // Panics without the panic hook, which would print a message.
             resume_unwind(Box::new(()));
         }))
         .is_err();
@@ -298,7 +299,8 @@ fn guards_dropped_in_the_wrong_order_leave_no_account_active() {
         let (outer, inner) = (enter(&first), enter(&second));
         drop(outer);
         drop(inner);
-        // If it restored the first one's account, that would have ended.
+        // If the second guard restored the first guard's account, the thread would charge an account that has
+        // ended.
         drop(first);
         let bytes = bytes(1000);
         let next: Vec<Account> = (0..10).map(|_| Account::root("next").kind(kind).build()).collect();
@@ -318,7 +320,7 @@ fn an_account_may_end_before_its_blocks_are_freed() {
             (Vec::<u8>::with_capacity(1000), Vec::<u8>::with_capacity(1000), bytes(1000))
         };
         drop(account);
-        // Other accounts of the same size come and must not get its node.
+        // New accounts must not get the node of the dropped one, to which blocks are still charged.
         let next: Vec<Account> = (0..100).map(|_| parent.child("next").build()).collect();
         assert_eq!(used(&parent), 3 * (1000 + HEADER));
         drop(freed);
@@ -351,7 +353,8 @@ impl Drop for Last {
 thread_local! {
     static FIRST: RefCell<Option<Last>> = const { RefCell::new(None) };
     static SECOND: RefCell<Option<Last>> = const { RefCell::new(None) };
-    /// Left when the thread ends: later destructors run in its scope.
+    /// This guard is dropped when the thread ends. Until then its account is active while destructors of other
+    /// thread-locals run.
     static SCOPE: RefCell<Option<ActiveAccount<'static>>> = const { RefCell::new(None) };
     static THIRD: RefCell<Option<Last>> = const { RefCell::new(None) };
 }
@@ -434,7 +437,7 @@ fn impossible_sizes_are_refused_without_a_panic() {
             let mut block = vec![7u8; 100];
             assert!(block.try_reserve_exact(bytes - 100).is_err(), "{bytes}");
             assert_eq!((block.len(), used(&account)), (100, 100 + HEADER), "{bytes}");
-            // Grown outside of its scope, and in another account's.
+            // The block grows on a thread without an active account, and with another account active.
             thread::scope(|scope| {
                 let grow = || assert!(block.try_reserve_exact(bytes - 100).is_err(), "{bytes}");
                 scope.spawn(grow).join().unwrap();
@@ -454,7 +457,7 @@ fn listeners_may_allocate_and_free_and_charge() {
             .kind(kind)
             .limit(100_000)
             .on_event(move |event| {
-                // Allocates, and frees what is charged here.
+                // The listener allocates, and frees blocks that are charged to this account.
                 let text = format!("{event:?}");
                 let freed = match event {
                     Event::Pressure { .. } => std::mem::take(&mut *cache.lock().unwrap()),
@@ -467,7 +470,8 @@ fn listeners_may_allocate_and_free_and_charge() {
             })
             .build();
         for _ in 0..10 {
-            // The lock is free while the cache grows: listeners are called from within an allocation.
+            // The cache is not locked while blocks are allocated: an allocation may call the listener, which
+            // takes that lock.
             let blocks: Vec<Vec<u8>> = {
                 let _current = enter(&account);
                 (0..90).map(|_| vec![0; 1000]).collect()

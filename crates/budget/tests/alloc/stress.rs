@@ -84,7 +84,7 @@ fn nothing_is_lost_or_created_when_tenants_come_and_go() {
                     let (mut rng, mut own) = (Rng::with_seed(n as u64 + 1), Vec::new());
                     go.wait();
                     (0..STEPS).for_each(|_| shared.step(&mut rng, &mut own));
-                    // What is left is freed by another thread.
+                    // The remaining blocks are freed by another thread.
                     own
                 })
             })

@@ -1,8 +1,9 @@
-//! Loom models of ids: the holder of an id has its slot alone, and finds there what the last holder wrote. `cargo xtask
-//! test` runs them.
+//! Loom models of ids: only the holder of an id accesses its slot, and it sees there what the last holder wrote.
+//! `cargo xtask test` runs them.
 //!
-//! In loom a read-modify-write always sees the newest store, so a compare-and-swap that fails on an outdated value is not in
-//! these models. Every caller of one continues as if it had come a moment earlier.
+//! In loom a read-modify-write always sees the newest store, so a compare-and-swap that fails on an outdated
+//! value is not in these models. Every caller of such a compare-and-swap continues as if it had run a moment
+//! earlier.
 
 use super::*;
 use crate::pcpu_cid::{PcpuCid, pcpu_cids};
@@ -17,8 +18,8 @@ fn bounded(act: impl Fn() + Sync + Send + 'static) {
     builder.check(act);
 }
 
-/// Ids, and for each a slot without atomics: loom fails a model in which two threads write one slot and neither sees the
-/// other's write.
+/// Ids, and a slot without atomics for each id: loom fails a model in which two threads write one slot and
+/// neither sees the other's write.
 struct Tenant {
     ids: Ids<Box<[PcpuCid]>>,
     slots: Vec<UnsafeCell<u32>>,
@@ -112,7 +113,7 @@ fn go(
 
 #[test]
 fn two_threads_on_one_cpu() {
-    // How often each number of overflow ids occurred, over all runs: each must.
+    // How often each number of overflow ids occurred, over all runs. Each number must occur.
     static OVERFLOWS: [real::AtomicU32; 3] = [const { real::AtomicU32::new(0) }; 3];
     model(|| {
         let tenant = Tenant::new(1, 1, &CacheLocal);
@@ -127,7 +128,7 @@ fn two_threads_on_one_cpu() {
         OVERFLOWS[ours].fetch_add(1, real::Ordering::Relaxed);
         let stats = tenant.ids.stats();
         assert_eq!((stats.in_use, stats.overflow_in_use), (1, 0));
-        // No other thread runs: no overflow.
+        // No other thread runs, so there is no overflow.
         assert_eq!(tenant.visit(0, &mut a), Cid(0));
         tenant.end([a, b]);
     });
@@ -171,7 +172,7 @@ fn enter_against_compaction() {
     assert!(TAKEN.load(real::Ordering::Relaxed) > 0, "no compaction took the id");
 }
 
-/// The same with all three on threads of their own.
+/// The same; A, B and the compactions run on three threads.
 #[test]
 fn enter_against_compaction_and_another() {
     model(|| {
@@ -202,7 +203,7 @@ fn a_stale_id_is_entered_with_its_data() {
     });
 }
 
-/// The id is stale. Whether the visit or the compaction comes first, the CPU has an id after both.
+/// The id is stale at first. Whether the visit or the compaction comes first, the CPU has an id after both.
 #[test]
 fn compaction_takes_nothing_used_since_the_last() {
     model(|| {
@@ -218,7 +219,8 @@ fn compaction_takes_nothing_used_since_the_last() {
     });
 }
 
-/// A moves from CPU 0 to CPU 1, which has no id, so A's id follows; unless B, which used it on CPU 0 too, holds it again.
+/// A moves from CPU 0 to CPU 1, which has no id, so A's id follows; unless B, which used the id on CPU 0 too,
+/// holds it again.
 #[test]
 fn enter_against_migrate() {
     static MOVES: [real::AtomicU32; 2] = [const { real::AtomicU32::new(0) }; 2];
@@ -255,7 +257,7 @@ fn a_moved_id_comes_with_its_data() {
     });
 }
 
-/// A was on CPU 0 with id 0; C has that on CPU 1 now, and B has left id 1 on CPU 0.
+/// A was on CPU 0 with id 0. Now C has id 0 on CPU 1, and B has left id 1 on CPU 0.
 #[test]
 fn an_id_that_another_user_left_does_not_move() {
     model(|| {
@@ -271,7 +273,7 @@ fn an_id_that_another_user_left_does_not_move() {
     });
 }
 
-/// With fewer users than CPUs, a move to a CPU that has an id frees the one left behind.
+/// With fewer users than CPUs, a move to a CPU that has an id frees the id that was left behind.
 #[test]
 fn enter_against_an_id_freed_by_a_move() {
     model(|| {
@@ -286,7 +288,8 @@ fn enter_against_an_id_freed_by_a_move() {
     });
 }
 
-/// Frees an id that is left behind, whatever the facts: with those of a real policy the model would need a third CPU.
+/// A policy that always frees an id that is left behind. A real policy would do so only with a third CPU in the
+/// model.
 #[derive(Debug)]
 struct Freeing;
 
@@ -306,8 +309,8 @@ impl Policy for Freeing {
     }
 }
 
-/// B runs with id 1 when the tenant shrinks to one user, and id 0 is free. At its next entry after the compaction, at the
-/// latest, B has an id below the bound. `then`: the CPUs on which it enters.
+/// B runs with id 1 when the tenant shrinks to one user, and id 0 is free. B gets an id below the bound at the
+/// latest at its first entry after the compaction. `then`: the CPUs on which B enters.
 fn recalled(then: &'static [u32], act: impl FnOnce(&Tenant, &mut User) + Copy + Sync + Send + 'static) {
     model(move || {
         let tenant = Tenant::new(2, 0, &CacheLocal);
@@ -373,7 +376,7 @@ fn a_recalled_id_against_another_user_on_its_cpu() {
     });
 }
 
-/// CPU 0 still has id 0, so B may find no id but 1 once more. Then the next compaction takes both, or recalls one.
+/// CPU 0 still has id 0, so B may get id 1 again. Then the next compaction takes both ids, or recalls one.
 #[test]
 fn two_compactions_bring_ids_below_the_bound() {
     static RECALLED: real::AtomicU32 = real::AtomicU32::new(0);

@@ -1,8 +1,9 @@
-//! How ids come back from CPUs where no user holds them.
+//! Takes ids back from CPUs where no user holds them.
 //!
-//! Compaction takes ids that were not used, and ids above the bound. A user that moves takes its id along, or frees it.
-//! All of it happens under the lock, and each id is taken by a compare-and-swap that fails if a user entered. An id in use
-//! is *recalled* instead: a flag in its `cid_word` that its holder's leave, or the next entry, finds.
+//! Compaction takes ids that were not used, and ids above the bound. When a user moves, the id that it left moves
+//! with it, stays or is freed, as the policy decides. Both happen under the lock, and each id is taken by a
+//! compare-and-swap that fails if a user entered. An id in use is *recalled* instead: the compaction sets a flag
+//! in the `cid_word`, and the holder's leave, or the next entry, finds the flag and gives the id back.
 //!
 //! With 64 ids on 384 CPUs a compaction looks at 64 `PcpuCid`s, each on a line of another CPU.
 //!
@@ -55,7 +56,8 @@ impl<S: PcpuCids> Ids<S> {
                 pcpu_cid.set_cid_word(pcpu_cid.cid_word().without_recall()); // the bound rose again
             }
         });
-        // The holder of an id above the bound finds one below it only if CPUs that don't run have not cached them all.
+        // The holder of an id above the bound gets one below it only if not all of those are cached by CPUs that
+        // don't run a user.
         self.each_occupied(|cpu| {
             let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
             if self.used.len() > bound && pcpu_cid.take() {
@@ -87,7 +89,7 @@ impl<S: PcpuCids> Ids<S> {
     pub(super) fn release_previous(&self, shared: &mut Shared, user: &User, to: CpuId) {
         let previous = CpuId(user.cpu);
         let (from, dest) = (self.pcpu_cids.pcpu_cid(previous), self.pcpu_cids.pcpu_cid(to));
-        // Another id by now, or a recalled one: it is no longer this user's.
+        // The CPU has another id by now, or its id is recalled: then the id is no longer this user's.
         if from.cid_word() != user.cid_word || !matches!(from.state(), State::Cached | State::Stale) {
             return;
         }
@@ -97,8 +99,8 @@ impl<S: PcpuCids> Ids<S> {
         if left == LeftBehind::Stays || !from.take() {
             return;
         }
-        // As in the kernel, a CPU forgets an id that leaves it with its user. The destination may get an id in this moment
-        // without the lock: then this one does not follow.
+        // As in the kernel, a CPU forgets an id that leaves it with its user. The destination may get an id at
+        // this moment without the lock: then the id does not follow the user.
         let follows = left == LeftBehind::Follows && dest.claim(user.token);
         if !follows {
             self.free(previous, CidWord::default());
@@ -113,7 +115,7 @@ impl<S: PcpuCids> Ids<S> {
         shared.counts.moves += 1;
     }
 
-    /// Frees the id of an empty `PcpuCid`, which remembers `remembers` from now on.
+    /// Frees the id of an empty `PcpuCid`, and stores `remembers` as the id that it had last.
     ///
     /// The id's bit is cleared last: the next user of the id may take this same `PcpuCid`, and must find it complete.
     pub(super) fn free(&self, cpu: CpuId, remembers: CidWord) {
@@ -124,12 +126,12 @@ impl<S: PcpuCids> Ids<S> {
         assert!(was, "{cid} of {cpu} was freed twice");
     }
 
-    /// Takes a CPU's id back if no user holds it, else recalls it.
+    /// Takes a CPU's id back if no user holds it; otherwise recalls it.
     fn take_or_recall(&self, cpu: CpuId) -> bool {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         if !pcpu_cid.take() {
             pcpu_cid.set_cid_word(pcpu_cid.cid_word().with_recall());
-            // The holder may have left between the two, without seeing the recall.
+            // The holder may have left after the first attempt, before it could see the recall.
             if !pcpu_cid.take() {
                 return false;
             }

@@ -1,4 +1,4 @@
-//! What happened to a tenant's ids: for policies, reports and threads that read slots.
+//! Counts of events of a tenant's ids: for policies, reports and threads that read slots.
 //!
 //! Counts are kept under the lock; only retaken ids are counted without it. The ends of the ids in use so far can be read
 //! without the lock: every sum over slots reads them.
@@ -21,9 +21,9 @@ pub struct Stats {
     pub in_use: u32,
     /// Overflow ids held now.
     pub overflow_in_use: u32,
-    /// How many ids were allocated by expanding, since the bound was last that low.
+    /// One more than the highest id that was allocated as a new one. It is lowered to the bound when that falls.
     pub max_nr_cid: u32,
-    /// One more than the highest id ever, overflow ids aside.
+    /// One more than the highest id that was ever in use, without overflow ids.
     pub allocated: u32,
     /// Entries that got the CPU's recent id again.
     pub recent_hits: u64,
@@ -31,7 +31,7 @@ pub struct Stats {
     pub expansions: u64,
     /// Entries that got the lowest free id.
     pub lowest: u64,
-    /// Entries that got an overflow id: another user lost the CPU while it held the CPU's id.
+    /// Entries that got an overflow id: another user, which did not run there then, still held the CPU's id.
     pub overflows: u64,
     /// Ids that went with a user to another CPU.
     pub moves: u64,
@@ -71,7 +71,7 @@ impl<S: PcpuCids> Ids<S> {
         [0..ends.cids_end.load(Relaxed), cpus..cpus + ends.overflow_end.load(Relaxed)]
     }
 
-    /// The id that a CPU has now, and whether a user holds it. For pictures and tests.
+    /// The id that a CPU has now, and whether a user holds it. For displays and tests.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
         let _no_move_meanwhile = ignore_poison(self.shared.lock());
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);

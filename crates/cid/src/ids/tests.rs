@@ -1,7 +1,8 @@
-//! Tests of the ids: against a plain model, and claims one by one.
+//! Tests of the ids: comparisons with a simple model, and a test for each claim.
 //!
-//! `model` states the rules a second time, and `drive` performs the same operations on both sides and compares. `bounds`,
-//! `cached` and `held` have a history for each claim.
+//! `model` implements the rules a second time, and `drive` performs the same operations on the ids and on the
+//! model and compares them. `bounds`, `cached` and `held` have a test with a fixed sequence of operations for
+//! each claim.
 
 mod bounds;
 mod cached;
@@ -34,7 +35,7 @@ fn hold<'a>(ids: &'a Plain, cpu: u32, user: &mut User) -> HeldCid<'a> {
     ids.enter(CpuId(cpu), user).expect("an id")
 }
 
-/// Enters and leaves; the id between the two.
+/// Enters and leaves; returns the id that was held.
 fn visit(ids: &Plain, cpu: u32, user: &mut User) -> u32 {
     let held = hold(ids, cpu, user);
     assert!(!held.is_overflow());

@@ -1,10 +1,10 @@
-//! Entering without a [`HeldCid`](super::HeldCid), for callers that own a tenant's ids and its users both.
+//! Entering without a [`HeldCid`](super::HeldCid), for callers that own both a tenant's ids and its users.
 //!
-//! A `HeldCid` borrows the ids, so a struct that owns both can't keep one. Here the `HeldCid` is dropped at once, and the
-//! user remembers that it has an entry to leave. A user that enters both ways leaves as often as it entered, each way for
-//! itself.
+//! A `HeldCid` borrows the ids, so a struct that owns both can't keep one. Here the `HeldCid` is dropped at once,
+//! and the user remembers that it has an entry to leave. A user that enters in both ways must leave as often in
+//! each way as it entered.
 //!
-//! Leaving reads the `PcpuCid` once more than with a `HeldCid`: this is for simulators, not for hot paths.
+//! A leave reads the `PcpuCid` once more than with a `HeldCid`, so this is for simulators and not for hot paths.
 
 use super::{Ids, User};
 use crate::pcpu_cid::PcpuCids;
@@ -19,7 +19,8 @@ impl<S: PcpuCids> Ids<S> {
         Some(held.cid())
     }
 
-    /// Ends an entry of [`enter_unguarded`](Ids::enter_unguarded). False: there is none. Entries with a `HeldCid` stay.
+    /// Ends an entry of [`enter_unguarded`](Ids::enter_unguarded). Returns false if there is none. Entries with a
+    /// `HeldCid` are not affected.
     pub fn leave_unguarded(&self, user: &mut User) -> bool {
         let Some(held) = self.held(user).filter(|_| user.unguarded > 0) else { return false };
         user.unguarded -= 1;

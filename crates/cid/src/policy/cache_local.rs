@@ -11,9 +11,10 @@
 //! rule and for moves. 6.14, "sched: Compact RSEQ concurrency IDs with reduced threads and affinity": the count falls with
 //! the bound, and a recent id is taken only below the count.
 //!
-//! There are two differences. A recent id is taken below the bound, not below the count: when users left and came again,
-//! the count has fallen to the fewest users, and a CPU whose id lies between the two gets it back. And compaction takes ids
-//! above the bound, where both versions of Linux take ids above the number in use: an id in daily use is not lost because
+//! This policy differs in two points. A recent id is taken if it is below the bound, not below the count. If
+//! users left and others came, the count has fallen with the number of users, and a CPU whose recent id is
+//! between the count and the bound still gets it back. And compaction takes ids above the bound, while both
+//! versions of Linux take ids above the number in use: here a CPU does not lose the id that it uses because
 //! another CPU pauses.
 
 use super::*;
@@ -46,7 +47,7 @@ impl Policy for CacheLocal {
     fn left_behind(&self, facts: &Facts, _: u32, to: Destination) -> LeftBehind {
         match to.has_id || to.has_recent {
             false => LeftBehind::Follows,
-            // Every CPU can have an id of its own: freeing one gains nothing.
+            // Every CPU can have an id, so freeing one gains nothing.
             true if facts.users >= facts.nr_cpus_allowed => LeftBehind::Stays,
             true => LeftBehind::Freed,
         }

@@ -3,8 +3,9 @@
 //! An entry on a CPU that has an id uses that id again. An id that was not used is taken back, and the CPU forgets it:
 //! after a pause of 100 ms it gets the lowest free one, whose data may be in another core's cache.
 //!
-//! A user that moves to a CPU with an id frees the one that it left, unless there are as many users as CPUs in that user's
-//! own mask. Linux 6.13 compares with the process's set of CPUs instead, which earlier versions don't have.
+//! A user that moves to a CPU with an id frees the one that it left, unless there are as many users as CPUs in
+//! that user's own mask. Linux 6.13 compares with the number of CPUs in the process's set instead; earlier
+//! versions don't have that set.
 //!
 //! # Source
 //! Linux 6.4 `__mm_cid_try_get`, `sched_mm_cid_migrate_to`, `task_mm_cid_work`.

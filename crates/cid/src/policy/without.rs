@@ -1,8 +1,8 @@
 //! `Without`: a policy that lacks one of its rules.
 //!
-//! It shows what a rule contributes: the difference that its absence makes. Everything else is the policy's own code, which
-//! is called with facts that give the missing rule nothing to do. There are six rules; no policy has all of them, and
-//! removing one that a policy does not have changes nothing.
+//! Comparing it with the complete policy shows what the rule contributes. Everything else is done by the code of
+//! the policy, which is called with facts for which the missing rule has no effect. There are six rules; no
+//! policy has all of them, and removing one that a policy does not have changes nothing.
 
 use super::*;
 
@@ -15,7 +15,7 @@ pub enum Rule {
     Expire,
     /// A CPU gets the id back that it used last.
     Recent,
-    /// While fewer ids than the bound were allocated, a new one.
+    /// While fewer ids than the bound were allocated, a CPU gets a new id.
     Expand,
     /// An id follows its user to another CPU.
     Follow,

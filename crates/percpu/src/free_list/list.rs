@@ -72,8 +72,8 @@ unsafe impl Item for std::num::NonZeroU64 {}
 #[line(pair)]
 #[repr(C, align(128))]
 pub struct FreeList<T: Item> {
-    /// The address of slot 0's stack; of the zeros during a drain; null before the first push. Writers: the first push,
-    /// and drains under the depot's lock.
+    /// The address of slot 0's stack. During a drain the address of a stack of all zeros; null before the first
+    /// push. Writers: the first push, and drains under the depot's lock.
     #[line(read_mostly)]
     active: AtomicPtr<u8>,
     /// Empty before the first push.
@@ -84,7 +84,7 @@ pub struct FreeList<T: Item> {
     /// The items that are on no CPU's stack, last in first out.
     #[line(contended)]
     depot: Padded<Mutex<Vec<u64>>>,
-    /// Makes the list invariant in `T`: an item must not be popped as another type than it was pushed.
+    /// Makes the list invariant in `T`: an item must be popped as the type as which it was pushed.
     #[line(read_mostly)]
     items: PhantomData<UnsafeCell<T>>,
 }
@@ -129,8 +129,8 @@ impl<T: Item> FreeList<T> {
             // Before any slot exists, because the backend decides whether sections or locked instructions write it.
             backend();
             let words = Words::new(Pool::of(PercpuMode::Cid), ITEMS + self.capacity);
-            // ORDERING: Release; a section's accesses depend on the address. The slots are zeros until a push writes
-            // them, and it does so after this store.
+            // ORDERING: Release; a section's accesses depend on the address. The slots are zeros until a push
+            // writes them, which happens after this store.
             self.active.store(words.base(), Release);
             Stacks { words, capacity: self.capacity }
         })
@@ -142,7 +142,8 @@ impl<T: Item> FreeList<T> {
     /// **Touches** two cache lines of this CPU's stack, and the depot once per half a capacity.
     #[inline(always)]
     pub fn pop(&self) -> Option<T> {
-        // Before any branch, so that the compiler may hoist it out of a loop. Null: there was no push yet.
+        // The area is read before any branch, so that the compiler may hoist the read out of a loop. `active` is
+        // null if there was no push yet.
         if let Some(area) = RseqArea::current(PercpuMode::Cid)
             && !self.active.load(Relaxed).is_null()
         {

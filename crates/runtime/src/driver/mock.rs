@@ -1,4 +1,4 @@
-//! Mock: a driver for tests. It counts its calls, and can hold up an answer.
+//! Mock: a driver for tests. It counts calls, and a test can make `used` wait.
 
 use super::{Driver, Used};
 use crate::runtime::{remote, shared};

@@ -1,9 +1,9 @@
-//! Exported: what was exported of a runtime's tenants, so that no counter falls when a tenant ends.
+//! Exported: the numbers of a runtime's tenants at the last report, so that no counter falls when a tenant ends.
 
 use crate::tenant_stats::TenantMetrics;
 use std::collections::BTreeMap;
 
-/// The numbers of all tenants of one name.
+/// The sums over all tenants of the same name.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct OfName {
     pub(super) polls: u64,
@@ -11,10 +11,10 @@ pub(super) struct OfName {
     pub(super) num_alive_tasks: usize,
 }
 
-/// What was reported of one runtime's tenants.
+/// The reported numbers of one runtime's tenants.
 #[derive(Debug, Default)]
 pub(crate) struct Exported {
-    /// The tenants that were alive at the last report, the oldest first.
+    /// The tenants that were alive at the last report, sorted by serial number.
     pub(super) last: Vec<TenantMetrics>,
     /// Polls and run time, by name, of tenants that have ended.
     pub(super) gone: BTreeMap<String, (u64, u64)>,

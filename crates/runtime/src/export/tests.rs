@@ -6,7 +6,7 @@ use ::metrics::{Counter, CounterFn, Gauge, GaugeFn, Key, KeyName, Metadata, Reco
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-/// Records what is reported to it.
+/// A recorder that keeps what is reported.
 #[derive(Default)]
 struct Notes {
     told: Arc<Mutex<BTreeMap<String, f64>>>,
@@ -119,7 +119,7 @@ fn every_name_is_described_and_told_and_the_polls_of_all_workers_are_the_runtime
     assert!((10.0..=1000.0).contains(&of("tenant_charged_units")), "{told:?}");
     drop(held);
     let polls = told.iter().filter(|(key, _)| key.contains("polls_total") && key.contains("distance="));
-    // A worker counts its last poll after the task was joined, perhaps.
+    // A worker may count a task's last poll after the task was joined.
     assert!(polls.map(|(_, n)| n).sum::<f64>() >= 201.0, "{told:?}");
     let first = told.iter().filter(|(key, _)| key.ends_with("distance=first"));
     assert_eq!(first.map(|(_, n)| n).sum::<f64>(), 101.0, "{told:?}");
@@ -171,13 +171,13 @@ fn the_counters_of_a_name_never_fall_and_without_tenants_it_has_no_alive_tasks()
         let _ = runtime.block_on(waiting);
         let serial = tenant.serial();
         drop(tenant);
-        // The worker may drop the last handle to the tenant.
+        // Waits for the tenant's end, because a worker may still have the last handle to it.
         while Tenant::by_serial(serial).is_some() {
             std::thread::yield_now();
         }
         let told = look();
         assert_eq!((of(&told, "polls_total"), of(&told, "num_alive_tasks")), (Some(polls), Some(0.0)));
-        // Reported once only, so that an exporter can drop the idle series.
+        // A name without tenants is reported only once, so that an exporter can drop the idle series.
         assert_eq!(of(&look(), "num_alive_tasks"), None);
     }
 }

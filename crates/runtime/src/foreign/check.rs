@@ -10,7 +10,8 @@ impl Foreign {
         match self.watcher.load(Relaxed) {
             REPORTED => {}
             watcher @ (NO_WORKER | WANTED) => self.assign(shared, me, watcher),
-            // Also the watcher: if it never parks again it never checks, and another worker must take its place.
+            // This includes the watcher itself: if it never parks again it never checks, and another worker must become
+            // the watcher.
             watcher if n % VERIFY_EVERY < 2 => self.assign(shared, me, watcher),
             _ => {}
         }
@@ -20,7 +21,8 @@ impl Foreign {
     fn assign(&self, shared: &Shared, me: CpuId, watcher: u32) {
         let driver = &shared.remote(me).driver;
         let is_set = ![NO_WORKER, WANTED].contains(&watcher);
-        // The time first, so that the watcher itself, which returns from a wait for each check, does not count its tasks.
+        // The time is checked first. The watcher itself returns from a wait for each check, and so does not count its
+        // driver's tasks each time.
         if is_set && driver.now().0 < self.at.load(Relaxed) + OVERDUE.0 {
             return;
         }
@@ -39,12 +41,13 @@ impl Foreign {
         if self.watcher.compare_exchange(watcher, other.0, Relaxed, Relaxed).is_ok() {
             let at = Nanos(now.0 + CHECK_INTERVAL.0);
             self.at.store(at.0, Relaxed);
-            // If it wakes in the meantime, it checks when it parks the next time.
+            // If that worker wakes in the meantime, it checks when it parks the next time.
             shared.remote(other).driver.wake_at(at);
         }
     }
 
-    /// Called by a worker that was parked until now: checks the other workers' drivers, if it is the watcher and it is time.
+    /// Called by a worker that was parked until now: checks the other workers' drivers, if this worker is the watcher
+    /// and the check is due.
     pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
         if self.check_at(me).is_none_or(|at| now < at) {
             return;
@@ -63,7 +66,7 @@ impl Foreign {
             (None, None) => NO_WORKER,
         };
         self.at.store(now.0 + CHECK_INTERVAL.0, Relaxed);
-        // Another worker may have been assigned in its place.
+        // Another worker may have become the watcher in the meantime.
         let is_mine = self.watcher.compare_exchange(me.0, next, Relaxed, Relaxed).is_ok();
         if let Some(i) = busiest.filter(|_| is_mine) {
             let tasks = shared.remotes[i].driver.foreign_tasks();

@@ -26,7 +26,8 @@ pub trait Listener: Sized + Send + 'static {
     /// Waits for the next connection. Dropping the future loses none.
     fn accept(&mut self) -> impl Future<Output = io::Result<(Self::Socket, Self::Peer)>> + Send;
 
-    /// Returns another connection if one waits already, so that only the first of a batch is waited for. Default: none.
+    /// Returns another connection if one waits already. A batch begins with `accept` and goes on with this method.
+    /// Default: `None`.
     fn try_accept(&mut self) -> Option<io::Result<(Self::Socket, Self::Peer)>> {
         None
     }
@@ -41,7 +42,7 @@ pub trait Listener: Sized + Send + 'static {
     }
 }
 
-/// `None`: no connection waits.
+/// Converts the error of a nonblocking `accept` without a waiting connection to `None`.
 fn unless_none_waits<T>(accepted: io::Result<T>) -> Option<io::Result<T>> {
     match accepted {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => None,
@@ -59,7 +60,8 @@ impl Listener for TcpListener {
         Ok((stream.into_std()?, peer))
     }
 
-    /// Does not go through the driver, which would register the connection and remove it again.
+    /// Calls `accept` of `std`. Tokio's would register the connection with this worker's driver, from which it would be
+    /// removed again.
     fn try_accept(&mut self) -> Option<io::Result<(Self::Socket, SocketAddr)>> {
         // SAFETY: the descriptor is open while `self` is borrowed, and `ManuallyDrop` does not close it.
         let listener = ManuallyDrop::new(unsafe { std::net::TcpListener::from_raw_fd(self.as_raw_fd()) });
@@ -69,8 +71,8 @@ impl Listener for TcpListener {
     fn adopt(socket: Self::Socket) -> io::Result<TcpStream> {
         socket.set_nonblocking(true)?;
         let stream = TcpStream::from_std(socket)?;
-        // Without Nagle's algorithm: an answer in two pieces must not wait for an acknowledgement of the first. A failure is no
-        // reason not to serve.
+        // Without Nagle's algorithm the second piece of an answer does not wait for the acknowledgement of the first.
+        // If this fails the connection is served all the same.
         let _ = stream.set_nodelay(true);
         Ok(stream)
     }
@@ -103,23 +105,26 @@ impl Listener for UnixListener {
 #[derive(Debug)]
 pub struct PerLlc {
     sockets: Vec<(LlcId, std::net::TcpListener)>,
-    /// The only socket, after it was registered with the driver of the worker that accepts.
+    /// The only socket of a listener that was split off, after its first `accept` registered it with the worker's
+    /// driver.
     registered: Option<TcpListener>,
 }
 
-/// Binds a listening socket for each last-level cache of the current thread's runtime, all to one address. Each socket's
-/// connections are accepted in its cache and begin there, on the less loaded of two workers.
+/// Binds a listening socket for each last-level cache of the current thread's runtime, all to one address. Each
+/// socket's connections are accepted by a worker of its cache, and begin on the less loaded of two workers of that
+/// cache.
 ///
-/// It is for servers whose connections arrive faster than one task accepts them: a socket has one lock in the kernel, and
-/// [`serve`](super::serve) accepts from a socket in one task. For other servers a `tokio::net::TcpListener` is better:
+/// Use it if connections arrive faster than one task accepts them: a socket has one lock in the kernel, and
+/// [`serve`](super::serve) accepts from a socket in one task. For other servers a `tokio::net::TcpListener` is better,
+/// for two reasons:
 ///
 /// - **The kernel chooses the socket by a hash of the two addresses, not by load.** Few connections are distributed
-///   unevenly: with 8 connections over 4 caches, some cache gets none in 38 % of all cases. A connection stays in its cache,
-///   and one that waits at a socket is not accepted by the tasks of the others.
+///   unevenly: with 8 connections over 4 caches, at least one cache gets none in 38 % of all cases. A connection that
+///   waits at a socket is accepted only by the task of that socket, and begins on its cache.
 /// - **Other processes can share the port.** The sockets have `SO_REUSEPORT`: any process of the same user can bind the
-///   same address with that option, such as a second instance that was started by mistake. It then gets a share of the
-///   connections instead of the error "address in use". When a process ends, connections that wait at its sockets are
-///   reset.
+///   same address with that option, such as a second instance that was started by mistake. That process then gets a
+///   share of the connections instead of the error "address in use". When a process ends, connections that wait at its
+///   sockets are reset.
 ///
 /// If the runtime's workers share one last-level cache there is one socket, without that option.
 ///
@@ -199,7 +204,7 @@ impl Listener for PerLlc {
     async fn accept(&mut self) -> io::Result<(Self::Socket, SocketAddr)> {
         if self.registered.is_none() {
             debug_assert_eq!(self.sockets.len(), 1, "split");
-            // Registered with the driver of the worker that accepts. The socket is kept until that succeeds.
+            // Registers the socket with the driver of the worker that accepts. `sockets` keeps it until that succeeds.
             let (_, socket) = self.sockets.first().ok_or(io::ErrorKind::NotConnected)?;
             self.registered = Some(TcpListener::from_std(socket.try_clone()?)?);
             self.sockets.clear();
@@ -222,8 +227,8 @@ impl Listener for PerLlc {
     }
 }
 
-/// Whether only one connection failed before it was accepted. accept(2) lists the errors of a connection, of its network
-/// and of a firewall.
+/// Whether an error of `accept` concerns one connection that failed before it was accepted, and not the process. The
+/// list is from accept(2): errors of the connection, of the network and of a firewall.
 pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::*;
     let kinds = [

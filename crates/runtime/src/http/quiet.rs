@@ -1,18 +1,19 @@
-//! Quiet: how long a connection has been without a request, and when it is closed for that.
+//! Quiet: measures how long a connection has had no request, and decides when it is closed for that.
 //!
-//! A connection is *quiet* while no request of it is under way: from its begin, or the end of its last answer, until the
-//! head of the next request is complete. It may be quiet for the bound `idle`, or for `head` at its begin and once the
-//! first byte of a head has come.
+//! A connection is *quiet* while no request of it is under way: from its begin, or the end of its last answer, until
+//! the head of the next request is complete. After an answer it may be quiet for the bound `idle`. At its begin, and
+//! from the first byte of a head on, the bound is `head`.
 //!
-//! With HTTP/2, bytes that belong to no request (pings) don't count as activity, but bytes of bodies do: of an answer that
-//! hyper took in one piece and sends as fast as the client reads (`CountedData`), and of a request that was answered
-//! before all of it had come (`Frames`). Frames are not assigned to their streams, so a client that keeps sending bytes of
-//! a body, even on a closed stream, keeps its connection until h2 has refused 1024 of them and ends it.
+//! With HTTP/2, bytes that belong to no request (pings) don't count as activity, but bytes of bodies do: of an answer
+//! that hyper took in one piece and sends as fast as the client reads (`CountedData`), and of a request that was
+//! answered before all of it had come (`Frames`). Frames are not assigned to their streams. So a client that sends
+//! frames of a body on a closed stream keeps its connection until the crate `h2` has refused 1024 of them and ends the
+//! connection.
 //!
-//! The connection's timer expires when the bound ends, and is set again if something happened in the meantime. So a
-//! request costs two or three readings of the clock and sets no timer.
+//! The connection's timer expires when the bound ends, and is set again if bytes or requests came in the meantime. So a
+//! request sets no timer, and costs two or three readings of the clock.
 //!
-//! The connection's task writes the state, and with HTTP/2 also the tasks of its streams, which end requests.
+//! The connection's task writes the state. With HTTP/2 the tasks of the streams write it too, when a request ends.
 
 use hyper::body::{Body, Buf, Bytes, Frame, SizeHint};
 use hyper::{Method, Request, Response, Version};
@@ -48,9 +49,9 @@ pub(super) struct Bounds {
 pub(super) struct Quiet {
     /// Requests whose head is complete and whose answer was not handed over.
     requests: AtomicU32,
-    /// When the bound began, in ns of the clock. Without meaning while there are requests.
+    /// When the current bound began, in ns of the clock. Has no meaning while a request is under way.
     since: AtomicU64,
-    /// An answer was sent, and nothing has come since: the bound is `idle`, else `head`.
+    /// Whether an answer was sent and no byte has come since. If so the bound is `idle`, else `head`.
     is_idle: AtomicBool,
     is_http2: AtomicBool,
 }
@@ -79,7 +80,7 @@ impl Quiet {
         self.requests.fetch_sub(1, Release);
     }
 
-    /// Records that bytes came: the begin of a head, if none had begun.
+    /// Records that bytes came. The first bytes after an answer begin a head.
     fn heard(&self, now: impl FnOnce() -> Nanos) {
         if self.is_idle.load(Relaxed) && self.counts_bytes() {
             self.since.store(now().0, Relaxed);
@@ -87,14 +88,15 @@ impl Quiet {
         }
     }
 
-    /// Records that bytes were sent: the end of an answer that hyper had buffered.
+    /// Records that bytes were sent. They belong to an answer that hyper had buffered.
     fn said(&self, now: impl FnOnce() -> Nanos) {
         if self.is_idle.load(Relaxed) && self.counts_bytes() {
             self.since.store(now().0, Relaxed);
         }
     }
 
-    /// Records that a part of an HTTP/2 body was sent or came: the rest of an answer, or of a request that was answered.
+    /// Records that a part of an HTTP/2 body was sent or received: the rest of an answer, or the rest of a request that
+    /// was answered already.
     fn moved(&self, now: impl FnOnce() -> Nanos) {
         if self.is_idle.load(Relaxed) && self.requests.load(Relaxed) == 0 {
             self.since.store(now().0, Relaxed);
@@ -105,7 +107,7 @@ impl Quiet {
         self.requests.load(Relaxed) == 0 && !self.is_http2.load(Relaxed)
     }
 
-    /// When the bound ends, if nothing happens. `None`: a request is under way.
+    /// When the bound ends, if no byte and no request comes before. `None`: a request is under way.
     pub(super) fn until(&self, bounds: Bounds) -> Option<Nanos> {
         // ORDERING: Acquire; pairs with the Release in `end`.
         if self.requests.load(Acquire) > 0 {
@@ -116,12 +118,13 @@ impl Quiet {
     }
 }
 
-/// What the connection's task must do.
+/// What the connection's task must do when the alarm is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ring {
     /// Ask a quiet HTTP/2 connection to close.
     Close,
-    /// Drop the connection: it speaks HTTP/1, or it was asked to close and nothing has moved since.
+    /// Drop the connection: it speaks HTTP/1, or it was asked to close, and since then no request and no bytes of a
+    /// body came or went.
     Cut,
 }
 
@@ -153,7 +156,8 @@ impl Future for Alarm {
         let mut this = self.project();
         loop {
             let until = this.quiet.until(*this.bounds);
-            // Activity since the timer was set makes it expire too early, which costs little, and never too late.
+            // Activity after the timer was set moves the bound's end, so the timer expires too early, which costs
+            // little. It never expires too late.
             if !*this.has_rung && until.is_some_and(|until| until < *this.at) {
                 set(this.timer.as_mut(), this.at, until.unwrap_or(*this.at));
             }
@@ -170,7 +174,8 @@ impl Future for Alarm {
                     return Poll::Ready(Ring::Close);
                 }
                 Some(until) => set(this.timer.as_mut(), this.at, until),
-                // When the request has ended, the connection is idle, or was asked to close.
+                // A request is under way. When it ends, the bound is `idle`, or `CLOSE_GRACE` if the connection was
+                // asked to close.
                 None => set(this.timer.as_mut(), this.at, later(now, this.bounds.idle.max(CLOSE_GRACE))),
             }
         }
@@ -217,7 +222,7 @@ where
         let is_http2 = request.version() == Version::HTTP_2;
         self.quiet.begin(is_http2);
         let underway = Underway(self.quiet.clone());
-        // A tunnel through an HTTP/2 stream outlives its answer, and hyper does not say for how long.
+        // A tunnel through an HTTP/2 stream outlives its answer, and hyper does not report its end.
         let is_tunnel = is_http2 && request.method() == Method::CONNECT;
         Answering { future: self.service.call(request), underway: Some(underway), is_http2, is_tunnel }
     }
@@ -260,7 +265,7 @@ pin_project! {
         #[pin]
         body: B,
         underway: Option<Underway>,
-        // False with HTTP/1, where the connection's bytes show the same.
+        // False with HTTP/1, where `heard` and `said` record the connection's bytes instead.
         counts_data: bool,
     }
 }
@@ -336,7 +341,7 @@ const PREFACE: &[u8; 24] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 /// The head of a frame is 9 bytes: 3 for the length of the rest, then 1 for the type.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Frames {
-    /// This many bytes equal the begin of the preface.
+    /// So far this many bytes came, and they equal the begin of the preface.
     Preface(usize),
     /// Not HTTP/2.
     Other,

@@ -19,7 +19,7 @@ struct Item {
 impl Item {
     fn new(number: usize) -> Box<Self> {
         let item = Box::new(Self { number, written: UnsafeCell::new(0), link: AtomicPtr::new(AWAKE) });
-        // SAFETY: no other thread has it.
+        // SAFETY: no other thread can reach the new item.
         item.written.with_mut(|written| unsafe { *written = number });
         item
     }
@@ -73,7 +73,8 @@ impl Remote {
     }
 }
 
-/// Two threads push while the worker looks and parks: no task is lost, and the worker is unparked once if it parked.
+/// Two threads push while the worker takes tasks and parks. No task is lost, and if the worker parked it is unparked
+/// once.
 #[test]
 fn a_parked_worker_is_unparked_once_and_no_task_is_lost() {
     model(|| {
@@ -99,7 +100,8 @@ fn a_parked_worker_is_unparked_once_and_no_task_is_lost() {
     });
 }
 
-/// The tasks of one thread come out in its order, whatever other threads push in between.
+/// The tasks that one thread pushes are taken in the order in which it pushed them, whatever other threads push in
+/// between.
 #[test]
 fn tasks_of_one_thread_come_in_its_order() {
     model(|| {
@@ -161,7 +163,8 @@ fn a_push_after_close_returns_the_task() {
     });
 }
 
-/// Two threads unpark and one pushes: one of the three ends the park, and the worker sees why.
+/// Two threads unpark and one pushes. One of the three ends the park, and the worker sees what that thread wrote
+/// before.
 #[test]
 fn one_of_several_unparks_ends_the_park() {
     model(|| {
@@ -207,9 +210,9 @@ fn an_unparked_worker_sees_why() {
     });
 }
 
-/// `Worker::idle` against `Shared::notify_parked`, `notify_for_inject` and `Runtime::end`: the worker marks itself parked
-/// and then looks; the other thread makes work, or shuts down, and then looks for parked workers. One of the two sees
-/// the other. Both fences are needed.
+/// `Worker::idle` against `Shared::notify_parked`, `notify_for_inject` and `Runtime::end`. The worker marks itself
+/// parked and then searches for tasks. The other thread adds a task, or shuts down, and then looks for parked workers.
+/// At least one of the two sees the other's write. Both fences are needed.
 #[test]
 fn a_parked_worker_sees_the_work_or_is_unparked_for_it() {
     model(|| {
@@ -232,7 +235,8 @@ fn a_parked_worker_sees_the_work_or_is_unparked_for_it() {
     });
 }
 
-/// Watchdog: a worker that wakes while it is assigned sees that, or the assigning thread sees that it is awake.
+/// A worker that wakes while another thread appoints it as the watchdog sees the appointment, or that thread sees that
+/// the worker is awake.
 #[test]
 fn a_worker_that_wakes_while_assigned_sees_it_or_is_seen_awake() {
     model(|| {

@@ -8,7 +8,7 @@ use tempfile::TempDir;
 /// Longest duration of an exchange, even with a hostile peer.
 const HANG: Duration = Duration::from_secs(60);
 
-/// A user that is not the one who runs the tests.
+/// A user other than the one that runs the tests.
 const NOBODY: u32 = 65534;
 
 fn runtime(name: &str) -> Runtime {
@@ -37,7 +37,7 @@ fn only(base: &TempDir) -> Observable {
     found.into_iter().next().unwrap()
 }
 
-/// Runs `act` on a thread of another user. Without root that is not possible, and nothing runs.
+/// Runs `act` on a thread of another user. Returns `None` without running it if the test is not run by root.
 fn as_nobody<R: Send>(act: impl FnOnce() -> R + Send) -> Option<R> {
     let become_nobody = || {
         let no_groups: *const libc::gid_t = std::ptr::null();
@@ -53,14 +53,14 @@ fn as_nobody<R: Send>(act: impl FnOnce() -> R + Send) -> Option<R> {
     std::thread::scope(|scope| scope.spawn(act).join()).unwrap()
 }
 
-/// The result of `act`, which must return in time whatever its peer does.
+/// Runs `act` and returns its result. Fails if `act` has not returned after [`HANG`].
 fn in_time<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> R {
     let (tell, told) = channel();
     std::thread::spawn(move || tell.send(act()));
     told.recv_timeout(HANG).expect("it hangs")
 }
 
-/// Listens like a runtime's process, and sends each client `part` until it leaves.
+/// Listens as a runtime does, and sends `part` to each client again and again until the client disconnects.
 fn speak(path: &Path, part: Vec<u8>) {
     let listener = UnixListener::bind(path).unwrap();
     std::thread::spawn(move || {
@@ -153,7 +153,7 @@ fn a_client_that_takes_nothing_does_not_keep_the_others_or_the_end() {
     let silent: Vec<_> = (0..8).map(|_| UnixStream::connect(&observer.path).unwrap()).collect();
     let line = only(&base).ask().unwrap();
     assert!(!line.is_empty());
-    // The answer was sent all the same.
+    // The runtime sent the answer although the client was silent.
     let mut text = String::new();
     (&silent[0]).read_to_string(&mut text).unwrap();
     assert!(text.ends_with("]}\n"));
@@ -204,7 +204,7 @@ fn a_process_that_never_ends_its_answer_or_takes_no_connection_holds_no_client_u
     let (base, own) = base();
     private_folder(&[base.path().to_owned()]).unwrap();
     let path = |runtime| own.join(name(std::process::id(), runtime));
-    // An answer without an end, an answer byte by byte, and a full backlog.
+    // Three hostile listeners: an answer without an end, an answer byte by byte, and a full backlog.
     speak(&path(1), vec![b'x'; 1 << 20]);
     let listener = UnixListener::bind(path(2)).unwrap();
     let slow = std::thread::spawn(move || {
@@ -223,7 +223,7 @@ fn a_process_that_never_ends_its_answer_or_takes_no_connection_holds_no_client_u
     assert!(matches!(errors[1], io::ErrorKind::TimedOut | io::ErrorKind::WouldBlock), "{errors:?}");
     assert_eq!(errors[2], io::ErrorKind::WouldBlock);
     slow.join().unwrap();
-    // A runtime that looks for a free name is not held up either.
+    // A runtime that searches for a free name does not wait for them either.
     let runtime = runtime("a");
     fs::remove_file(path(2)).unwrap();
     let _full = UnixListener::bind(path(2)).unwrap();
@@ -249,7 +249,7 @@ fn another_user_can_neither_look_nor_stand_in_the_way() {
     }
     drop((observer, base));
 
-    // The other user was first: with the folder, and with sockets beside it that accept no connection.
+    // The other user has created the folder first, and in it and beside it a socket that accepts no connection.
     let (base, own) = self::base();
     let waiting = as_nobody(|| {
         DirBuilder::new().mode(0o700).create(&own).unwrap();
@@ -271,7 +271,7 @@ fn root_sees_another_users_runtime_and_believes_the_kernel_not_names() {
     let theirs = user_folder(base.path(), NOBODY);
     let Some((observer, waiting)) = as_nobody(|| {
         let observer = Observer::new(&[base.path().into()], runtime.shared.clone()).unwrap();
-        // Process 1 is not the other user's, and nothing is known of a process that accepts no connection.
+        // Process 1 does not belong to the other user. If a socket accepts no connection, its process is not known.
         speak(&theirs.join(name(1, 1)), b"{}\n".to_vec());
         let full = theirs.join(name(std::process::id(), 9));
         let listener = UnixListener::bind(&full).unwrap();
@@ -283,7 +283,7 @@ fn root_sees_another_users_runtime_and_believes_the_kernel_not_names() {
     assert_eq!((one.user, one.pid, one.runtime), (NOBODY, std::process::id(), 1));
     assert!(one.ask().unwrap().contains("\"name\":\"a\""));
     assert!(theirs.join(name(1, 1)).exists() && !own.exists(), "what is another user's stays as it is");
-    // A folder must have its user's name, or nothing in it counts.
+    // A folder that is not named by its owner is ignored.
     fs::rename(&theirs, user_folder(base.path(), 12345)).unwrap();
     assert_eq!(found(&base), []);
     chown(user_folder(base.path(), 12345), Some(12345), None).unwrap();
@@ -316,7 +316,7 @@ fn an_observer_that_is_dropped_in_a_task_holds_no_worker_up() {
     }
     let tasks = runtime("drops");
     in_time(move || tasks.block_on(tasks.spawn(async move { drop(observer) })).unwrap());
-    // The thread still holds it, and ends after the task.
+    // The observer's thread still has `is_shutdown`, and ends after the task.
     assert!(is_shutdown.upgrade().is_some_and(|is_shutdown| is_shutdown.load(Relaxed)));
     drop((gate, client));
     while is_shutdown.strong_count() > 0 {

@@ -1,9 +1,9 @@
 //! Models of whole runtimes under shuttle's schedules: real tasks, workers, queues and policies, with a driver that has no
 //! sockets.
 //!
-//! The driver parks on a condition variable, and its clock advances at each read. In half of the models no timer ever
-//! expires, so that a task left waiting beside a parked worker deadlocks, which shuttle reports. In the others every
-//! timer expires at once, so that parked workers check, watch and steal all the time.
+//! The driver parks on a condition variable, and its clock advances at each read. In half of the runs no timer ever
+//! expires. A task that waits while all workers stay parked is then a deadlock, which shuttle reports. In the other
+//! half every timer expires at once, so that parked workers check, watch and steal all the time.
 //!
 //! The models run for a minute in all, in `cargo xtask test --full`. To replay a failure, put the schedule that shuttle prints
 //! into `REPLAY`.
@@ -27,7 +27,7 @@ const SCHEDULES: usize = 500;
 /// Preemptions in a schedule of `PctScheduler`.
 const PREEMPTIONS: usize = 3;
 
-/// Yields of the thread that waits for an end. All other threads must have come to rest by then.
+/// How often the thread that waits for the end yields at most. By then all other threads must have parked or ended.
 const YIELDS_MAX: usize = 20_000;
 
 /// Whether timers expire.
@@ -37,7 +37,7 @@ enum Timers {
     AtOnce,
 }
 
-/// A driver without sockets; `events` wakes what a socket would wake.
+/// A driver without sockets. `events` wakes tasks as a socket's event would.
 struct ModelDriver {
     clock: Arc<PlainU64>,
     timers: Timers,
@@ -133,7 +133,7 @@ impl Model {
         let remotes = drivers.iter().map(|driver| remote(Box::new(driver.clone()), &virtual_times)).collect();
         let machine = SchedDomains::new(&topology, &cpus);
         let mut shared = shared("model".into(), remotes, machine, policy, Duration::ZERO, Vec::new());
-        // The CPU of the real thread must not matter.
+        // Makes the model independent of the CPU on which the real thread runs.
         shared.worker_on = Box::new([]);
         let runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..workers {
@@ -175,7 +175,7 @@ impl Model {
     }
 }
 
-/// A future that checks its polls: by one thread at a time, and never after its end.
+/// A future that checks that only one thread polls it at a time, and that it is not polled after its end.
 struct Checked<F> {
     future: Pin<Box<F>>,
     is_polled: AtomicBool,
@@ -271,7 +271,7 @@ fn check(model: fn(PolicyKind, Timers)) {
     }
 }
 
-/// Tasks are spawned and woken by a thread, by tasks and by a driver, and some yield: all of them end and are joined.
+/// A thread, tasks and a driver spawn and wake tasks, some of which yield. All tasks end and are joined.
 #[test]
 fn every_task_ends_whatever_wakes_it() {
     check(|policy, timers| {
@@ -327,7 +327,8 @@ fn a_pinned_task_stays_and_ends() {
     });
 }
 
-/// Two last-level caches: after a worker of one is notified for the other's injection queue, later tasks there are found.
+/// Two last-level caches. After a worker of one cache was notified for the injection queue of the other, later tasks in
+/// that queue are found too.
 #[test]
 fn a_notification_of_another_cache_is_not_the_last() {
     check(|policy, timers| {
@@ -340,8 +341,8 @@ fn a_notification_of_another_cache_is_not_the_last() {
     });
 }
 
-/// A task that the driver wakes is queued since its wake, and not since its worker parked; otherwise it would be stolen
-/// at once.
+/// A task that the driver wakes counts as queued since its wake, and not since its worker parked. Otherwise it would be
+/// stolen at once.
 #[test]
 fn a_task_woken_by_a_driver_is_queued_since_then() {
     check(|policy, timers| {
@@ -371,7 +372,7 @@ fn a_task_woken_by_a_driver_is_queued_since_then() {
     });
 }
 
-/// Tasks are aborted while they wait, run or end: each returns or is cancelled, and its future is dropped.
+/// Tasks are aborted while they wait, run or end. Each task returns or is cancelled, and its future is dropped.
 #[test]
 fn abort_against_run() {
     check(|policy, timers| {
@@ -489,7 +490,7 @@ fn two_runtimes_dropped_in_each_others_tasks_end() {
                 }))
             });
         for task in tasks.collect::<Vec<_>>() {
-            // Cancelled if the other runtime was dropped first.
+            // The task is cancelled if the other runtime was dropped first.
             assert!(block_on(task).err().is_none_or(|error| error.is_cancelled()));
         }
         for _ in 0..YIELDS_MAX {

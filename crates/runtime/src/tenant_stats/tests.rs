@@ -11,7 +11,8 @@ fn of<'a>(tenants: &'a [TenantMetrics], name: &str) -> &'a TenantMetrics {
     tenants.iter().find(|tenant| tenant.name == name).unwrap_or_else(|| panic!("no {name} in {tenants:?}"))
 }
 
-/// The end of a task is counted by the thread that drops its future, which may be after the join.
+/// Calls `look` until it returns a value. The thread that drops a task's future counts the task's end, which may be
+/// after the join.
 fn until<T>(mut look: impl FnMut() -> Option<T>) -> T {
     loop {
         if let Some(found) = look() {
@@ -80,7 +81,8 @@ fn of_long_polls_all_that_they_ran_for_is_counted() {
     let task = runtime.spawn_in(&tenant, async move {
         spin(200).await;
         let began = Instant::now();
-        // The poll of the first reading is counted after it, as a whole.
+        // The poll that reads `before` is counted after the reading, as a whole. The yield keeps the work of the first
+        // `spin` out of that poll.
         yield_now().await;
         let before = counted();
         let ran = spin(100).await;
@@ -90,14 +92,14 @@ fn of_long_polls_all_that_they_ran_for_is_counted() {
         of(&crate::Handle::current().metrics().tenants, "slow").run_ns
     }
     let (counted, ran, wall) = runtime.block_on(task).unwrap();
-    // Each poll that spun was over at the second reading; the two clocks may differ a little.
+    // All polls that computed had ended at the second reading. The tolerance is for the difference of two clocks.
     let (least, most) = (ran.as_nanos() as u64 * 9 / 10, wall.as_nanos() as u64 * 11 / 10);
     assert!((least..=most).contains(&counted), "{counted} ns are counted of {ran:?}, within {wall:?}");
 }
 
 #[test]
 fn a_poll_that_is_measured_by_chance_stands_for_those_before_it() {
-    // The gap between two sampled polls is 1 to 32 polls, each as likely: take each gap once.
+    // The gap between two sampled polls is 1 to 32 polls, each with the same probability. This takes each gap once.
     let polls = (1..=32).sum::<u64>();
     let scale_sample = |ran| scale_sample(ran, SAMPLE_MASK + 2);
     assert_eq!(scale_sample(32), polls);
@@ -111,7 +113,7 @@ fn a_poll_that_is_measured_by_chance_stands_for_those_before_it() {
 fn a_tenant_that_is_gone_is_listed_no_more_and_the_next_one_on_its_seat_begins_at_nothing() {
     let stats = TenantStats::new();
     let mut highest = 0;
-    // Tests that run beside this one have tenants too, so the indexes are not known, but they stay small.
+    // Other tests of this process have tenants at the same time, so the indexes are not known, but they stay small.
     for _ in 0..1000 {
         let tenant = Tenant::builder().name("short").build();
         highest = highest.max(tenant.index());

@@ -20,7 +20,7 @@ fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
     assert!(driver.used().own.0 - before.own.0 >= PART, "as long as it is under way");
     driver.poll_events();
     assert!(driver.used().own.0 - before.own.0 >= PART, "and afterwards");
-    // Time inside the driver does not count as own.
+    // CPU time inside the driver is not counted in `own`.
     let before = driver.used();
     let inside = driver.used_by(|| compute(PART));
     assert!(
@@ -28,7 +28,7 @@ fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
         "{inside:?} {before:?}"
     );
 
-    // Switched off, then on again inside the driver: the time in between is not counted.
+    // Counting is switched off, and on again inside the driver. The time in between is not counted.
     driver.count_own(false);
     driver.poll_events();
     compute(PART);
@@ -53,7 +53,7 @@ fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
     });
     let first = driver.used().all.0;
     assert!(first >= PART);
-    // As in `block_on`: a thread inside the runtime that is not the worker's.
+    // A thread that is inside the runtime and is not the worker's, as in `block_on`.
     on_a_thread(&|| driver.with_context(&mut || compute(PART)));
     assert_eq!(driver.used().all.0, first);
     on_a_thread(&|| {

@@ -1,7 +1,7 @@
 //! Common: helpers of several test files.
 //!
-//! `listen` sets the process's subscriber of `tracing`: a file that uses it must have no test whose events would disturb
-//! another.
+//! `listen` sets the subscriber of `tracing` for the whole process, so in a file that uses it no test may emit events
+//! that another test would record.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -28,7 +28,7 @@ pub async fn polls_of(future: impl Future<Output = ()>) -> u32 {
     polls
 }
 
-/// Work with the same number of instructions each time.
+/// Computes for `steps` steps, with the same number of instructions each time.
 pub fn work(steps: u64) {
     let mut x = steps;
     for _ in 0..steps {
@@ -50,9 +50,9 @@ pub fn steps_per_us() -> u64 {
     })
 }
 
-/// What a test records of `tracing`.
+/// A recorder of events and spans of `tracing`.
 pub trait Hear: Send + Sync + 'static {
-    /// Whether it records events or spans of this callsite.
+    /// Whether to record events or spans of this callsite.
     fn wants(&self, of: &Metadata<'_>) -> bool;
 
     /// Called for an event, with its fields as text.

@@ -1,7 +1,7 @@
 //! Limit: fails a test that hangs.
 //!
-//! The test runs on its own thread, and the thread that waits for it gives up after 60 s. The tests take milliseconds, but
-//! other processes may use the machine.
+//! The test runs on a separate thread, and the thread that waits for it fails after 60 s. The tests take milliseconds;
+//! the rest is for machines that other processes use too.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 

@@ -1,7 +1,7 @@
 //! PolicyKind: the policies by name, for schedulers that choose one at run time.
 //!
-//! A kind is itself a policy and passes each question on by a `match`, one comparison per question. There is no table
-//! of functions, so the compiler inlines the common case: a wake on the task's previous CPU.
+//! A kind is itself a policy: each method calls the named policy's method by a `match`, one comparison a call. There is
+//! no table of functions, so the compiler inlines the common case, a wake on the task's previous CPU.
 
 use super::{Home, Policy, SharedQueue};
 use crate::{QueueOrder, SchedDomains, StealDecision, StealOrder, View, Wake, WakeDecision};
@@ -28,7 +28,7 @@ pub enum PolicyKind {
 }
 
 impl PolicyKind {
-    /// All of them, the default first.
+    /// All policies, the default first.
     pub const fn all() -> [Self; 2] {
         [Self::Home, Self::SharedQueue]
     }
@@ -72,7 +72,7 @@ impl fmt::Display for UnknownPolicy {
 
 impl std::error::Error for UnknownPolicy {}
 
-/// Asks the policy that is named.
+/// Calls a method of the policy that a kind names.
 macro_rules! ask {
     ($kind:expr, $policy:ident => $question:expr) => {
         match $kind {
@@ -141,7 +141,7 @@ impl Policy for PolicyKind {
 }
 
 impl PolicyKind {
-    /// The other policies, kept out of the way of the default one.
+    /// The other policies' answers, not inlined, so that the default policy's path stays short.
     #[inline(never)]
     fn wake_otherwise(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         ask!(self, policy => policy.wake(machine, view, wake))

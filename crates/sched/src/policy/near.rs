@@ -1,18 +1,19 @@
 //! Searches that policies share: the nearest CPU that is allowed, online, idle, or least loaded.
 //!
-//! Where the CPU that a policy would name is not allowed or offline, the policy takes one from here, so that each
-//! answer names a CPU that is allowed and online, whatever the facts are. A task all of whose CPUs are offline runs on
-//! the nearest CPU that is online, as in Linux.
+//! If the CPU that a policy would choose is not allowed or is offline, the policy uses a search of this module instead.
+//! So each answer names a CPU that is allowed and online. If all CPUs on which a task may run are offline, the task
+//! runs on the nearest online CPU, as in Linux.
 //!
-//! A search for an idle CPU enters only shards that have one, by a count per shard: 24 loads on 384 CPUs in 24 shards
-//! if no CPU is idle. It finds each idle CPU: if it missed one, that CPU would stay parked while a task waits. What
-//! shrinks as an LLC fills is how many idle CPUs it passes over because their hot windows are open.
+//! A search for an idle CPU reads a count of idle CPUs per shard, and enters only shards with idle CPUs: 24 loads on
+//! 384 CPUs in 24 shards if no CPU is idle. It never misses an idle CPU, which would otherwise stay parked while a task
+//! waits. A search passes over idle CPUs whose hot windows are open (CPUs that are kept for another task); the fuller
+//! the LLC, the fewer of them.
 //!
 //! # Source
 //! SIS_CACHE, 2023; SIS_UTIL: Linux `update_idle_cpu_scan`, `select_idle_cpu`; `select_fallback_rq`. Differences to
-//! version 2 of SIS_CACHE: the search goes on where that one has used up its depth; if all idle CPUs are kept it takes
-//! the first of them, where that code takes the one after those that it passed over; and it goes beyond the LLC if no
-//! CPU of it is idle.
+//! version 2 of SIS_CACHE: that code ends a search at its depth, this search goes on; if all idle CPUs are kept, that
+//! code takes the CPU after those that it passed over, this search the first of them; and this search goes on beyond
+//! the LLC if no CPU of the LLC is idle.
 
 use crate::{Allowed, SchedDomains, TargetQueue, View, WakeDecision, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
@@ -35,14 +36,15 @@ pub fn takes(machine: &SchedDomains, view: &impl View, allowed: Allowed, cpu: Cp
     may(machine, allowed, cpu) && !view.is_offline(cpu)
 }
 
-/// The nearest CPU that takes the task, beginning with `near` itself. If there is none, the nearest that is online.
+/// The nearest online CPU on which the task may run, beginning with `near` itself. If there is none, the nearest online
+/// CPU.
 pub fn nearest_allowed(machine: &SchedDomains, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let all = || std::iter::once(near).chain(machine.others(near));
     let allowed = all().find(|cpu| takes(machine, view, allowed, *cpu));
     allowed.or_else(|| all().find(|cpu| !view.is_offline(*cpu))).unwrap_or(near)
 }
 
-/// The least loaded CPU of those that take the task; of several the nearest.
+/// The least loaded of the online CPUs on which the task may run; of several, the nearest.
 pub fn least_loaded(machine: &SchedDomains, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let load = |cpu: &CpuId| u64::from(view.backlog(*cpu)) + u64::from(!view.is_idle(*cpu));
     let all = std::iter::once(near).chain(machine.others(near));
@@ -50,8 +52,8 @@ pub fn least_loaded(machine: &SchedDomains, view: &impl View, near: CpuId, allow
     found.unwrap_or_else(|| nearest_allowed(machine, view, near, allowed))
 }
 
-/// Where to begin a search for a task that has no previous CPU: at its waker. If the waker's CPU is not known, at the
-/// shard with the most idle CPUs, and of several the one with the shortest shared queue.
+/// The CPU at which to begin a search for a task that has no previous CPU: the waker's CPU. If that is not known, a CPU
+/// of the shard with the most idle CPUs; of several such shards, the one with the shortest shared queue.
 pub fn origin(machine: &SchedDomains, view: &impl View, waker: WakeSource) -> CpuId {
     match waker {
         WakeSource::Cpu(near) | WakeSource::Outside(Some(near)) => near,
@@ -63,8 +65,8 @@ pub fn origin(machine: &SchedDomains, view: &impl View, waker: WakeSource) -> Cp
     }
 }
 
-/// Sends a task to a shared queue if it may run anywhere, else to the least loaded CPU of those that it may run on.
-/// `shard`: the shard of that queue, or `None` for the nearest CPU's.
+/// Sends a task to a shared queue if it may run anywhere, else to the least loaded CPU on which it may run. `shard` is
+/// the shard of the shared queue; `None` is the shard of the nearest CPU.
 pub fn shared(
     machine: &SchedDomains,
     view: &impl View,
@@ -98,19 +100,20 @@ fn idle_from(machine: &SchedDomains, view: &impl View, near: CpuId) -> impl Iter
     })
 }
 
-/// An idle CPU that was found.
+/// The result of a search for an idle CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Found {
     /// The CPU.
     pub cpu: CpuId,
-    /// How many idle CPUs were passed over before it because they are kept for another task.
+    /// How many idle CPUs the search passed over because they are kept for another task.
     pub hot_kept: u8,
-    /// Whether it is kept for another task itself.
+    /// Whether `cpu` itself is kept for another task.
     pub hot_broken: bool,
 }
 
-/// The nearest idle CPU that is not kept for another task. At most half of the LLC's [`depth`] of kept CPUs are passed
-/// over; if all that were found are kept, the first of them. A CPU is not kept from the task that ran there last.
+/// The nearest idle CPU that is not kept for another task. At most half as many kept CPUs are passed over as the LLC's
+/// [`depth`]. If all CPUs found are kept, returns the first of them. A CPU that is kept for `wakee` itself does not
+/// count as kept.
 pub fn find_idle(
     machine: &SchedDomains,
     view: &impl View,
@@ -138,8 +141,8 @@ pub fn find_idle(
     first_hot.map(|cpu| Found { cpu, hot_kept: found_hot - 1, hot_broken: true })
 }
 
-/// How many CPUs of an LLC a search looks at: all if the LLC is idle, fewer as it fills, none if it is full. By the
-/// number of CPUs that are busy now, where Linux takes an average ([`scan_depth`]).
+/// How many CPUs of an LLC a search looks at: all if the LLC is idle, fewer as it fills, none if it is full. Computed
+/// by [`scan_depth`] from the number of CPUs that are busy now; Linux uses an average.
 pub fn depth(machine: &SchedDomains, view: &impl View, near: CpuId) -> u32 {
     let (mut all, mut busy) = (0, 0);
     for shard in llc_shards(machine, near) {
@@ -152,21 +155,21 @@ pub fn depth(machine: &SchedDomains, view: &impl View, near: CpuId) -> u32 {
 /// The use of a CPU that is always busy.
 pub const SCALE: u64 = 1024;
 
-/// Linux's `nr_idle_scan`: how many CPUs a search looks at in an LLC of `cpus` CPUs, whose use adds up to `used`. CPUs
-/// × (1 − (117 % × use)²), each step rounded down as in Linux.
+/// Linux's `nr_idle_scan`: how many CPUs a search looks at in an LLC of `cpus` CPUs, whose use adds up to `used`. It is
+/// CPUs × (1 − (117 % × use)²), each step rounded down as in Linux.
 pub fn scan_depth(cpus: u64, used: u64) -> u32 {
     let each = (used / cpus).min(SCALE);
     let full = (each * each * IMBALANCE_PCT * IMBALANCE_PCT / (10_000 * SCALE)).min(SCALE);
     ((SCALE - full) * cpus / SCALE) as u32
 }
 
-/// How many idle CPUs a search of this depth passes over because they are kept for another task: half of what the
-/// kernel counts down from, which is `depth` + 1.
+/// How many idle CPUs that are kept for another task a search of this depth passes over: half of `depth` + 1, the
+/// number from which the kernel counts down.
 pub const fn hot_max(depth: u32) -> u32 {
     depth.div_ceil(2)
 }
 
-/// The shards of a CPU's LLC, its own first.
+/// The shards of a CPU's LLC, the CPU's own shard first.
 pub fn llc_shards(machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = usize> {
     let llc = machine.llc_of(cpu);
     machine.shards_from(cpu).take_while(move |shard| machine.llc_of(machine.cpus_of(*shard)[0]) == llc)

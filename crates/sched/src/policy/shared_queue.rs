@@ -1,11 +1,12 @@
 //! SharedQueue: Linux's placement of woken tasks, and a queue per LLC that idle CPUs take from at once.
 //!
-//! A woken task goes to its previous CPU if that is idle, else to an idle CPU of its LLC, searched as deep as SIS_UTIL
-//! says (10 CPUs of 16 of which 8 are busy), else to the queue of its previous CPU. A CPU that runs out of tasks takes
-//! the task of its LLC that has waited longest, unless it is pinned, before it searches anywhere else.
+//! A woken task goes to its previous CPU if that is idle, else to an idle CPU of its LLC, else to the queue of its
+//! previous CPU. The search in the LLC looks at as many CPUs as Linux's SIS_UTIL (10 of 16 CPUs if 8 are busy). A CPU
+//! that runs out of tasks takes the task of its LLC that has waited longest and is not pinned, before it searches other
+//! LLCs.
 //!
-//! The published queue is a second list that waiting tasks are in; here it is the union of all backlogs of the LLC,
-//! oldest first (`View::waits_since`). In a runtime the times are as exact as the workers' clocks: two tasks that were
+//! The published queue is a second list of the waiting tasks. Here it is the union of all backlogs of the LLC, oldest
+//! task first (`View::waits_since`). In a runtime the times are as exact as the workers' clocks: two tasks that were
 //! queued within one event interval may change places.
 //!
 //! # Source
@@ -26,7 +27,7 @@ impl Policy for SharedQueue {
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         let allowed = wake.wakee.allowed;
         let Some(prev) = wake.wakee.prev_cpu else {
-            // Linux balances a new task over the machine at its fork.
+            // A new task may go anywhere, as Linux balances a task over the machine when it is forked.
             let near = origin(machine, view, wake.waker);
             let found = find_idle(machine, view, near, Nanos(u64::MAX), &wake.wakee).map(|found| found.cpu);
             let cpu = found.unwrap_or_else(|| least_loaded(machine, view, near, allowed));
@@ -69,20 +70,20 @@ impl Policy for SharedQueue {
         at: CpuId,
         _now: Nanos,
     ) -> Option<CpuId> {
-        // Not limited in depth like the search of a wake: an idle CPU that is not kicked would stay parked while tasks
-        // wait.
+        // Unlike the search of a wake this is not limited in depth, because an idle CPU that is not kicked would stay
+        // parked while tasks wait.
         llc_cpus(machine, at).find(|cpu| is_idle(machine, view, *cpu, Allowed::Anywhere))
     }
 
-    /// Linux balances busy CPUs by load, besides what idle CPUs take.
+    /// True, because Linux also balances busy CPUs by load.
     fn shares(&self) -> bool {
         true
     }
 }
 
-/// `target` if it is idle, else an idle CPU of its LLC, searched as deep as SIS_UTIL says.
+/// `target` if it is idle, else an idle CPU of its LLC, if one is among as many CPUs as SIS_UTIL searches.
 fn idle_sibling(machine: &SchedDomains, view: &impl View, target: CpuId, allowed: Allowed) -> Option<CpuId> {
-    // 0 where the LLC is overloaded: the search looks at the target only.
+    // The depth is 0 if the LLC is overloaded; then the search looks only at `target`.
     let deep = depth(machine, view, target) as usize;
     llc_cpus(machine, target).take(1 + deep).find(|cpu| is_idle(machine, view, *cpu, allowed))
 }

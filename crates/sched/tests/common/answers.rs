@@ -1,5 +1,5 @@
-//! Properties that each answer of each policy has, over random facts. The policies are in the tests that include this
-//! file.
+//! Properties that each answer of a policy must have, with random facts. The tests that include this file choose the
+//! policies.
 #![allow(dead_code)] // Each test uses a part.
 
 use crate::common::{Cpu, Facts, all_machines};
@@ -16,7 +16,7 @@ use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
 pub static MACHINES: LazyLock<Vec<(String, SchedDomains)>> =
     LazyLock::new(|| all_machines().into_iter().filter(|(_, machine)| machine.cpus() <= 240).collect());
 
-/// A number of ns that matters: small, great, or 0.
+/// A random number of ns: 0, up to 2 ms, the largest, or any.
 fn nanos() -> impl Strategy<Value = Nanos> {
     prop_oneof![Just(0), 0..2_000_000u64, Just(u64::MAX), any::<u64>()].prop_map(Nanos)
 }
@@ -48,7 +48,7 @@ prop_compose! {
             2 => Allowed::Node(machine.node_of(to)),
             _ => Allowed::Anywhere,
         };
-        // A task's previous CPU is one that it may run on, and a waker's CPU runs.
+        // A task may run on its previous CPU, and a waker's CPU is not idle.
         let prev_cpu = prev_cpu.map(cpu).filter(|prev_cpu| may(machine, allowed, *prev_cpu));
         let waker = match near.map(cpu) {
             Some(near) if !outside => {
@@ -61,7 +61,7 @@ prop_compose! {
     }
 }
 
-/// Whether an answer may name the CPU: it is allowed and online, or no CPU is.
+/// Whether an answer may name the CPU: it is online, unless no CPU is, and allowed, unless no online CPU is allowed.
 fn is_right(machine: &SchedDomains, facts: &Facts, allowed: Allowed, cpu: CpuId) -> bool {
     let online = || (0..machine.cpus() as u32).map(CpuId).filter(|cpu| !facts.is_offline(*cpu));
     let is_online = !facts.is_offline(cpu) || online().next().is_none();
@@ -69,33 +69,34 @@ fn is_right(machine: &SchedDomains, facts: &Facts, allowed: Allowed, cpu: CpuId)
     is_online && is_allowed
 }
 
-/// When a policy names a CPU to kick.
+/// When a policy must name a CPU to kick.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Helps {
-    /// Always if a CPU is idle.
+    /// Whenever a CPU is idle.
     Always,
-    /// The same for a CPU that is stuck; else if it finds it worth it.
+    /// Whenever a CPU is idle and the CPU with the task is stuck. In other cases it may.
     WhereStuck,
-    /// If it finds it worth it.
+    /// Never; it may.
     Sometimes,
 }
 
-/// What distinguishes a policy's answers from those of others.
+/// Properties in which policies differ.
 #[derive(Debug, Clone, Copy)]
 pub struct Habits {
-    /// It has one shared queue for all CPUs. The shard that the queue has its number from may be offline.
+    /// The policy has one shared queue for all CPUs. The CPUs of the shard that gives the queue its number may be
+    /// offline.
     pub has_one_queue: bool,
-    /// It keeps accrued costs and hot windows, and lets a CPU sleep until a time.
+    /// The policy uses accrued costs and hot windows, and lets a CPU sleep until a given time.
     pub keeps_accrued_costs: bool,
     /// A CPU that steals looks at all others.
     pub looks_at_all: bool,
-    /// When it names a CPU to kick.
+    /// When the policy must name a CPU to kick.
     pub helps: Helps,
 }
 
 type Checked = Result<(), TestCaseError>;
 
-/// The CPU that a wake names is allowed and online, or no CPU is; the CPU that it kicks is idle.
+/// The CPU that a wake names is allowed and online if any CPU is. The CPU that it kicks is idle.
 pub fn a_woken_task_goes_where_it_may<P: Policy + Display>(
     policy: &P,
     habits: Habits,
@@ -175,7 +176,7 @@ pub fn a_steal_is_from_where_tasks_wait<P: Policy + Display>(
     Ok(())
 }
 
-/// Between two busy CPUs no more tasks move than make both even.
+/// Between two busy CPUs no more tasks move than until both have the same number.
 pub fn a_balance_makes_both_even_at_most<P: Policy + Display>(
     policy: &P,
     machine: &SchedDomains,
@@ -188,7 +189,7 @@ pub fn a_balance_makes_both_even_at_most<P: Policy + Display>(
     Ok(())
 }
 
-/// A task all of whose CPUs are offline runs on another one.
+/// If all CPUs on which a task may run are offline, it runs on another CPU.
 pub fn a_task_whose_cpus_are_gone_runs_elsewhere<P: Policy + Display>(policy: &P) {
     let machine = crate::common::whole(&crate::common::drawn(1, 2, 2, 1));
     let mut facts = Facts::busy(&machine);

@@ -1,4 +1,5 @@
-//! The golden wakes: compares what policies answer with the files in `fixtures/wakes`, whose README has the format.
+//! The golden wakes: compares the answers of policies with those in the files of `fixtures/wakes`, whose README
+//! describes the format.
 //!
 //! `WARMCORE_GOLDEN=rewrite` writes the new answers into the files: read the difference, and correct each `why` that is
 //! no longer true.
@@ -47,10 +48,10 @@ struct Case {
     hot_until_ns: BTreeMap<String, u64>,
     #[serde(default)]
     waiting: BTreeMap<String, Waiting>,
-    // In a wake.
+    // Only in a wake.
     wakee: Option<Task>,
     waker: Option<String>,
-    // In a steal or a notification.
+    // Only in a steal or a notification.
     cpu: Option<String>,
     answer: BTreeMap<String, toml::Table>,
 }
@@ -185,7 +186,7 @@ fn of_notify(called: Option<CpuId>) -> toml::Table {
 
 /// The answer as a line of the file.
 fn line(policy: &str, answer: &toml::Table) -> String {
-    // The order of the keys in the files.
+    // Sorts the keys in the order of the files.
     let order =
         |key: &&String| ["to", "from", "kick", "at_most"].iter().position(|first| first == key).unwrap_or(9);
     let mut keys: Vec<&String> = answer.keys().collect();
@@ -206,8 +207,8 @@ fn grouped(number: i64) -> String {
     }
 }
 
-/// Compares the answers in the files with those of each policy of `all`. `is_other`: names in the files that are none
-/// of these policies' and are skipped.
+/// Compares the answers in the files with those of each policy of `all`. Answers of policies for whose names `is_other`
+/// is true are skipped.
 pub fn check<P: Policy + fmt::Display>(all: &[P], is_other: fn(&str) -> bool) {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/wakes");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -242,7 +243,7 @@ pub fn check<P: Policy + fmt::Display>(all: &[P], is_other: fn(&str) -> bool) {
                 if answer != *expected {
                     let (of_case, new) = (rewritten.find(&case.why).unwrap(), line(policy, &answer));
                     let old = line(policy, expected);
-                    // A line that is formatted in another way is changed by hand.
+                    // Replaces the line if it is formatted as `line` formats it. Other lines must be changed by hand.
                     if let Some(at) = rewritten[of_case..].find(&old).map(|at| of_case + at) {
                         rewritten.replace_range(at..at + old.len(), &new);
                     }

@@ -1,4 +1,4 @@
-//! What the tests of this crate share: machines, and a view whose facts a test states one by one.
+//! Shared by the tests of this crate: machines, and a view whose facts a test sets one by one.
 #![allow(dead_code)] // Each test uses a part.
 
 pub mod model;
@@ -7,7 +7,7 @@ use warmcore_sched::{SchedDomains, View};
 use warmcore_topo::{MACHINES, Topology, machines};
 use warmcore_types::{CpuId, Nanos};
 
-/// A view whose facts a test states one by one.
+/// A view whose facts a test sets one by one.
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     pub cpus: Vec<Cpu>,
@@ -79,7 +79,7 @@ pub fn whole(topology: &Topology) -> SchedDomains {
     SchedDomains::new(topology, &topology.cpus.iter().map(|cpu| cpu.id).collect::<Vec<_>>())
 }
 
-/// A machine of so many sockets × LLCs per socket × cores per LLC × threads per core.
+/// A machine with the given numbers of sockets, LLCs per socket, cores per LLC, and threads per core.
 pub fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     let text = format!(
         "[drawn]\nsockets = {sockets}\nl3_per_socket = {llcs}\ncores_per_l3 = {cores}\nsmt = {smt}\n"
@@ -87,7 +87,7 @@ pub fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     Topology::from_machine(&text, "drawn").expect("the counts fit")
 }
 
-/// The machines of `crates/topo/machines.toml`, and drawn ones that have a shape of their own, by name.
+/// The machines of `crates/topo/machines.toml`, and machines of other shapes, with their names.
 pub fn all_machines() -> Vec<(String, SchedDomains)> {
     let known = machines(MACHINES).expect("the file is right");
     let mut all: Vec<_> = known

@@ -72,7 +72,8 @@ mod linux {
 
     pub fn register_first() -> Result<isize, Unavailable> {
         let offset = offset();
-        // The thread-locals of a library loaded with dlopen are on the heap, at no fixed offset: no sections then.
+        // The thread-locals of a library loaded with dlopen are on the heap, at no fixed offset from the thread
+        // pointer. Then there are no sections.
         let same_elsewhere = std::thread::Builder::new()
             .spawn(self::offset)
             .map_err(|e| Unavailable(format!("no rseq: a thread to try it could not be started: {e}")))?

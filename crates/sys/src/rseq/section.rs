@@ -33,8 +33,8 @@
 //! signature; 55: aborts += 1; goto slow           // the kernel continues an aborted thread here
 //! ```
 //!
-//! The feature `delay` adds a spin before the commit of every section, for tests: a section of ten instructions is
-//! interrupted so rarely that a broken one would pass.
+//! The feature `delay` adds a spin before the commit of every section, for tests: a section of ten instructions
+//! is interrupted so rarely that a test would not find a broken section.
 //!
 //! [`membarrier::fence_rseq`]: crate::membarrier::fence_rseq
 

@@ -79,7 +79,7 @@ fn this_machine_reads_back_from_its_capture() {
     let (_kept, path) = file(&Topology::capture(Path::new("/")).unwrap());
     let mut read = Topology::from_captured(&path).unwrap();
     read.source = machine.source.clone();
-    // Another test may run between the two, and the kernel writes the quota's file by its path.
+    // The quota may change between the two reads, and it names its file, which has another path in a capture.
     read.quota = machine.quota.clone();
     assert_eq!(read, machine);
 }

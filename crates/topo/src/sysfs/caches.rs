@@ -1,4 +1,4 @@
-//! Which CPUs share which caches, from `cpuN/cache/index*`.
+//! Reads from `cpuN/cache/index*` which CPUs share which caches.
 //!
 //! The first CPU of a cache (its leader) is read in full: level, type, size, shared list. Every other CPU of that list must
 //! list the same CPUs. If its text at the same index equals the leader's, only that file is read, and the leader's level
@@ -8,8 +8,8 @@
 //! 8192 CPUs × 3 caches: 24 576 shared lists are read, and the other files of at most 8192 leaders.
 //!
 //! # Source
-//! drivers/base/cacheinfo.c. Where firmware does not say which CPUs share a cache, Arm prints an empty `shared_cpu_list`, and
-//! IA-64 a mask of zeros.
+//! drivers/base/cacheinfo.c. If the firmware does not list the CPUs that share a cache, the kernel prints an
+//! empty `shared_cpu_list` on Arm, and a mask of zeros on IA-64.
 
 use crate::Llc;
 use crate::TopoError;
@@ -32,7 +32,7 @@ struct Cache {
     level: u8,
     size_kib: Option<u32>,
     cpus: CpuSet,
-    /// Whether the list was empty, so that it is unknown which CPUs share the cache.
+    /// Whether the list was empty: then it is unknown which CPUs share the cache.
     unknown: bool,
     index: u32,
     shared: SetText,
@@ -89,7 +89,7 @@ impl Caches {
                 let fact = format!("lists {} without {cpu}, whose cache it is", shared.text);
                 return Err(TopoError::contradiction(shared.file, fact));
             }
-            // Found under another index than the leader's.
+            // This CPU lists the cache at another index than the leader does.
             if let Some(p) = open.iter().position(|&k| self.all[k].level == level) {
                 let leader = &self.all[open[p]];
                 if unknown || leader.cpus != set {

@@ -25,7 +25,7 @@ fn noted(t: &Topology, words: &str) -> bool {
     t.notes.iter().any(|n| n.contains(words))
 }
 
-/// Either a sound machine, or an error that names a file below `root`.
+/// Asserts that the result is a consistent machine, or an error that names a file below `root`.
 fn sound_or_named(read: Result<Topology, TopoError>, root: &Path) -> Result<(), String> {
     match read {
         Ok(t) => t.check().map_err(|e| e.to_string()),
@@ -242,7 +242,7 @@ fn without_an_online_file_the_directories_are_used() {
     for name in ["cpuidle", "cpufreq"] {
         fs::create_dir(cpus.join(name)).unwrap();
     }
-    // As on Linux 2.6.24, the lists of the other CPUs still name it.
+    // As on Linux 2.6.24, the lists of the other CPUs still name the offline CPU.
     let t = Topology::from_sysfs(dir.path()).unwrap();
     assert_eq!(t.online().to_string(), "0-30");
     fs::remove_dir_all(&cpus).unwrap();

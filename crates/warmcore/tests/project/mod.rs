@@ -1,7 +1,7 @@
-//! A project of a reader's own, outside of the workspace: what it depends on, and whether it builds.
+//! Builds a package outside of the workspace that depends on `warmcore`, as a package of a user does.
 //!
-//! Nothing is downloaded, and nothing is skipped: what such a project needs was needed to build this test, at the same
-//! versions and from the same sources. So a build that fails is broken.
+//! Nothing is downloaded: the crates that such a package needs were needed to build this test too, at the same versions
+//! and from the same sources. No test is skipped, so a missing crate fails the test.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
 
@@ -9,15 +9,16 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use tempfile::TempDir;
 
-/// A package that exists for as long as this does.
+/// A package in a temporary folder, which is removed when this is dropped.
 pub struct Project {
     _folder: TempDir,
     path: PathBuf,
     target: PathBuf,
 }
 
-/// Cargo as the reader runs it: the workspace's flags are not the reader's, and nothing is downloaded. It runs where the
-/// workspace is, so that crates come from where the workspace has them from, a mirror or a vendored folder too.
+/// Cargo as a user runs it, without the workspace's `RUSTFLAGS`; it downloads nothing. Cargo runs in a folder of the
+/// workspace, so that it finds the workspace's configuration and takes crates from the same source, such as a mirror or
+/// a vendored folder.
 fn cargo() -> Command {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.env_remove("RUSTFLAGS").env_remove("CARGO_ENCODED_RUSTFLAGS").env("CARGO_NET_OFFLINE", "true");
@@ -25,14 +26,15 @@ fn cargo() -> Command {
     cargo
 }
 
-/// The dependency that every project has, with these features.
+/// The line of `[dependencies]` for `warmcore`. `options` is TOML that follows the path, such as `, default-features =
+/// false`.
 pub fn warmcore(options: &str) -> String {
     format!("warmcore = {{ path = {:?}{options} }}\n", env!("CARGO_MANIFEST_DIR"))
 }
 
 impl Project {
-    /// `cargo new`, these lines below `[dependencies]`, and this program. `name` is unique among tests that run at
-    /// once: it names the folder where things are built.
+    /// Creates a package by `cargo new`, with `dependencies` as the lines below `[dependencies]`, and `program` as
+    /// `main.rs`. `name` also names the build's folder, so it must be unique among tests that run at the same time.
     pub fn new(name: &str, dependencies: &str, program: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join(name);
@@ -41,21 +43,22 @@ impl Project {
         let this = std::env::current_exe().unwrap();
         let target = this.ancestors().nth(3).expect("target/PROFILE/deps/TEST").join("tests").join(name);
         let mut manifest = std::fs::read_to_string(path.join("Cargo.toml")).unwrap();
-        // As fast as it builds.
+        // Without debug information it builds faster.
         manifest.push_str(&format!("{dependencies}[profile.dev]\ndebug = false\n"));
         std::fs::write(path.join("Cargo.toml"), manifest).unwrap();
         std::fs::write(path.join("src/main.rs"), program).unwrap();
-        // The versions that the workspace has are those that are here; cargo leaves out what is not needed.
+        // The versions of the workspace's lock file are available without a download. Cargo drops the entries that are
+        // not needed.
         let lock = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../Cargo.lock");
         std::fs::copy(lock, path.join("Cargo.lock")).unwrap();
         Self { _folder: folder, path, target }
     }
 
-    /// Runs a command of cargo's on it.
+    /// Runs a command of cargo on the package.
     ///
     /// # Panics
     ///
-    /// With what cargo said, if the command fails.
+    /// If the command fails; the message has cargo's stderr.
     pub fn cargo(&self, command: &str, args: &[&str]) -> Output {
         let mut cargo = cargo();
         cargo.arg(command).arg("--manifest-path").arg(self.path.join("Cargo.toml")).args(args);
@@ -65,12 +68,12 @@ impl Project {
         output
     }
 
-    /// One of its files.
+    /// Returns the text of one of the package's files.
     pub fn read(&self, file: &str) -> String {
         std::fs::read_to_string(self.path.join(file)).unwrap()
     }
 
-    /// Builds it, and says where the program is.
+    /// Builds the package and returns the path of its program `name`.
     pub fn build(&self, name: &str) -> PathBuf {
         self.cargo("build", &["--quiet", "--offline", "--message-format", "short"]);
         self.target.join("debug").join(name)

@@ -1,11 +1,13 @@
-//! What it costs to charge every allocation to an account.
+//! The cost of charging every allocation to an account.
 //!
-//! A block is allocated, every line of it written, and freed: by an allocator alone, and by the same one below
-//! `BudgetAlloc`, with an account and without. The calls go through `GlobalAlloc`, as those of `Box` do, on instances that
-//! are not the process's own. `alloc.bare` writes nothing, which no real program does. One block at a time comes from the
-//! front of a free list in the L1 cache, so there is also a variant with 64 blocks of all sizes at a time, as in a server.
+//! A block is allocated, each of its cache lines is written, and the block is freed. This is done with an allocator
+//! alone, and with `BudgetAlloc` over the same allocator, with an account and without. The calls go through
+//! `GlobalAlloc`, as those of `Box` do, on instances other than the process's global allocator. The case `alloc.bare`
+//! does not write to the blocks, unlike real programs. A loop that holds one block at a time always gets it from the
+//! front of a free list in the L1 cache, so there is also a variant that holds 64 blocks of mixed sizes, as a server
+//! does.
 //!
-//! The 64 lines of 4 KiB take longer to write than a charge and its uncharge; one line does not.
+//! Writing the 64 lines of a block of 4 KiB takes longer than a charge and its uncharge; writing one line does not.
 
 use super::setup::*;
 use crate::case::CaseCtx;
@@ -25,9 +27,9 @@ static OVER_SYSTEM: BudgetAlloc<System> = BudgetAlloc::new(System);
 const OVER_PLAIN_MAX: f64 = 1.3;
 const SIZES: [usize; 4] = [64, 256, 1024, 4096];
 const LINE_BYTES: usize = 64;
-/// How many blocks are allocated at a time, in the variant with many.
+/// The number of blocks that are allocated at the same time in the variant with mixed sizes.
 const LIVE: usize = 64;
-/// How many sizes are drawn, before the measurement.
+/// The number of random sizes that are drawn before the measurement.
 const DRAWN: usize = 1024;
 
 fn layout(size: usize, align: usize) -> Layout {
@@ -68,7 +70,7 @@ fn mixed(heap: &impl GlobalAlloc, layouts: &[Layout; DRAWN], live: &mut [(*mut u
     }
     for (block, layout) in live {
         if !block.is_null() {
-            // SAFETY: as above; the list forgets the block here.
+            // SAFETY: as above; the list no longer has the block afterwards.
             unsafe { heap.dealloc(std::mem::replace(block, std::ptr::null_mut()), *layout) };
         }
     }
@@ -144,7 +146,7 @@ fn ratios(measured: &Measured, size: usize) -> Vec<Row> {
     pairs.iter().filter_map(|(a, b)| measured.ratio(&named(a, size), &named(b, size))).collect()
 }
 
-/// The cases whose blocks are written.
+/// Measures the cases that write to their blocks.
 pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let mut rng = Rng::with_seed(6);
@@ -174,7 +176,7 @@ pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows))
 }
 
-/// Allocation and free alone, and the memory of a header.
+/// Measures allocation and free without writes, and the memory of a header.
 pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let Some(measured) = ctx.interleave(variants(SIZES[0], false, Payer::Account(account)))? else {
@@ -196,7 +198,7 @@ pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(rows))
 }
 
-/// How many bytes are charged for a block beyond its size.
+/// The number of bytes that are charged for a block beyond its size.
 fn header_bytes(account: &Account, align: usize) -> u64 {
     const SIZE: usize = 64;
     let layout = layout(SIZE, align);

@@ -1,17 +1,16 @@
 //! The published table of per-CPU stocks with remote draining, measured again on this machine.
 //!
-//! One part is the owner's cost: a charge and its uncharge by each kind of stock, and by one without any protection. The
-//! other is a whole drain, by the number of CPUs that have a stock. Times are in cycles of the time-stamp counter, which
-//! counts at one rate whatever the core's clock is; 2.6 cycles are a ns on the machine of the reports. The published
-//! numbers stand beside them for comparison and are no target: another machine, another program, the average of a
-//! kernel's functions.
+//! One part is the cost for the CPU that owns the stock: a charge and its uncharge, with each kind of stock, and with a
+//! stock without any protection. The other part is the cost of a whole drain, by the number of CPUs that have a stock.
+//! Times are in cycles of the time-stamp counter, whose rate does not depend on the core's clock; on the machine of the
+//! reports 2.6 cycles are 1 ns. The published numbers are shown for comparison and are no target: they are averages of
+//! a kernel's functions, on another machine.
 //!
-//! Each drain is the first thing after the thread came back from another CPU, so the thread's own cache lines are on the
-//! other CPU too; `drain.quiet` does not have that cost.
+//! The measuring thread drains immediately after it came back from another CPU, so the time includes fetching the
+//! thread's own cache lines from that CPU. `drain.quiet` does not have that cost.
 //!
 //! Source: linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2: AMD EPYC 7601, one isolated CPU, no
 //! drains running; drains of 1, 8 and 128 CPUs.
-//!          isolated CPU, no drains running; drains of 1, 8 and 128 CPUs.
 
 use super::setup::*;
 use crate::case::CaseCtx;
@@ -29,7 +28,7 @@ use warmcore_types::CpuId;
 const UNIT: &str = "cycles";
 const PLAIN: &str = "a stock without protection";
 
-/// Operation, cycles with a lock that only the own CPU takes, cycles with a lock that other CPUs may take.
+/// Operation, cycles with a lock that only the owning CPU takes, cycles with a lock that other CPUs may take.
 const PUBLISHED: [(&str, f64, f64); 2] =
     [("consume_stock", 53.512_010_46, 63.759_834_75), ("refill_stock", 65.469_915_84, 67.457_083_22)];
 /// CPUs, cycles of a drain by scheduled work, cycles of a remote drain.
@@ -44,7 +43,7 @@ fn per_ns() -> Option<f64> {
     clock::ticks_per_ns().filter(|_| cfg!(target_arch = "x86_64"))
 }
 
-/// A stock as a single-threaded program would write it.
+/// A stock without any protection, as in a single-threaded program.
 #[derive(Default)]
 struct Plain {
     key: Cell<u32>,
@@ -94,7 +93,7 @@ fn published(case: &str, what: &str, cycles: f64) -> Row {
     Row::exact(case, &format!("published: {what}"), "published cycles", UNIT, cycles, 1)
 }
 
-/// The owner's cost.
+/// Measures the cost for the CPU that owns the stock.
 pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ctx))) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
@@ -147,7 +146,7 @@ fn numbers(cpus: usize) -> Vec<usize> {
     numbers
 }
 
-/// A method to fill a stock on this CPU and to drain the stocks of all CPUs from the measuring one.
+/// A method to fill a stock on this CPU, and to drain the stocks of all CPUs from the measuring CPU.
 struct Method<'a> {
     name: &'static str,
     fill: Box<dyn Fn() + 'a>,
@@ -206,7 +205,7 @@ fn drains(
                 if INTERRUPTED.load(Relaxed) {
                     return Ok(None);
                 }
-                // From the last CPU down, so that a single CPU is not the one that drains.
+                // From the last CPU down, so that the CPU that drains is not the only one with a stock.
                 for cpu in cpus.iter().rev().take(*number) {
                     affinity::pin(*cpu)?;
                     (method.fill)();
@@ -215,7 +214,8 @@ fn drains(
                 let began = Instant::now();
                 let stocks = (method.drain)();
                 let ns = began.elapsed().as_nanos() as f64;
-                // The background thread returns idle stocks to the tree ten times a second.
+                // The background thread of the accounts returns idle stocks to the tree ten times a second; such a
+                // sample has too few stocks.
                 if stocks as usize == *number {
                     samples.push(ns * per_ns);
                 }

@@ -1,15 +1,16 @@
-//! Draining the stock of another CPU, beside methods that ask that CPU to do it.
+//! The time to drain the stock of another CPU, compared with methods that ask that CPU to do it.
 //!
-//! A pinned worker runs in loops of 1 ms and has a stock on its CPU. Another CPU wants the units back. It drains the stock
-//! itself, by each kind of stock; or it sends a message, which the worker answers at the end of its loop; or it wakes a
-//! helper thread that is pinned to the worker's CPU, as scheduled work does; or it issues a fence, which is less than a
-//! drain. In the case *quiet* the worker charges once before each drain, on request. In *contended* it charges all the
-//! time. One sample is one drain of one CPU, timed on the CPU that wants the units.
+//! A pinned worker runs in loops of 1 ms and has a stock on its CPU. A thread on another CPU wants the units back. It
+//! drains the stock itself (a variant for each kind of stock); or it sends a message, which the worker answers at the
+//! end of its loop; or it wakes a helper thread that is pinned to the worker's CPU, as the kernel's scheduled work
+//! does; or it only issues a fence, which drains nothing. In the case *quiet* the worker charges once before each
+//! drain, on request. In *contended* the worker charges all the time. One sample is one drain of one CPU, timed on the
+//! CPU that wants the units.
 //!
-//! Two cache misses and a locked instruction take 100 to 200 ns. A loop of 1 ms ends after half of that, on average. The
-//! times include 20 to 30 ns for reading the clock.
+//! Two cache misses and a locked instruction take 100 to 200 ns. A message waits 0.5 ms on average for the end of the
+//! loop. The times include 20 to 30 ns for reading the clock.
 //!
-//! [`SharedState`] has the requesting thread's fields on one cache line and the answering threads' on another.
+//! `SharedState` has the requesting thread's fields on one cache line and the answering threads' on another.
 
 use super::setup::*;
 use crate::case::CaseCtx;
@@ -27,18 +28,18 @@ use warmcore_types::CpuId;
 
 pub use warmcore_results::names::drain::{CONTENDED, HELPER, P99, QUIET};
 
-/// What the worker answers at the end of a loop. Its time depends on the length of this program's loops, so no ratio over
-/// Warmcore is made of it.
+/// The variant whose message the worker answers at the end of a loop. Its time depends on the length of this program's
+/// loops, so it has no ratio row.
 const MESSAGE: &str = "a message, answered after 1 ms loops";
 const FENCE: &str = "membarrier (a fence, no drain)";
 
 const LOOP_NS: u64 = 1_000_000;
 const QUIET_P50_MAX_NS: f64 = 200.0;
 const CONTENDED_P99_MAX_NS: f64 = 1000.0;
-/// A round of one method ends after this time: answers may take milliseconds.
+/// A round of one method ends after this time, since an answer may take milliseconds.
 const ROUND_MAX_NS: u64 = 25_000_000;
 
-/// How the units come back.
+/// How the requesting CPU gets the units back.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Drained by the requesting CPU.
@@ -48,15 +49,15 @@ enum How {
     Fence,
 }
 
-/// One method to drain, with an account of its own.
+/// A method to drain, and the account that only this method uses.
 struct Method<'a> {
     name: &'static str,
     how: How,
-    /// Charges once and uncharges: afterwards this CPU has a stock.
+    /// Charges once and uncharges, which leaves a stock on this CPU.
     refill: Box<dyn Fn() + Sync + 'a>,
     /// Charges and uncharges many times.
     churn: Box<dyn Fn() + Sync + 'a>,
-    /// Drains, and returns how many stocks were open.
+    /// Drains, and returns the number of stocks that were open.
     drain: Box<dyn Fn() -> u32 + Sync + 'a>,
 }
 
@@ -88,7 +89,8 @@ fn locked_method<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Me
     }
 }
 
-/// Requests and answers, as numbers that count up.
+/// The numbers of the last request and of the last answer of each sort. A request increments its number; the answer
+/// stores the same number.
 #[derive(Line)]
 #[line(pair)]
 #[repr(C, align(128))]
@@ -177,7 +179,7 @@ impl SharedState {
         }
     }
 
-    /// Makes a request and waits for the answer. False if it was interrupted.
+    /// Makes a request and waits for the answer. Returns false if a signal came first.
     fn ask(&self, asked: &AtomicU64, answered: &AtomicU64, after: impl FnOnce()) -> bool {
         let number = asked.load(Relaxed) + 1;
         asked.store(number, Release);
@@ -208,7 +210,7 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// How many samples a round aims at: slow methods get fewer.
+    /// The number of samples that a round takes if there is time; smaller for slow methods.
     fn aim(how: How) -> usize {
         match how {
             How::Taken => 400,
@@ -217,7 +219,7 @@ impl Asking<'_> {
         }
     }
 
-    /// One drain, in ns. `Some(None)`: there was nothing to drain. `None`: interrupted.
+    /// Times one drain, in ns. Returns `Some(None)` if there was nothing to drain, `None` if a signal came.
     fn sample(&mut self, method: &Method) -> Option<Option<u64>> {
         let state = self.state;
         if !self.contended && !state.ask(&state.refill, &state.refilled, || ()) {
@@ -246,7 +248,7 @@ impl Asking<'_> {
         if INTERRUPTED.load(Relaxed) { None } else { Some(was_there.then_some(ns)) }
     }
 
-    /// The samples of a round; `None` if it was interrupted.
+    /// Takes the samples of a round; `None` if a signal came.
     fn round(&mut self, method: &Method) -> Option<Vec<f64>> {
         let end = clock::now().0 + ROUND_MAX_NS;
         let mut samples = Vec::new();
@@ -381,7 +383,7 @@ mod tests {
         for fill in [&method.refill, &method.churn] {
             fill();
             assert!(leaf.usage().error > 0, "there is a stock");
-            // A thread that migrates in between leaves two stocks.
+            // A thread that migrates between two charges leaves two stocks.
             assert!((method.drain)() > 0);
             assert_eq!((leaf.usage().charged, leaf.usage().error), (0, 0));
         }

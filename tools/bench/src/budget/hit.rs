@@ -1,12 +1,13 @@
-//! Charges that a stock serves: of one unit (`hit`), and of random sizes (`ring`).
+//! Charges that a stock serves without the tree of accounts: of one unit (`hit`), and of random sizes (`ring`).
 //!
 //! `hit` charges 1 and uncharges it, over and over. The stock always serves, so only the fast path is measured. `ring`
-//! charges random sizes from 1 to 64 and uncharges each one 64 charges later, as requests do; the stock overflows now and
-//! then. Each runs alone, with another CPU on the same leaf, and with another CPU on another leaf of the same group. The
-//! fast paths are inlined into the loop, as in a user's program; `hit` is also measured in a function, since a locked
-//! instruction waits for every register that a call saved.
+//! charges random sizes from 1 to 64 and uncharges each one 64 charges later, as requests do; sometimes the stock
+//! overflows. Each case runs alone, with another CPU on the same leaf, and with another CPU on another leaf of the same
+//! group. The fast paths are inlined into the loop, as in a user's program; `hit` is also measured in a function that
+//! is called, since a locked instruction waits until the registers that the call saved are written.
 //!
-//! About 1080 units of a ring are in use at a time. The sizes repeat after 1024 charges.
+//! In `ring` about 2080 units are in use at a time (64 charges of 32.5 on average). The sizes repeat after 1024
+//! charges.
 
 use super::peers::*;
 use super::setup::*;
@@ -20,7 +21,7 @@ use warmcore_line::Padded;
 use warmcore_results::{Bound, Row};
 use warmcore_sys::rseq::current_cpu;
 
-/// What the other CPU does meanwhile.
+/// What the other CPU does during the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
     Nobody,
@@ -28,16 +29,16 @@ pub enum Beside {
     OtherLeaf,
 }
 
-/// A ring uncharges each charge after this many others.
+/// `ring` uncharges each charge after this many further charges.
 const LAG: usize = 64;
-/// How many random sizes are drawn, before the measurement; a power of two.
+/// The number of random sizes that are drawn before the measurement; a power of two.
 const SIZES: usize = 1024;
 const SIZE_MAX: usize = 64;
 /// The capacity of Warmcore's stocks for such charges; the thread-cached peer gets the same.
 const HIT_BATCH: u64 = (1 << 9) - 1;
 const RING_BATCH: u64 = (1 << 14) - 1;
 
-/// The accounts: two leaves by each kind.
+/// The accounts: two leaves of each kind.
 struct All<'a> {
     rseq: Option<Vec<Account>>,
     strict: Vec<Account>,
@@ -76,12 +77,12 @@ impl<'a> All<'a> {
     }
 }
 
-/// The leaf of this CPU and the leaf of the other one.
+/// The leaf that this CPU charges and the leaf that the other CPU charges.
 fn pick<T>(leaves: &[T], beside: Beside) -> [&T; 2] {
     [&leaves[0], &leaves[usize::from(beside == Beside::OtherLeaf)]]
 }
 
-/// Expands the operation into a loop of its own for each CPU, so that it is inlined and not called.
+/// Expands the operation into a separate loop for each CPU, so that it is inlined and not called.
 macro_rules! pairs {
     ($name:expr, $beside:expr, $leaves:expr, |$leaf:ident| $act:expr) => {{
         let [own, other] = $leaves;
@@ -98,7 +99,7 @@ macro_rules! pairs {
     }};
 }
 
-/// The same for a ring: a charge, and the uncharge of the charge that was made `LAG` charges before.
+/// As `pairs`, for a ring: a charge, and the uncharge of the charge that was made `LAG` charges before.
 macro_rules! ring {
     ($name:expr, $beside:expr, $sizes:expr, $leaves:expr, |$leaf:ident, $n:ident| $charge:expr, $uncharge:expr) => {{
         let ([own, other], sizes): ([_; 2], &[u64; SIZES]) = ($leaves, $sizes);
@@ -212,7 +213,7 @@ pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Ro
     let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
     let promises = match beside {
         Beside::Nobody => vec![
-            // Guarded: every charge checks that its thread has a registered area. Without that check it was 8.
+            // Each charge checks that its thread has a registered area. The bound was 8 before that check was added.
             measured.promise(ATOMIC, RSEQ, Bound::AtLeast, 6.0),
             measured.promise(ATOMIC_STOCKS, ATOMIC, Bound::AtMost, 1.1),
         ],

@@ -1,13 +1,13 @@
-//! What a pinned worker notices while another CPU drains the stocks of its CPU.
+//! The disturbance of a pinned worker while another CPU drains the stocks of the worker's CPU.
 //!
-//! The worker runs in loops of 1 ms. At the beginning of each loop it charges once in each of 500 accounts, so that there
-//! are stocks to drain; then it reads the clock as fast as it can and records the gaps. Meanwhile another CPU drains
-//! stocks: none, 100 or 500 a loop, evenly spread. As a control, which shows that the method detects a disturbance, it
-//! issues fences, or unparks a helper that is pinned to the same CPU. The kernel's own counts show how often the worker
-//! was preempted, and which interrupts its CPU received.
+//! The worker runs in loops of 1 ms. At the beginning of each loop it charges once in each of 500 accounts, so that
+//! there are stocks to drain; then it reads the clock as fast as it can and records the gaps between readings.
+//! Meanwhile another CPU drains stocks: none, 100 or 500 per loop, evenly spread. As a control, which shows that the
+//! method detects a disturbance, that CPU issues fences, or unparks a helper that is pinned to the worker's CPU. The
+//! kernel's own counts show how often the worker was preempted, and which interrupts its CPU received.
 //!
-//! A loop has 40 000 gaps of 25 ns; 500 drains of 150 ns take a twelfth of its time on the other CPU. All rounds together
-//! have 100 000 drains at the higher rate.
+//! A loop has 40 000 gaps of 25 ns; 500 drains of 150 ns take a thirteenth of a loop's time on the other CPU. All
+//! rounds together have 100 000 drains at the higher rate.
 //!
 //! Source: proc(5), `nonvoluntary_ctxt_switches`; `/proc/interrupts`.
 
@@ -27,16 +27,17 @@ use warmcore_types::CpuId;
 
 const ACCOUNTS: usize = 500;
 const LOOP_NS: u64 = 1_000_000;
-/// Loops of one method in a row.
+/// The number of consecutive loops with one method.
 const LOOPS: u64 = 5;
 /// Disturbances begin and end within this part of the loop.
 const WITHIN_NS: u64 = 900_000;
 
 const GAP_RATIO_MAX: f64 = 1.1;
-/// A disturbance by each drain would be 1000. What the machine does by itself is subtracted.
+/// The promised maximum of disturbances per 1000 drains; 1000 if each drain disturbed the worker. The disturbances of
+/// loops without drains are subtracted.
 const PER_1000_MAX: f64 = 10.0;
 
-/// What the other CPU does meanwhile.
+/// What the other CPU does during a loop.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Action {
     Nothing,
@@ -48,7 +49,7 @@ enum Action {
 struct Method {
     name: &'static str,
     action: Action,
-    /// How often in a loop.
+    /// The number of actions in a loop.
     times: u64,
 }
 
@@ -77,7 +78,8 @@ impl Gaps {
     fn note(&mut self, ns: u64) {
         match self.short.get_mut(ns as usize) {
             Some(count) => *count += 1,
-            // The list is full: growing it would allocate. Five loops do not have that many long gaps.
+            // Drop gaps beyond the capacity, since growing the list would allocate. Five loops do not have that many
+            // long gaps.
             None if self.long.len() < self.long.capacity() => self.long.push(ns),
             None => {}
         }
@@ -109,12 +111,12 @@ impl Gaps {
 struct Seen {
     p999_ns: u64,
     longest_ns: u64,
-    /// The time of the first charge in each account with its uncharge.
+    /// The average time of the first charge in an account and its uncharge, over all accounts and loops.
     charge_ns: f64,
     switches: u64,
 }
 
-/// What the requesting thread and the worker exchange. The numbers count up; `u64::MAX` is the end.
+/// The state that the requesting thread and the worker share. The numbers count up; `group` is `u64::MAX` at the end.
 struct SharedState {
     /// Written by the requesting thread: the group of loops that the worker may begin.
     group: Padded<AtomicU64>,
@@ -127,7 +129,7 @@ struct SharedState {
 
 const OVER: u64 = u64::MAX;
 
-/// How often this thread was preempted.
+/// The number of times that this thread was preempted.
 fn switches() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
@@ -179,7 +181,7 @@ impl SharedState {
         }
     }
 
-    /// One group of loops, disturbed by one method. `None` if it was interrupted.
+    /// Runs one group of loops, disturbed by one method. `None` if a signal came.
     fn group(&self, method: &Method, accounts: &[Account], helper: &std::thread::Thread) -> Option<Seen> {
         let (begun, number) = (self.begun.load(Acquire), self.group.load(Relaxed) + 1);
         self.group.store(number, Release);
@@ -210,10 +212,10 @@ impl SharedState {
     }
 }
 
-/// Interrupts of a CPU: rescheduling, function calls.
+/// The number of a CPU's rescheduling interrupts and of its function call interrupts.
 type Interrupts = [u64; 2];
 
-/// The ends of their lines in `/proc/interrupts`, the same on every architecture.
+/// The ends of the lines of [`Interrupts`] in `/proc/interrupts`, the same on every architecture.
 const KINDS: [&str; 2] = ["Rescheduling interrupts", "Function call interrupts"];
 
 fn interrupts(text: &str, cpu: CpuId) -> Option<Interrupts> {
@@ -333,8 +335,8 @@ fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: 
                 n,
             ));
         }
-        // Whether a count grows with the number of drains: the count minus that of the same round's loops without drains. The
-        // median, since the machine's own interrupts come in bursts.
+        // To see whether a count grows with the number of drains, subtract the count of the same round's loops without
+        // drains. Take the median, since other interrupts come in bursts.
         for (method, sum) in with() {
             let more = |(with, without): (&[u64; 3], &[u64; 3])| {
                 (with[kind] as f64 - without[kind] as f64) * 1000.0 / (LOOPS * method.times) as f64
@@ -397,7 +399,7 @@ mod tests {
             rows.iter().find(|r| r.variant == variant && r.metric == metric).unwrap()
         };
         let drains = row("500 drains a ms", "involuntary switches more, per 1000");
-        // One in 2500.
+        // The median is 1 switch in 2500 drains, 0.4 per 1000.
         assert!(
             drains.median == 0.4
                 && drains.target.as_ref().unwrap().standing == warmcore_results::Standing::Met,

@@ -1,13 +1,13 @@
-//! Charges that meet their limit all the time, from several threads.
+//! Charges from several threads that reach the limit again and again.
 //!
-//! Four threads, two on a CPU so that they preempt each other, keep what they charged in a queue each. *Too much*:
-//! together they want more than the limit, so some charges must be refused. The held units are counted by one atomic,
-//! after each charge and before each uncharge, so that count never exceeds what was granted. *All fits*: each thread holds
-//! no more than a quarter of the limit, down to the last unit, so every refusal is wrong. At the end all is uncharged, and
-//! no unit may be left.
+//! Each of four threads, two on a CPU so that they preempt each other, keeps its charges in a queue. In the phase *too
+//! much* the threads together want more than the limit, so some charges must be refused. The held units are counted by
+//! one atomic, after each charge and before each uncharge, so that count never exceeds the units that were granted. In
+//! the phase *all fits* each thread charges up to exactly a quarter of the limit, so every refusal is wrong. At the end
+//! the threads uncharge everything, and the usage must be 0.
 //!
-//! The limit is 100 000 units; 1000 of them may be in stocks, 255 in each. The fast kind may exceed the limit by as many
-//! units as may be in all stocks.
+//! The limit is 100 000 units; 1000 of them may be in stocks, 255 in each. The kind of account that is not strict may
+//! exceed the limit by the units that may be in all stocks.
 //!
 //! Every thread writes its own queue; all threads write `held`.
 
@@ -31,7 +31,7 @@ use warmcore_types::CpuId;
 const UNITS: u64 = 100_000;
 const THREADS: usize = 4;
 const SIZE_MAX: usize = 64;
-/// What one thread wants in *too much*: four of them want a third more than the limit.
+/// The units that one thread wants in *too much*: four threads want a third more than the limit.
 const WANTED: u64 = UNITS / 3;
 const PHASE: Duration = Duration::from_millis(40);
 /// The capacity of Warmcore's stocks here.
@@ -42,18 +42,19 @@ struct Gate<'a> {
     name: &'static str,
     charge: Box<dyn Fn(u64) -> bool + Sync + 'a>,
     uncharge: Box<dyn Fn(u64) + Sync + 'a>,
-    /// Called by a thread that ends.
+    /// Each thread calls this when it ends.
     leave: Box<dyn Fn() + Sync + 'a>,
-    /// How many units are charged and not in use, while about `held` units are in use; `None` if that is not known.
+    /// The number of units that are charged and not in use, while about `held` units are in use; `None` if the gate
+    /// can't tell.
     stranded: Box<dyn Fn(u64) -> Option<u64> + Sync + 'a>,
     /// The units in use at the end.
     usage: Box<dyn Fn() -> u64 + Sync + 'a>,
-    /// What it promises: by how much the limit is exceeded at most, and whether a charge that fits is never refused.
+    /// The promise: the most units by which the limit may be exceeded, and whether a charge that fits is never refused.
     promise: Option<(u64, bool)>,
 }
 
 fn account_gate<'a>(name: &'static str, leaf: &'a Account) -> Gate<'a> {
-    // The fast kind: at most the units that may be in all stocks, CPUs times batch.
+    // The kind that is not strict may exceed the limit by the units that may be in all stocks.
     let promise = if leaf.kind().is_strict() { (0, true) } else { (capacity::share(UNITS), false) };
     Gate {
         name,
@@ -108,15 +109,15 @@ fn cached_gate(cached: &ThreadCached) -> Gate<'_> {
 struct Found {
     operations: u64,
     refusals: u64,
-    /// The largest number of units that were held together.
+    /// The largest number of units that all threads held at the same time.
     held_max: u64,
     stranded_max: Option<u64>,
-    /// The units left after all was uncharged.
+    /// The usage after the threads uncharged everything.
     left: u64,
     wall_ns: u64,
 }
 
-/// One thread's part: charges up to `most` units, keeps the charges in a queue, until the phase ends.
+/// The body of one thread: charges up to `most` units and keeps the charges in a queue, until the phase ends.
 fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool) -> Found {
     let (mut queue, mut own, mut found) = (VecDeque::with_capacity(4096), 0, Found::default());
     let mut rng = Rng::with_seed(seed);
@@ -127,7 +128,7 @@ fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool
         *own -= n;
     };
     while !over.load(Relaxed) {
-        // The last charge is exactly what is left to the limit.
+        // The last charge reaches exactly `most`.
         let n = (1 + rng.usize(..SIZE_MAX) as u64).min(most - own);
         found.operations += 1;
         if n > 0 && (gate.charge)(n) {
@@ -150,7 +151,7 @@ fn thread(gate: &Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool
     found
 }
 
-/// Runs all threads at once, each up to `most` units.
+/// Runs all threads at the same time; each charges up to `most` units.
 fn phase(gate: &Gate, most: u64, cpus: [CpuId; 2], length: Duration) -> Found {
     let (held, over) = (&Padded::new(AtomicU64::new(0)), &AtomicBool::new(false));
     let began = Instant::now();
@@ -290,7 +291,7 @@ mod tests {
 
     #[test]
     fn what_threads_keep_is_refused_to_others() {
-        // Two threads' batches exceed what is free beside the held units.
+        // The batches of two threads are more than the units that are not held.
         let cached = ThreadCached::new(UNITS, BATCH);
         let all_fits = phase(&cached_gate(&cached), UNITS / THREADS as u64, cpus(), SHORT * 5);
         assert!(all_fits.held_max <= UNITS && all_fits.left == 0, "{all_fits:?}");

@@ -1,11 +1,12 @@
 //! The memory of ten thousand accounts on a machine of 256 CPUs.
 //!
 //! The CPUs are simulated: their number, and the CPU of each charge, are arguments. Each account is used on four CPUs:
-//! on any four, or all accounts on the same four. Counted are the nodes and the resident pages of the stocks' tables. The
-//! growth of the whole process, names and lists included, is shown beside it, measured in a process of its own.
+//! four random CPUs, or the same four for all accounts. The result is the size of the nodes plus the resident pages of
+//! the stocks' tables. A second row shows the growth of the whole process, names and lists included. The measurement
+//! runs in a separate process.
 //!
-//! A node has 384 to 512 bytes. A table of 32 KiB for each of 256 CPUs is 8 MiB: 839 bytes for each of 10 000 accounts. A
-//! word for each account and CPU would be 2048.
+//! A node has 384 to 512 bytes. A table of 32 KiB for each of 256 CPUs is 8 MiB: 839 bytes for each of 10 000 accounts.
+//! A word for each account and CPU would take 2048 bytes per account.
 //!
 //! Source: `/proc/self/pagemap`; `/proc/self/smaps_rollup`.
 
@@ -25,7 +26,7 @@ const ACCOUNTS: usize = 10_000;
 const CPUS: u32 = 256;
 const CPUS_EACH: usize = 4;
 
-/// How many accounts, and on which CPUs they are used.
+/// The number of accounts, and on which CPUs they are used.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Many {
     accounts: usize,

@@ -1,8 +1,8 @@
-//! Hand-written ways to keep within a limit, which Warmcore's accounts are compared with.
+//! Hand-written ways to keep within a limit, with which Warmcore's accounts are compared.
 //!
-//! Each is written as well as its users write it: a compare-and-swap loop that checks the limit and never blocks, a mutex
-//! around plain numbers, and units that a thread caches above a shared atomic. The last one is as fast as possible, and
-//! no other thread can reach the cached units.
+//! Each is written as carefully as servers write it: a compare-and-swap loop that checks the limit and never blocks; a
+//! mutex around plain numbers; and units that a thread caches above a shared atomic. The last one is the fastest, but
+//! other threads can't reach the cached units.
 //!
 //! Any thread writes the shared fields; a thread's cached units are written by that thread.
 
@@ -50,7 +50,7 @@ impl Level {
     }
 }
 
-/// Three levels, leaf to root: charged one after the other, and undone where a level refuses.
+/// Charges three levels one after the other, leaf to root. If a level refuses, the charges below it are undone.
 #[inline(always)]
 pub fn charge_path(path: [&Level; 3], n: u64) -> bool {
     for (i, level) in path.into_iter().enumerate() {
@@ -94,9 +94,9 @@ impl Numbers {
     }
 }
 
-/// Behind std's mutex.
+/// The three levels behind std's mutex.
 pub type StdMutex = Padded<Mutex<Numbers>>;
-/// Behind parking_lot's.
+/// The three levels behind parking_lot's mutex.
 pub type ParkingLot = Padded<parking_lot::Mutex<Numbers>>;
 
 #[inline(always)]
@@ -123,12 +123,12 @@ thread_local! {
     static FREE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// One shared atomic below units that each thread caches. A thread uses one of these at a time; it calls `leave` before
-/// the first use and after the last.
+/// A shared atomic, and units of it that each thread caches. A thread uses one `ThreadCached` at a time; it calls
+/// `leave` before the first use and after the last.
 #[derive(Debug)]
 pub struct ThreadCached {
     shared: Level,
-    /// How many units a thread may cache.
+    /// The most units that a thread may cache.
     batch: u64,
 }
 
@@ -167,7 +167,7 @@ impl ThreadCached {
             FREE.set(half);
             return true;
         }
-        // Near the limit: take no batch.
+        // The batch did not fit, so charge only what is needed.
         let fits = self.shared.charge(n - free);
         if fits {
             FREE.set(0);
@@ -181,7 +181,7 @@ impl ThreadCached {
         self.shared.uncharge(n);
     }
 
-    /// Returns this thread's cached units, which no other thread can return.
+    /// Returns this thread's cached units to the shared atomic. Only the thread itself can do that.
     pub fn leave(&self) {
         self.give_back(FREE.get());
     }

@@ -1,4 +1,4 @@
-//! What all budget cases share: the names of the variants, accounts of each kind, and rows.
+//! Shared by all budget cases: the names of the variants, accounts of each kind, and rows.
 
 use crate::measure::Measured;
 use std::fmt::Display;
@@ -8,30 +8,30 @@ use warmcore_percpu::{Backend, backend};
 use warmcore_results::{NOISY_ABOVE, Row};
 use warmcore_sys::affinity;
 
-/// Warmcore on restartable sections: the default where they run.
+/// Warmcore's accounts with stocks in restartable sections: the default where the kernel offers them.
 pub const RSEQ: &str = "warmcore rseq";
-/// Warmcore with one atomic word per stock: the strict kind.
+/// Warmcore's accounts with one atomic word per stock: the strict kind, which never exceeds a limit.
 pub const ATOMIC_STOCKS: &str = "warmcore atomic";
 /// The published design, a lock in each stock. Not offered to users: a thread that holds the lock may be preempted.
 pub const LOCK: &str = "warmcore lock (reference)";
-/// One atomic for all threads, charged by compare-and-swap below its limit.
+/// One atomic for all threads; a compare-and-swap charges it if the sum is within the limit.
 pub const ATOMIC: &str = "one shared atomic";
-/// Three atomics, leaf to root, undone where one refuses.
+/// Three atomics, charged from leaf to root; undone if one refuses.
 pub const ATOMICS: &str = "three atomics, leaf to root";
 pub const STD_MUTEX: &str = "std Mutex";
 pub const PARKING_LOT: &str = "parking_lot Mutex";
-/// Free units that only their own thread can reach.
+/// Each thread caches free units, which only that thread can reach.
 pub const CACHED: &str = "thread-cached, no drain";
 
 /// A limit that is never reached.
 pub const LIMIT: u64 = 1 << 40;
 
-/// Whether restartable sections run here; otherwise the kind that needs them is left out.
+/// Whether restartable sections run here. If not, the kind of stock that needs them is left out.
 pub fn on_rseq() -> bool {
     matches!(backend(), Backend::Rseq(_))
 }
 
-/// The default kind, which the others are compared with.
+/// The name of the default kind, with which the other variants are compared.
 pub fn ours() -> &'static str {
     if on_rseq() { RSEQ } else { ATOMIC_STOCKS }
 }
@@ -40,13 +40,13 @@ pub fn default_kind() -> StockKind {
     if on_rseq() { StockKind::Rseq } else { StockKind::Atomic }
 }
 
-/// Makes leaves of one group of one root.
+/// Makes `count` leaves in one group of one root.
 pub fn leaves(kind: StockKind, limit: u64, count: usize) -> Vec<Account> {
     let group = Account::root("root").limit(limit).kind(kind).build().child("group").limit(limit).build();
     (0..count).map(|_| group.child("leaf").limit(limit).build()).collect()
 }
 
-/// The same with [`StockKind::Rseq`], where restartable sections run.
+/// As [`leaves`], with [`StockKind::Rseq`]; `None` if restartable sections don't run here.
 pub fn rseq_leaves(limit: u64, count: usize) -> Option<Vec<Account>> {
     on_rseq().then(|| leaves(StockKind::Rseq, limit, count))
 }
@@ -67,7 +67,7 @@ pub fn locked_leaves(accounts: &Accounts<LockedStocks>, limit: u64, count: usize
     (0..count).map(|_| make(Some(group), "leaf")).collect()
 }
 
-/// Everything fits in these cases: a refusal is a bug.
+/// Panics if a charge was refused: in these cases everything fits.
 #[inline(always)]
 pub fn must<E: Display>(result: Result<(), E>) {
     if let Err(error) = result {
@@ -105,8 +105,8 @@ pub fn rows(measured: &Measured, promises: Vec<Option<Row>>) -> Vec<Row> {
     rows
 }
 
-/// A row whose median is another quantile of the samples. Its interval follows from the ranks of the binomial distribution
-/// in its normal approximation, as that of a median.
+/// A row that has the quantile `q` of the samples in the place of the median. Its interval follows from the ranks of
+/// the binomial distribution in its normal approximation, as for a median.
 pub fn quantile_row(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64], q: f64) -> Row {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

@@ -1,8 +1,9 @@
 //! Usage that rises and falls, by less than a stock's capacity and by more.
 //!
-//! Charges of 1 up to the amplitude, then uncharges down to zero, and again. Below the capacity the stock serves all of
-//! them; above it, one charge or uncharge goes up the tree for every half capacity. There is one thread, so nothing is
-//! contended. A stock for charges of 1 has a capacity of 511 units: of 4096 charges up, 16 go up the tree.
+//! A swing is charges of 1 up to the amplitude, then uncharges of 1 down to zero; swings are repeated. Below the
+//! capacity the stock serves all of them; above it, one charge or uncharge goes up the tree for every half capacity.
+//! There is one thread, so nothing is contended. A stock for charges of 1 has a capacity of 511 units: of the 4096
+//! charges of a swing, 16 go up the tree.
 
 use super::peers::*;
 use super::setup::*;
@@ -26,7 +27,7 @@ struct Swing {
 }
 
 impl Swing {
-    /// How many operations in one direction come next, at most `left`, and whether they are charges.
+    /// The number of operations in one direction that come next, at most `left`, and whether they are charges.
     fn next(&mut self, amplitude: u64, left: u64) -> (u64, bool) {
         let is_up = self.is_up;
         let run = left.min(if is_up { amplitude - self.level } else { self.level });

@@ -1,9 +1,9 @@
-//! The 16 kB area that a burst works on, and the methods to find the area to use.
+//! The area of 16 KiB on which a burst works, and the methods to find it.
 //!
-//! A pass adds 1 to each byte of an area, and needs exclusive access to it. A tenant's guard gives that. Where an id is
-//! only read (by CPU number, `mm_cid`), a preempted thread may meet another one on the same area, so a word beside the
-//! area serves as a lock; it costs about as much as a guard, 2 ns of 300. A pass over 16 KiB in steps of 16 bytes is 1024
-//! loads, adds and stores.
+//! A pass adds 1 to each byte of an area, and needs exclusive access to it. With ids of a tenant, the tenant's guard
+//! gives exclusive access. With the CPU's number or the kernel's id (`mm_cid`) a thread may be preempted during a pass
+//! and another thread may find the same area, so a pass also takes a lock word, which each area has; this costs about
+//! as much as a guard, 2 ns of 300. A pass over 16 KiB in steps of 16 bytes is 1024 loads, adds and stores.
 
 use anyhow::Context;
 use bytemuck::Zeroable;
@@ -17,7 +17,7 @@ use warmcore_sys::{affinity, clock, rseq};
 use warmcore_tenant::Tenant;
 use warmcore_types::{Cid, CpuId};
 
-/// Indexed by the CPU's number: as many areas as CPUs, and always the CPU's own one.
+/// Indexed by the CPU's number: there are as many areas as CPUs, and a CPU always uses the same area.
 pub const BY_CPU: &str = "by cpu";
 /// Indexed by the kernel's id. The kernel has one set of ids per process.
 pub const MM_CID: &str = "mm_cid";
@@ -37,7 +37,7 @@ impl Area {
     /// Adds 1 to every byte. The compiler vectorizes it.
     ///
     /// # Safety
-    /// No other thread passes over this area meanwhile.
+    /// No other thread accesses this area during the call.
     #[inline(never)]
     pub unsafe fn pass(&self) {
         // SAFETY: the caller has exclusive access, and no other code makes references.
@@ -111,7 +111,7 @@ pub enum Areas {
 pub struct Ran {
     /// The area's number.
     pub area: u32,
-    /// On the clock that all CPUs share.
+    /// The moment, on the clock that all CPUs share.
     pub at_ns: u64,
 }
 
@@ -123,18 +123,18 @@ impl Areas {
         }
     }
 
-    /// Makes this thread a user of the tenant; for the kernel's ids a thread is one from its start.
+    /// Makes this thread a user of the tenant. The other methods need no registration.
     pub fn join(&self) {
         if let Self::Tenant(tenant, _) = self {
             drop(tenant.enter());
         }
     }
 
-    /// Writes every area that this many CPUs use, before any burst runs.
+    /// Writes every area that a thread per CPU of `cpus` may use, before any burst runs.
     pub fn touch(&mut self, cpus: &[CpuId]) {
         let all = &Barrier::new(cpus.len());
         match &*self {
-            // An id that was never given out has no area yet: hold all ids at once.
+            // An id that was never given out has no area yet, so hold all ids at the same time.
             Self::Tenant(tenant, areas) => std::thread::scope(|scope| {
                 for cpu in cpus {
                     scope.spawn(move || {
@@ -150,14 +150,14 @@ impl Areas {
             _ => {
                 let end = cpus.iter().map(|cpu| cpu.0 + 1).max().unwrap_or(0);
                 for area in (0..end).filter_map(|id| self.get(id)) {
-                    // SAFETY: no other thread has the areas yet.
+                    // SAFETY: `&mut self`: no other thread has the areas.
                     unsafe { area.pass() };
                 }
             }
         }
     }
 
-    /// One pass over the area that this thread finds now.
+    /// Makes one pass over the area that the method gives to this thread now.
     #[inline]
     pub fn burst(&self) -> Ran {
         match self {
@@ -180,7 +180,7 @@ impl Areas {
         loop {
             let id = id();
             let word = &words[id as usize];
-            // ORDERING: Acquire, and Release below: passes over one area happen one after another.
+            // ORDERING: Acquire here and Release below, so that passes over one area happen one after another.
             if word.swap(true, Acquire) {
                 std::thread::yield_now();
                 continue;

@@ -1,8 +1,9 @@
-//! Entering a tenant on another CPU than last time, under the tenant's lock.
+//! The time to enter a tenant on another CPU than last time, under the tenant's lock.
 //!
-//! The id allocator runs alone, with CPU numbers as arguments: 384 CPUs, 64 users that all move, and 64 others whose ids
-//! stay in use. For each way in which an entry can be decided there is a set-up, which is not timed, then 64 timed entries,
-//! each with its leave. The tenant's own counts must show that every entry was decided that way.
+//! The id allocator runs alone, with CPU numbers as arguments: 384 CPUs, 64 users that all move, and 64 others whose
+//! ids stay in use. There are several ways in which the allocator can choose the id of an entry. For each way there is
+//! a set-up, which is not timed, then 64 timed entries, each with its leave. The tenant's statistics must show that
+//! every entry was decided that way.
 //!
 //! 64 entries take 20 to 30 ns each, with all data in the cache: 2 µs between two readings of the clock.
 
@@ -16,25 +17,25 @@ use warmcore_types::{CpuId, CpuSet};
 
 const CPUS: u32 = 384;
 const MOVERS: u32 = 64;
-/// The first CPU of the users that stay where they are.
+/// The first CPU of the users that don't move.
 const OTHERS_FROM: u32 = 256;
-/// The time for the lock, reading two per-CPU words, and a bitmap.
+/// The most that an entry may take: for the lock, and for reading two per-CPU words and a bitmap.
 const NS_MAX: f64 = 200.0;
-/// Set-ups in a round.
+/// The number of set-ups in a round.
 const BATCHES: usize = 12;
 
 type BenchIds = Ids<Box<[PcpuCid]>>;
 
-/// A way in which an entry can be decided.
+/// A way in which the allocator chooses the id of an entry.
 struct Path {
     name: &'static str,
-    /// Further users that never enter and only raise the bound on ids.
+    /// The number of further users that never enter; they only raise the bound on ids.
     idle: u32,
-    /// Brings all users to where the next move is decided this way.
+    /// Brings the tenant into a state in which the next entries are decided this way.
     prepare: fn(&mut EnterBench),
-    /// The CPU that mover `i` goes to.
+    /// Returns the CPU on which the moving user `i` enters.
     to: fn(u32) -> u32,
-    /// How many entries the counts say were decided this way.
+    /// Returns how many entries were decided this way, from the tenant's statistics.
     count: fn(&Stats) -> u64,
 }
 
@@ -69,7 +70,7 @@ const PATHS: [Path; 5] = [
         name: "the id is freed, the recent one taken",
         idle: 64,
         prepare: |bench| {
-            // The destinations remember ids that are free.
+            // Each destination CPU remembers an id that is free.
             bench.forget();
             bench.go(|i| 64 + i);
             bench.forget();
@@ -106,21 +107,21 @@ impl EnterBench {
         ids.leave(held, user);
     }
 
-    /// The movers enter and leave on these CPUs.
+    /// Makes the moving users enter and leave on these CPUs.
     fn go(&mut self, to: fn(u32) -> u32) {
         for (i, user) in self.movers.iter_mut().enumerate() {
             Self::visit(&self.ids, user, to(i as u32));
         }
     }
 
-    /// The other users enter and leave on their own CPUs.
+    /// Makes the other users enter and leave on the CPUs on which they stay.
     fn stay(&mut self) {
         for (i, user) in self.others.iter_mut().enumerate() {
             Self::visit(&self.ids, user, OTHERS_FROM + i as u32);
         }
     }
 
-    /// Two compactions take the movers' ids back; the CPUs remember them.
+    /// Runs two compactions, which free the ids of the moving users. The CPUs remember these ids.
     fn forget(&mut self) {
         for _ in 0..2 {
             self.stay();
@@ -138,7 +139,7 @@ impl EnterBench {
     }
 }
 
-/// One set-up and its entries: their time in ns, and how many were decided this way.
+/// Runs one set-up and its entries. Returns the time of the entries in ns, and how many were decided this way.
 fn batch(path: &Path) -> (u64, u64) {
     let mut bench = EnterBench::new(path.idle);
     (path.prepare)(&mut bench);

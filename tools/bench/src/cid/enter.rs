@@ -1,7 +1,7 @@
-//! What it costs to hold an id for a moment, beside what a program uses without ids.
+//! The cost of holding an id for a moment, compared with what a program uses without ids.
 //!
-//! The same thread enters on the same CPU again: the fast path. The others are the usual ways to get exclusive access: a
-//! lock, a thread's own slot, a slot of a slab, a set of free ids.
+//! With ids, the same thread enters on the same CPU again, which is the fast path. The other variants are the usual
+//! ways to get exclusive access: a lock, a slot for each thread, a slot of a slab, a set of free ids.
 //!
 //! A compare-and-swap and a store take 2.2 ns on a 3.7 GHz Zen 4; a Mutex has two compare-and-swaps.
 
@@ -22,7 +22,7 @@ use warmcore_tenant::Tenant;
 
 /// The fast path alone.
 pub const ENTER: &str = "warmcore tenant";
-/// What the promise compares with.
+/// The variant with which the promise compares Warmcore.
 pub const MUTEX: &str = "std Mutex";
 const OVER_MUTEX_MAX: f64 = 0.6;
 
@@ -31,7 +31,7 @@ struct Slot {
     number: LocalU64,
 }
 
-/// One thread's instance of everything that is compared.
+/// An instance of each thing that is compared, for one thread.
 struct All {
     tenant: Tenant,
     data: PerCid<Slot>,
@@ -63,8 +63,8 @@ impl All {
     }
 
     fn variants(&self, two: bool) -> Vec<Variant<'_>> {
-        /// Expands the operation into a loop of its own for each CPU, so that it is inlined and not called: a locked instruction
-        /// waits for every register that a call saved.
+        /// Expands the operation into a separate loop for each CPU, so that it is inlined and not called: a locked
+        /// instruction waits until the registers that a call saved are written.
         macro_rules! variant {
             ($name:expr, $act:expr) => {{
                 let variant = Variant::new($name, move |n| (0..n).for_each(|_| $act));
@@ -125,7 +125,7 @@ pub(super) fn alone(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     rows(ctx, false)
 }
 
-/// Two CPUs in the same tenant, or at the same lock, at once.
+/// Measures two CPUs in the same tenant, or at the same lock, at the same time.
 pub(super) fn two_threads(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     rows(ctx, true)
 }

@@ -1,8 +1,8 @@
 //! Two CPUs that run bursts strictly in alternation, without a pause.
 //!
-//! One runs a burst and sets a flag; the other reads it, runs its own burst and clears it. A time is half of such a cycle:
-//! one burst and one transfer of the flag's cache line. Where both use one area, its 256 lines travel with the flag. With
-//! an area for each CPU that is a burst of 0.3 µs and a transfer of 0.1 µs.
+//! One CPU runs a burst and sets a flag; the other reads the flag, runs its own burst and clears the flag. A time is
+//! half of such a cycle: one burst and one transfer of the flag's cache line. If both CPUs use the same area, its 256
+//! lines are also transferred. With an area for each CPU the time is a burst of 0.3 µs and a transfer of 0.1 µs.
 
 use super::area::{BY_CPU, Method};
 use crate::case::CaseCtx;
@@ -12,7 +12,7 @@ use warmcore_line::Padded;
 use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Row};
 
-/// A larger ratio would mean that ids cost something although they stay.
+/// The promised maximum of the ratio over areas by CPU number. Here each CPU keeps its id, so ids should cost nothing.
 const OVER_BY_CPU_MAX: f64 = 1.05;
 
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {

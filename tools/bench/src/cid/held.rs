@@ -1,9 +1,9 @@
-//! How many ids a tenant of four threads holds on a machine of 384 CPUs.
+//! The number of ids that a tenant of four threads holds on a machine of 384 CPUs.
 //!
-//! Random interleavings of entering, leaving, moving and compacting, with the id allocator alone. At times all running
-//! threads leave and enter again and a compaction passes; then the held ids are counted. Threads prefer eight CPUs, so
-//! that they meet there. A thread that finds its CPU's id in use gets an overflow id, which is not counted. The rows are
-//! deterministic. 4000 interleavings of 300 steps take 0.3 s.
+//! The id allocator alone runs random interleavings of entering, leaving, moving and compacting. Now and then all
+//! running threads leave and enter again and a compaction runs; then the held ids are counted. Threads prefer eight
+//! CPUs, so that several threads use the same CPU. A thread that finds its CPU's id in use gets an overflow id, which
+//! is not counted. The rows are deterministic. 4000 interleavings of 300 steps take 0.3 s.
 
 use crate::case::CaseCtx;
 use crate::measure::INTERRUPTED;
@@ -16,16 +16,16 @@ use warmcore_types::{CpuId, CpuSet};
 
 const CPUS: usize = 384;
 const FAVOURITES: usize = 8;
-/// This many threads run at once, so this many ids are needed.
+/// The number of threads that run at the same time, which is the number of ids that they need.
 const THREADS: u32 = 4;
 const STEPS: usize = 300;
 
 /// The result of one interleaving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Found {
-    /// The most ids held at any of the counts.
+    /// The most ids that were held when they were counted.
     held: u32,
-    /// One more than the highest id ever given out: as many slots may have been touched.
+    /// One more than the highest id that was given out: the number of slots that threads may have touched.
     slots: u32,
 }
 
@@ -41,7 +41,7 @@ fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
         match rng.usize(..16) {
             0 => _ = ids.compact(),
             1 => {
-                // Every running thread enters again, and a compaction passes.
+                // Every running thread leaves and enters again, and a compaction runs.
                 for (user, cpu, holds) in &mut threads {
                     if let Some(held) = holds.take() {
                         ids.leave(held, user);

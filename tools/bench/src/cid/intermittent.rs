@@ -1,15 +1,17 @@
-//! Bursts of work with pauses between them: the published program written anew.
+//! Bursts of work with pauses between them: a new version of the published program.
 //!
 //! One thread per CPU, pinned, numbered in a random order. All start together. Thread k sleeps k × delay, passes 20 000
-//! times over its area to warm it, and then five times more, timed, with a pause of delay × threads before each timed pass
-//! but the first. It asks for the id anew at each pass. So one timed pass in five is always warm, and a CPU pauses for
-//! delay × threads, not for delay. Each round of each method is a process of its own, with fresh areas.
+//! times over its area to warm it, and then makes five timed passes, with a pause of delay × threads before each timed
+//! pass but the first. The thread asks for its id again at each pass. So one timed pass in five is always warm, and a
+//! CPU pauses for delay × threads, not for delay. Each round of each method runs in a separate process, with fresh
+//! areas.
 //!
-//! With 200 ms and 2 threads the pauses are 400 ms and a round takes 1.8 s. At most four CPUs take part, spread over all
-//! allowed ones: more would mean longer pauses, and hours.
+//! With 200 ms and 2 threads the pauses are 400 ms and a round takes 1.8 s. At most four CPUs take part, spread over
+//! all allowed CPUs: with more, the pauses would be longer and the case would take hours.
 //!
-//! Source: the program behind the published tables; see `cid.rs`. Its pool is a private mapping of a file, here it is
-//! private memory; both fault at the first write. The pause after the last pass is left out: nothing is timed after it.
+//! Source: the program behind the published tables; see `cid.rs`. The published program's pool is a private mapping of
+//! a file; here it is private memory. Both fault at the first write. The pause after the last pass is left out: nothing
+//! is timed after it.
 
 use super::area::Method;
 use super::shares::{Visit, Whose, percent, whose};
@@ -32,10 +34,10 @@ pub use warmcore_results::names::intermittent::{
 /// Delays in ms, and the rounds of a full and of a quick run.
 const DELAYS: [(u64, usize, usize); 4] = [(0, 10, 5), (10, 5, 2), (50, 2, 0), (200, 2, 1)];
 const THREADS_MAX: usize = 4;
-/// A debug build takes 50 times as long for a pass, and its times mean nothing anyway.
+/// A debug build takes 50 times as long for a pass, and its times are not used.
 const WARM_PASSES: u64 = if cfg!(debug_assertions) { 200 } else { 20_000 };
 const TIMED_PASSES: u32 = 5;
-/// Pauses from here on carry the promise that cache-local ids stay: with a shorter pause every policy keeps the id.
+/// The shortest pause with a promise that cache-local ids stay. With a shorter pause every policy keeps the id.
 const PROMISED_FROM_MS: u64 = 100;
 /// One step of the progress bar, as long as a round of another case.
 const STEP_MS: u64 = 10;
@@ -47,7 +49,7 @@ pub struct Round {
     pub method: String,
     /// The delay, in ms.
     pub delay_ms: u64,
-    /// Whether every area that may be used was written before.
+    /// Whether every area that the threads may use is written before the first burst.
     pub touched: bool,
     /// The seed of the threads' order.
     pub seed: u64,
@@ -56,13 +58,13 @@ pub struct Round {
 /// A timed pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
-    /// Its number, from 0; there was a pause before all but the first.
+    /// The number of the pass, from 0. There was a pause before each pass but the first.
     pub pass: u32,
-    /// How long it took.
+    /// The duration of the pass.
     pub ns: u64,
-    /// Of that, the time until the thread had exclusive access to its area.
+    /// The part of `ns` until the thread had exclusive access to its area.
     pub enter_ns: u64,
-    /// Page faults meanwhile.
+    /// Page faults during the pass.
     pub faults: u64,
     /// Which CPU used the area last.
     pub whose: Whose,
@@ -75,7 +77,8 @@ fn cpus() -> anyhow::Result<Vec<CpuId>> {
     Ok((0..n).map(|i| allowed[i * allowed.len() / n]).collect())
 }
 
-/// What a thread did: its visits, and the timed passes among the last of them, whose owner is not known yet.
+/// The results of a thread: its visits, and for each timed pass the index of its visit. `whose` of these passes is
+/// filled in later.
 type Done = (Vec<Visit>, Vec<(usize, Timed)>);
 
 impl Part for Round {
@@ -88,7 +91,7 @@ impl Part for Round {
 }
 
 impl Round {
-    /// Runs the program in this process, which does nothing else.
+    /// Runs the program in this process, which has no other work.
     pub fn run(&self) -> anyhow::Result<Vec<Timed>> {
         let mut cpus = cpus()?;
         Rng::with_seed(self.seed).shuffle(&mut cpus);
@@ -127,13 +130,14 @@ impl Round {
     }
 }
 
-/// A thread's part, after its initial sleep.
+/// The body of a thread after its initial sleep.
 fn bursts(cpu: CpuId, areas: &super::area::Areas, pause: Duration) -> anyhow::Result<Done> {
     let mut visits: Vec<Visit> = Vec::with_capacity(64);
     let visit = |ran: super::area::Ran| Visit { cpu: cpu.0, area: ran.area, at_ns: ran.at_ns };
     for _ in 0..WARM_PASSES {
         let now = visit(areas.burst());
-        // Of consecutive passes over the same area the first and the last are enough to determine its last user.
+        // Keep only the first and the last of consecutive passes over the same area: they are enough to determine its
+        // last user.
         match &mut visits[..] {
             [.., before, last] if before.area == now.area && last.area == now.area => *last = now,
             _ => visits.push(now),
@@ -161,24 +165,24 @@ fn rounds(effort: Effort) -> impl Iterator<Item = (u64, usize)> {
     DELAYS.into_iter().map(move |(delay, full, short)| (delay, if quick { short } else { full }))
 }
 
-/// By how many steps one round moves the progress bar.
+/// The number of steps by which one round moves the progress bar.
 fn steps_each(delay_ms: u64, threads: usize) -> u64 {
     let threads = threads as u64;
     let sleeps = delay_ms * (threads - 1) + delay_ms * threads * u64::from(TIMED_PASSES - 1);
     (sleeps / STEP_MS).max(1) + 2
 }
 
-/// By how many steps the case moves the progress bar.
+/// The number of steps by which the case moves the progress bar.
 pub(super) fn steps(effort: Effort) -> u64 {
     let threads = cpus().map_or(1, |cpus| cpus.len());
     let variants = 2 * Method::all().len() as u64;
     rounds(effort).map(|(delay, rounds)| rounds as u64 * variants * steps_each(delay, threads)).sum()
 }
 
-/// A method, whether its areas are written before, and the timed passes of each of its rounds.
+/// A method, whether its areas are written before the first burst, and the timed passes of each round.
 type Variant = (&'static str, bool, Vec<Vec<Timed>>);
 
-/// The case.
+/// Runs the case.
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let (threads, mut rows) = (cpus()?.len(), Vec::new());
     for (delay_ms, rounds) in rounds(ctx.effort) {
@@ -194,7 +198,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
                 let method = (*method).to_owned();
                 let part = Round { method, delay_ms, touched: *touched, seed };
                 let Some(timed) = part::ask(&part)? else {
-                    // Interrupted: the delays that are finished are complete.
+                    // A signal came: return the rows of the delays that are finished.
                     return Ok((!rows.is_empty()).then_some(rows));
                 };
                 measured.push(timed);

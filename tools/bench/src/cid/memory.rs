@@ -1,10 +1,11 @@
-//! The memory of ten thousand tenants without data, and with a little of it.
+//! The memory of ten thousand tenants, without data and with 64 bytes per thread.
 //!
-//! Every thread enters every tenant once, on a CPU of its own, and stays alive. The result is the growth of the process
-//! since before the first tenant, divided by their number: records of threads, registry and allocator included. Each kind
-//! runs in a process of its own. A padded slot for each of 384 CPUs would be 48 KiB a tenant, 480 MiB for ten thousand.
+//! Each thread is pinned to a different CPU, enters every tenant once and stays alive. The result is the growth of the
+//! process since before the first tenant, divided by the number of tenants; it includes records of threads, the
+//! registry and the allocator. Each kind of tenant runs in a separate process. A padded slot for each of 384 CPUs would
+//! take 48 KiB per tenant, 480 MiB for ten thousand.
 //!
-//! Source: proc(5), `/proc/pid/smaps_rollup`: counted page by page, unlike `statm`.
+//! Source: proc(5), `/proc/pid/smaps_rollup`: the kernel counts it page by page, unlike `statm`.
 
 use crate::case::CaseCtx;
 use crate::part::{self, Part};
@@ -29,7 +30,7 @@ const CPUS: u32 = 384;
 /// One thread per CPU, up to this many.
 const THREADS_MAX: usize = 8;
 
-/// How many of one kind.
+/// A kind of thing, and the number of instances.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Many {
     kind: DataKind,
@@ -38,7 +39,7 @@ pub struct Many {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 enum DataKind {
-    /// Tenants, as on a machine of this many CPU numbers; 0: as on this one.
+    /// Tenants, as on a machine with this many CPU numbers. 0 means the number of this machine.
     Tenants { cpus: u32 },
     /// Tenants as on this machine, with a slot of 64 bytes written by each thread.
     WithData,
@@ -48,7 +49,7 @@ enum DataKind {
     FreeSets,
 }
 
-/// One cache line of data.
+/// A slot's data: one cache line.
 #[derive(Zeroable)]
 #[allow(dead_code, reason = "the rest is there to take room")]
 struct Data {
@@ -66,7 +67,7 @@ impl Part for Many {
 }
 
 impl Many {
-    /// Makes and uses them; returns the bytes of memory for each.
+    /// Makes and uses the instances; returns the bytes of memory for each.
     pub fn bytes_each(self) -> anyhow::Result<f64> {
         let n = self.number;
         match self.kind {
@@ -83,7 +84,7 @@ impl Many {
                     let data: PerCid<Data> = tenant.data();
                     (tenant, data)
                 };
-                // All threads hold their guards at the same time, so that each has an id of its own.
+                // All threads hold their guards at the same time, so that each has a different id.
                 grown(n, build, |(tenant, data), all| {
                     let guard = tenant.enter();
                     all.wait();
@@ -113,7 +114,7 @@ impl Many {
     }
 }
 
-/// The bytes by which the process grew for each of `n` things that all threads used.
+/// Returns the bytes by which the process grew for each of `n` things that all threads used.
 fn grown<T: Send + Sync>(
     n: usize,
     make: impl Fn(usize) -> T,
@@ -126,7 +127,8 @@ fn grown<T: Send + Sync>(
         for cpu in &cpus {
             let (all, users, things, use_it) = (&all, &users, &things, &use_it);
             scope.spawn(move || {
-                // An error is ignored: unpinned threads would use fewer CPUs and less memory, but the scheduler spreads two.
+                // An error is ignored. Unpinned threads may share a CPU, and the result would then be too small; but
+                // the scheduler spreads busy threads over the CPUs.
                 let _ = affinity::pin(*cpu);
                 all.wait();
                 all.wait();
@@ -155,7 +157,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         ("warmcore tenants, 8192 CPUs", many(DataKind::Tenants { cpus: 8192 }), false),
         ("warmcore tenants, and 64 bytes of data on each CPU", many(DataKind::WithData), false),
         ("thread_local crate, a padded word per thread", many(DataKind::ThreadLocals), false),
-        // Fewer: ten thousand would not fit in the memory of every machine, and each takes the same.
+        // Fewer instances: ten thousand would not fit in the memory of every machine, and each instance takes the same.
         (
             "Mutex<BTreeSet> and a padded word, 384 CPUs",
             Many { kind: DataKind::FreeSets, number: TENANTS / 10 },

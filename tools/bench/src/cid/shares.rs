@@ -1,13 +1,13 @@
-//! On whose data bursts ran.
+//! Determines for each burst which CPU used its area last.
 //!
-//! An area belongs to the CPU whose burst ran on it last, warm passes included. A burst finds its *own* area, a *foreign*
-//! one that another CPU used last, or a *fresh* one that no burst has used. Two CPUs that alternate on one area find only
-//! foreign ones; each on an area of its own finds only its own.
+//! An area belongs to the CPU whose burst ran on it last, warm passes included. A burst finds its *own* area, a
+//! *foreign* one that another CPU used last, or a *fresh* one that no burst has used. Two CPUs that alternate on one
+//! area find only foreign areas; with an area for each CPU, each finds only its own.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Whose an area was when a burst began.
+/// Which CPU used an area last when a burst began.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Whose {
@@ -19,7 +19,7 @@ pub enum Whose {
     Fresh,
 }
 
-/// Where a burst ran, on which area, and when.
+/// On which CPU a burst ran, on which area, and when.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Visit {
     /// The CPU's number.
@@ -30,7 +30,7 @@ pub struct Visit {
     pub at_ns: u64,
 }
 
-/// For each visit, in the given order, whose its area was.
+/// Returns for each visit, in the given order, whose its area was.
 pub fn whose(visits: &[Visit]) -> Vec<Whose> {
     let mut order: Vec<usize> = (0..visits.len()).collect();
     order.sort_by_key(|i| visits[*i].at_ns);
@@ -46,7 +46,7 @@ pub fn whose(visits: &[Visit]) -> Vec<Whose> {
     found
 }
 
-/// The share of `which`, in percent.
+/// Returns the share of `which`, in percent.
 pub fn percent(found: impl Iterator<Item = Whose> + Clone, which: Whose) -> f64 {
     let all = found.clone().count().max(1);
     found.filter(|whose| *whose == which).count() as f64 * 100.0 / all as f64

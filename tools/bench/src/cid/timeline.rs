@@ -1,8 +1,9 @@
-//! Which id each CPU has over time, in the published schedule, for a picture.
+//! Records which id each CPU has over time, in the published schedule, for a picture.
 //!
-//! Eight CPUs, the id allocator alone, a simulated clock. Thread k begins at k × 200 ms with a burst of 20 ms and comes
-//! back for an instant every 8 × 200 ms; a compaction passes every 100 ms. Three policies run the same schedule. Rows and
-//! picture are deterministic. In 12 s there are 56 bursts after a pause, drawn as 64 marks, with bands where CPUs keep ids.
+//! The id allocator alone runs with eight CPUs and a simulated clock. Thread k begins at k × 200 ms with a burst of 20
+//! ms and then enters for an instant every 8 × 200 ms; a compaction runs every 100 ms. Three policies run the same
+//! schedule. Rows and picture are deterministic. In 12 s there are 8 first bursts and 56 bursts after a pause: 64 marks
+//! in the picture, with bands where CPUs keep ids.
 
 use super::shares::{Visit, Whose, percent, whose};
 use crate::case::CaseCtx;
@@ -24,7 +25,7 @@ const COMPACTION_MS: u32 = 100;
 /// Compactions fall between bursts, not on them.
 const COMPACTION_AT_MS: u32 = 50;
 
-/// Policies that differ in what they do after a pause, the simplest first.
+/// Policies that give out different ids after a pause, the simplest policy first.
 const POLICIES: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];
 
 /// An event. Events of the same moment happen in this order.
@@ -41,17 +42,17 @@ fn schedule() -> Vec<(u32, Event)> {
     for (k, cpu) in ORDER.into_iter().enumerate() {
         let first = k as u32 * DELAY_MS;
         events.extend([(first, Event::Enter(cpu)), (first + WARM_MS, Event::Leave(cpu))]);
-        // A visit takes no time: the thread leaves at the moment at which it entered.
+        // Such a visit takes no time: the thread leaves at the moment at which it enters.
         let again = (first + WARM_MS + CPUS * DELAY_MS..END_MS).step_by((CPUS * DELAY_MS) as usize);
         events.extend(again.flat_map(|at| [(at, Event::Enter(cpu)), (at, Event::Leave(cpu))]));
     }
     events.extend((COMPACTION_AT_MS..END_MS).step_by(COMPACTION_MS as usize).map(|at| (at, Event::Compact)));
-    // A stable sort, so that a thread that enters and leaves at one moment does so in that order.
+    // The sort is stable, so that a thread that enters and leaves at the same moment does so in that order.
     events.sort_by_key(|(at, _)| *at);
     events
 }
 
-/// Runs the schedule under a policy: its timeline, and whose area each burst after a pause found.
+/// Runs the schedule under a policy. Returns the timeline, and whose area each burst after a pause found.
 fn record(policy: &'static dyn Policy) -> (Timeline, Vec<Whose>) {
     let ids = Ids::new(pcpu_cids(CPUS), 1, policy);
     let all: CpuSet = (0..CPUS).map(CpuId).collect();
@@ -81,7 +82,7 @@ fn record(policy: &'static dyn Policy) -> (Timeline, Vec<Whose>) {
             }
             Event::Compact => _ = ids.compact(),
         }
-        // The ids that CPUs keep from now on: a span continues, or ended, or a new one begins.
+        // Update the span of the id that each CPU keeps from now on: it continues, it ends, or a new span begins.
         for lane in &mut lanes {
             let now = ids.at(CpuId(lane.cpu)).map(|(cid, _)| cid.0);
             match (lane.kept.last_mut().filter(|span| span.to_ms == END_MS), now) {

@@ -1,7 +1,8 @@
 //! The client process, as the measuring process uses it.
 //!
-//! It is this same program, started once for all cases; between two commands no request is under way. It ends when its
-//! stdin is closed, which happens when this process ends. A command and its answer take 50 µs, outside of what is timed.
+//! The client process runs the same program and is started once for all cases; between two commands it has no
+//! outstanding request. It ends when its stdin is closed, which happens when this process ends. A command and its
+//! answer take 50 µs, which is not part of a timed slice.
 
 use super::load::{LoadCommand, PART, Seen};
 use crate::part::COMMAND;
@@ -49,7 +50,7 @@ impl Client {
 
 impl Drop for Client {
     fn drop(&mut self) {
-        // Closes its stdin, which ends it.
+        // Close the client's stdin, which ends the process.
         self.asking = None;
         let _ = self.child.wait();
     }

@@ -1,11 +1,12 @@
-//! What the servers answer, and how a client checks an answer.
+//! The services of the servers, and the check of an answer by the client.
 //!
-//! A connection is one future, the same on every runtime: hyper's HTTP/1 over a socket, with one of four services. The
-//! right answer follows from the request and from the number of requests before it on the connection, so a client checks
-//! each one without doing the work again. Writing and summing 64 KiB takes some 10 µs; a chase through 256 KiB takes 16 µs
-//! in the core's own cache and 55 to 160 µs after the task has moved.
+//! A connection is one future, which is the same on every runtime: hyper's HTTP/1 over a socket, with one of four
+//! services. The right answer depends only on the request and on the number of requests before it on the connection, so
+//! a client checks each answer without doing the work again. Writing and summing 64 KiB takes about 10 µs. A chase
+//! (following a random cycle of links) through 256 KiB takes 16 µs in the core's own cache and 55 to 160 µs after the
+//! task has moved.
 //!
-//! A connection's state is written by its own task, on whichever thread that runs.
+//! A connection's state is written only by the connection's task, on the thread that runs the task.
 
 use axum::Router;
 use axum::routing::get;
@@ -63,7 +64,7 @@ impl Handler {
     }
 }
 
-/// Spreads numbers over all bits of a word.
+/// A multiplier that spreads numbers over all bits of a word.
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
 fn checksum(sum: u64) -> String {
@@ -76,7 +77,7 @@ where
     I: Read + Write + Unpin + Send + 'static,
 {
     let http = Builder::new();
-    // An error is ignored: the client reports what it missed.
+    // An error is ignored: the client reports a missing answer.
     let _ = match handler {
         Handler::Hello => http.serve_connection(io, service_fn(|_| answer(HELLO))).await,
         Handler::Axum => http.serve_connection(io, TowerToHyperService::new(router())).await,
@@ -100,17 +101,17 @@ fn router() -> Router {
     ROUTER.get_or_init(|| Router::new().route("/", get(|| async { HELLO }))).clone()
 }
 
-/// A page that is made for one request and dropped after it.
+/// Fills and sums up a page that is made for one request and dropped after it.
 fn compute(request: &Request<Incoming>) -> String {
     let number: u64 = request.uri().path()[1..].parse().unwrap_or(0);
     let first = number.wrapping_mul(FACTOR);
     let mut page: Vec<u64> = (0..PAGE_WORDS as u64).map(|i| first.wrapping_add(i)).collect();
-    // Without this the compiler would replace the sum by a formula and never write the page.
+    // Without this the compiler would compute the sum by a formula and not write the page.
     black_box(&mut page);
     checksum(page.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)))
 }
 
-/// A line of a state. Both fields are written by the connection's task alone; atomic so that a service can own it.
+/// A line of a state. Only the connection's task writes the fields; they are atomic so that a service can own the line.
 #[repr(C, align(64))]
 struct Line {
     next: AtomicU32,
@@ -123,7 +124,7 @@ const _: () = assert!(size_of::<Line>() == LINE_BYTES);
 struct State(Vec<Line>);
 
 impl State {
-    /// Lines whose `next` is one random cycle through all of them (Sattolo's shuffle).
+    /// Makes lines whose `next` links form one random cycle through all lines (Sattolo's shuffle).
     fn new() -> Self {
         let mut order: Vec<u32> = (0..STATE_LINES as u32).collect();
         let mut rng = Rng::with_seed(1);

@@ -1,14 +1,15 @@
-//! Requests over keep-alive connections, from a process of its own, with every answer checked.
+//! Sends requests over keep-alive connections, from a separate process, and checks every answer.
 //!
-//! A thread per CPU has its share of a server's connections and one epoll instance for them. A connection has one request
-//! under way; the next one is sent when the answer is there. This is a closed loop, as wrk's: a slow server gets fewer
-//! requests, and the time that a request would have waited before it was sent is not seen. Between slices no request is
-//! under way and the connections stay open. An unruly client splits its requests in two and sometimes reconnects.
+//! There is a thread per CPU; each has its share of a server's connections and one epoll instance for them. A
+//! connection has one outstanding request; the next request is sent after the answer. This is a closed loop, as in wrk:
+//! a slow server gets fewer requests, and the time that a request would have waited before it was sent is not measured.
+//! Between slices there is no outstanding request and the connections stay open. In the case `soak` the client splits
+//! its requests in two and sometimes reconnects.
 //!
-//! A request costs the client some 3 µs of CPU, most of it in the kernel: with two CPUs for both sides, the rates are of
-//! both sides together. Commands arrive as lines of JSON on stdin; answers go to stdout.
+//! A request costs the client about 3 µs of CPU, most of it in the kernel. If client and servers share two CPUs, a rate
+//! includes the work of both sides. Commands arrive as lines of JSON on stdin; answers go to stdout.
 //!
-//! Source: wrk's loop; HdrHistogram for the times, three digits.
+//! Source: wrk's loop; HdrHistogram for the times, with three significant digits.
 
 use super::handler::Handler;
 use crate::runtimes::cpus;
@@ -42,9 +43,9 @@ pub enum LoadCommand {
     Run {
         /// The server's number.
         server: usize,
-        /// How long before answers count.
+        /// The time before answers are counted.
         warm_ns: u64,
-        /// How long answers count.
+        /// The time in which answers are counted.
         measure_ns: u64,
     },
 }
@@ -52,7 +53,7 @@ pub enum LoadCommand {
 /// The result of a command.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
-    /// Answers per second, while they counted.
+    /// Answers per second, in the time in which they are counted.
     pub per_second: f64,
     /// The median time of an answer, in ns.
     pub p50_ns: u64,
@@ -60,9 +61,9 @@ pub struct Seen {
     pub p99_ns: u64,
     /// The 99.9th percentile.
     pub p999_ns: u64,
-    /// All right answers, uncounted ones included.
+    /// The number of all correct answers, including those outside of the counted time.
     pub answers: u64,
-    /// Wrong answers, and connections that broke.
+    /// The number of wrong answers and of broken connections.
     pub errors: u64,
     /// The first error.
     pub error: Option<String>,
@@ -149,7 +150,7 @@ struct Share {
 
 /// A server that does not answer for this long is broken.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// So is a server with this many errors in a slice.
+/// A server with this many errors in a slice is broken.
 const ERRORS_MAX: u64 = 1000;
 
 impl Share {
@@ -213,7 +214,7 @@ struct Connection {
     socket: mio::net::TcpStream,
     is_waiting: bool,
     sent_at: u64,
-    /// The request under way: its number, and its position on this connection.
+    /// The outstanding request: its number, and its position on this connection.
     number: u64,
     nth: u64,
     request: Vec<u8>,
@@ -243,9 +244,10 @@ impl Connection {
         })
     }
 
-    /// A request is far smaller than the socket's empty buffer: the write completes at once or the server is gone.
+    /// Sends the next request. A request is far smaller than the socket's empty buffer, so the write completes at once
+    /// unless the connection is broken.
     fn send(&mut self, manner: Manner) -> anyhow::Result<()> {
-        // Any step works that makes the paths differ in length.
+        // Any step is possible that gives paths of different lengths.
         self.number = (self.number + 1) * 7 % 1_000_003;
         self.nth += 1;
         self.request.clear();
@@ -257,7 +259,7 @@ impl Connection {
         for piece in [head, rest].into_iter().filter(|piece| !piece.is_empty()) {
             match self.socket.write(piece) {
                 Ok(n) => anyhow::ensure!(n == piece.len(), "a request was written in part"),
-                // The read of its answer reports the broken connection.
+                // Ignore the error: reading the answer reports the broken connection.
                 Err(error) if error.kind() != ErrorKind::WouldBlock => {}
                 Err(error) => return Err(error).context("a request can't be written"),
             }
@@ -265,7 +267,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Whether the answer is there; an error if it is not the right one.
+    /// Returns whether the answer has arrived; an error if it is wrong.
     fn receive(&mut self, manner: Manner) -> anyhow::Result<bool> {
         loop {
             let room = &mut self.answer[self.filled..];

@@ -1,9 +1,9 @@
-//! One server on each runtime, written the way its own users write it.
+//! A server on each runtime, written as in the runtime's documentation.
 //!
-//! A server is a task that accepts, and a task for each connection. Where each core has a runtime of its own, the first
-//! one accepts and hands the connections out round robin: with `SO_REUSEPORT` a hash would decide how many each core gets,
-//! and eight connections would often be six and two. 64 connections to each of six servers are 390 tasks, of which those
-//! of one server run at a time.
+//! A server is a task that accepts connections, and a task for each connection. In the variant with a runtime for each
+//! core, the first runtime accepts and hands out the connections round robin: with `SO_REUSEPORT` a hash would
+//! distribute them, and of eight connections two cores would often get six and two. 64 connections to each of six
+//! servers are 390 tasks; only the tasks of one server run at a time.
 //!
 //! Source: the examples of hyper and axum; smol's `async-io` for its sockets.
 
@@ -16,16 +16,16 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use warmcore_runtime::PolicyKind;
 
-/// A runtime.
+/// A runtime, made in a certain way: a variant of the cases.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Contender {
-    /// Warmcore.
+    /// Warmcore's runtime.
     Ours,
     /// Warmcore with connections spread over the workers; each task makes its own socket, as `http::serve` does it.
     OursSpread,
-    /// Tokio with several threads, as its users make it.
+    /// Tokio with several threads and default settings.
     Tokio,
-    /// The same, with a CPU for each thread.
+    /// Tokio with several threads, each pinned to a CPU.
     TokioPinned,
     /// One of tokio's single-threaded runtimes on each CPU.
     TokioPerCore,
@@ -34,7 +34,7 @@ pub enum Contender {
 }
 
 impl Contender {
-    /// All of them.
+    /// All runtimes, in the order of the report.
     pub const ALL: [Self; 6] =
         [Self::Ours, Self::OursSpread, Self::Tokio, Self::TokioPinned, Self::TokioPerCore, Self::Smol];
 
@@ -85,7 +85,7 @@ impl Spawn for OnOurs {
     }
 }
 
-/// On the worker with fewer tasks of two.
+/// Spawns on the less loaded of two workers.
 #[derive(Clone, Copy)]
 struct OnOursSpread;
 
@@ -104,7 +104,7 @@ impl Spawn for OnTokio {
     }
 }
 
-/// On the cores round robin.
+/// Spawns on the runtimes of the cores round robin.
 #[derive(Clone, Copy)]
 struct OnEach(&'static [Handle]);
 
@@ -114,10 +114,11 @@ impl Spawn for OnEach {
     }
 }
 
-/// The wait after a failed accept: too many descriptors are open, and some will be closed.
+/// The wait after a failed accept. Such an error means that too many descriptors are open; some may be closed after the
+/// wait.
 const PAUSE: Duration = Duration::from_millis(1);
 
-/// The accept loop of all tokio's examples.
+/// The accept loop, as in tokio's examples.
 async fn accept(listener: TcpListener, handler: Handler, spawn: impl Spawn) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a worker has a driver");
     for number in 0.. {
@@ -131,7 +132,7 @@ async fn accept(listener: TcpListener, handler: Handler, spawn: impl Spawn) {
     }
 }
 
-/// The same, except that a socket belongs to the driver of the worker where its task first runs.
+/// As [`accept`], except that a socket belongs to the driver of the worker where its task first runs.
 async fn hand_out(listener: TcpListener, handler: Handler, spawn: impl Spawn) {
     let listener = tokio::net::TcpListener::from_std(listener).expect("a worker has a driver");
     for number in 0.. {

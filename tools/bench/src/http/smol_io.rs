@@ -1,8 +1,8 @@
-//! Smol's socket for hyper.
+//! Implements hyper's read and write traits for smol's socket.
 //!
-//! hyper has read and write traits of its own; the calls are passed on. A read goes through a small buffer, because smol's
-//! sockets read into initialized memory and hyper's buffer is not. A request of a benchmark is some 50 bytes: copying it
-//! costs nothing beside the read.
+//! The calls are passed on to smol's socket. A read goes through a small buffer, because smol's sockets read into
+//! initialized memory and hyper's buffer is not initialized. A request of the benchmark has about 50 bytes: copying it
+//! costs little compared with the read.
 //!
 //! Source: the crate `smol-hyper` does the same, and zeroes hyper's buffer instead.
 

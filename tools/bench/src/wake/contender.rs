@@ -5,14 +5,14 @@ use super::go;
 use super::ours::{Ours, Policy};
 use serde::{Deserialize, Serialize};
 
-/// A runtime, made in one of several ways: a variant of the cases.
+/// A variant of the cases: a runtime that is made in a certain way.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Contender {
     /// Warmcore's runtime, with one of its policies.
     Ours(Policy),
-    /// Warmcore's runtime with tasks of no tenant.
+    /// Warmcore's runtime, whose tasks have no tenant.
     OursWithoutTenants,
-    /// Tokio with several threads, as its users make it.
+    /// Tokio with several threads and default settings.
     Tokio,
     /// Tokio with each worker pinned to a CPU.
     TokioPinned,
@@ -20,15 +20,15 @@ pub enum Contender {
     TokioPerCore,
     /// Smol's executor on a thread for each CPU.
     Smol,
-    /// Rayon's pool.
+    /// Rayon's thread pool.
     Rayon,
-    /// One thread, in a loop.
+    /// No runtime: one thread, in a loop.
     Alone,
-    /// Go's runtime, in a process of its own.
+    /// Go's runtime, in a separate process.
     Go,
 }
 
-/// Warmcore, and the well-known runtimes.
+/// Warmcore with its default policy, and the other runtimes.
 pub const EACH: &[Contender] = &[
     Contender::OURS,
     Contender::Tokio,
@@ -38,15 +38,15 @@ pub const EACH: &[Contender] = &[
     Contender::Go,
 ];
 
-/// Warmcore with its other policy, which shows how much of a result is the policy's.
+/// Warmcore with its other policy, which shows how much of a result depends on the policy.
 pub const OTHER_POLICIES: [Contender; 1] = [Contender::Ours(Policy::SharedQueue)];
 
-/// Warmcore with every policy, then the others.
+/// Returns Warmcore with every policy, then the other runtimes.
 pub fn all() -> Vec<Contender> {
     [&EACH[..1], &OTHER_POLICIES, &EACH[1..]].concat()
 }
 
-/// The contenders without Go if it can't be run here.
+/// Returns the contenders that can run here: without Go if it is not installed.
 pub fn there(who: &[Contender]) -> Vec<Contender> {
     who.iter().copied().filter(|who| *who != Contender::Go || go::is_there()).collect()
 }
@@ -58,7 +58,7 @@ pub trait Visit {
 }
 
 impl Contender {
-    /// The contender whose promises are checked.
+    /// The contender about which the promises are.
     pub const OURS: Self = Self::Ours(Policy::Home);
 
     /// The name, as in the rows.

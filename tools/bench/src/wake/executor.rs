@@ -1,8 +1,9 @@
-//! What a case needs of a runtime, so that each case is written once, and the runtimes that offer it.
+//! The trait [`Executor`], which has what a case needs of a runtime, so that each case is written once; and its
+//! implementations for tokio and smol.
 //!
-//! Every runtime spawns, joins, yields and sleeps the way its own users do. Channels are tokio's everywhere: they work on
-//! any executor. `runtimes` makes the threads. All runtimes together have some twenty threads; at any time all but two of
-//! them sleep.
+//! Spawning, joining, yielding and sleeping are each runtime's own functions. Channels are those of tokio on every
+//! runtime: they work on any executor. The module `runtimes` makes the threads. All runtimes together have some twenty
+//! threads; at any time all but two of them sleep.
 //!
 //! Source: the documentation of tokio and smol.
 
@@ -11,12 +12,12 @@ use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 
-/// The tenant of a task, where a runtime has tenants.
+/// The tenant of a task, if the runtime has tenants.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Tenancy {
-    /// Computes all the time.
+    /// The tenant of tasks that compute all the time.
     Hogs,
-    /// Should run soon after a wake.
+    /// The tenant of a task that should run soon after a wake.
     Quick,
 }
 
@@ -36,7 +37,7 @@ pub trait Executor: Copy + Send + Sync + 'static {
     /// Spawns from a task, or from a future in `block_on`.
     fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output>;
 
-    /// Spawns a task of a group from outside; a runtime that never moves tasks spreads them by `number`.
+    /// Spawns a task from a thread that is not a worker; a runtime that never moves tasks spreads them by `number`.
     fn spawn_nth<F: Job>(self, number: usize, future: F) -> Self::Join<F::Output>;
 
     /// As [`Executor::spawn_nth`], for a tenant.
@@ -53,7 +54,7 @@ pub trait Executor: Copy + Send + Sync + 'static {
     /// Waits for a time.
     fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Runs jobs that borrow, from outside, and waits for all of them.
+    /// Runs jobs that borrow data, from a thread that is not a worker, and waits for all of them.
     fn scope(self, _jobs: usize, _job: &(dyn Fn(usize) + Sync)) {
         unreachable!("not raced: it has no scope")
     }
@@ -82,12 +83,12 @@ pub fn me() -> u32 {
 pub struct Tokio(&'static tokio::runtime::Runtime);
 
 impl Tokio {
-    /// As its users make it.
+    /// The runtime with default settings.
     pub fn get() -> Self {
         Self(tokio_threads(false))
     }
 
-    /// With each worker pinned to a CPU.
+    /// The runtime with each worker pinned to a CPU.
     pub fn pinned() -> Self {
         Self(tokio_threads(true))
     }
@@ -126,7 +127,7 @@ impl Executor for Tokio {
 pub struct TokioPerCore(&'static [tokio::runtime::Handle]);
 
 impl TokioPerCore {
-    /// With a pinned thread for each.
+    /// The runtimes, each with a pinned thread.
     pub fn get() -> Self {
         Self(tokio_per_core())
     }
@@ -165,7 +166,7 @@ impl Executor for TokioPerCore {
 pub struct Smol(&'static smol::Executor<'static>);
 
 impl Smol {
-    /// Made as smol's own global executor is.
+    /// The executor, made in the same way as smol's global executor.
     pub fn get() -> Self {
         Self(smol_threads())
     }

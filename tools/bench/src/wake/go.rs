@@ -1,11 +1,11 @@
-//! The same cases in Go's runtime, in a child process that runs a slice on request.
+//! Runs the cases in Go's runtime, in a child process that runs a slice on request.
 //!
-//! The program is built once, in a temporary folder, and lives as long as this process, with all its goroutines waiting.
-//! A line on its stdin requests a slice, `run CASE WARM_NS MEASURE_NS`; a line on its stdout answers with the numbers, as
-//! JSON. Where there is no `go`, this contender is left out and a message says so.
+//! The program is built once, in a temporary folder, and runs as long as this process; between slices all its
+//! goroutines wait. A line on its stdin requests a slice, `run CASE WARM_NS MEASURE_NS`; a line on its stdout answers
+//! with the numbers, as JSON. If there is no `go`, the variant with Go is left out and a message says so.
 //!
-//! Building takes about a second where Go's own packages are built already. A line and its answer take 50 µs, outside of
-//! what is timed.
+//! Building takes about a second if Go's standard packages are built already. A line and its answer take 50 µs, which
+//! is not part of a timed slice.
 
 use super::plan::Plan;
 use crate::measure::INTERRUPTED;
@@ -21,7 +21,7 @@ const MODULE: &str = "module wake\n\ngo 1.22\n";
 struct Go {
     asking: ChildStdin,
     answers: BufReader<ChildStdout>,
-    /// Ends when `asking` is closed.
+    /// The child process. It ends when `asking` is closed.
     _child: Child,
 }
 
@@ -77,7 +77,7 @@ impl Go {
         self.answers.read_line(&mut answer)?;
         let numbers: Vec<Option<f64>> = serde_json::from_str(&answer)
             .with_context(|| format!("the Go program answered {answer:?} to {line:?}"))?;
-        // `null`: nothing was counted.
+        // `null` means that nothing was counted.
         Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
     }
 }
@@ -87,8 +87,8 @@ pub fn ask(case: &str, plan: Plan) -> anyhow::Result<Vec<f64>> {
     let go = go().context("Go is asked only where it is")?;
     let line = format!("run {case} {} {}", plan.warm.as_nanos(), plan.measure.as_nanos());
     let answer = go.lock().unwrap_or_else(PoisonError::into_inner).ask(&line);
-    // The child ignores SIGINT and SIGTERM and ends when its stdin is closed. If it has died while a signal ends this
-    // process, nothing was measured, and that is no error.
+    // The child ignores SIGINT and SIGTERM and ends when its stdin is closed. If the child has ended while a signal is
+    // ending this process, return NaN (nothing was measured) and no error.
     if answer.is_err() && INTERRUPTED.load(Relaxed) {
         return Ok(vec![f64::NAN]);
     }

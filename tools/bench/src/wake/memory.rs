@@ -1,9 +1,10 @@
 //! The memory of a task that waits for ever.
 //!
-//! A hundred thousand tasks whose future has no data are polled once each, in a process of its own. The result is the
-//! growth of the process divided by their number, with the allocator's headers. They are spawned a hundred at a time and
-//! run before the next hundred, so that no queue grows with them. In Go they are goroutines of the Go program's process.
-//! A task is a header, a future and an output: 100 to 300 bytes. A goroutine has a stack of at least 2 KiB.
+//! In a separate process, a hundred thousand tasks whose future has no data are polled once each. The result is the
+//! growth of the process divided by the number of tasks; it includes the allocator's headers. A hundred tasks are
+//! spawned and polled before the next hundred, so that no queue grows. In Go the tasks are goroutines in the process of
+//! the Go program. A task is a header, a future and an output: 100 to 300 bytes. A goroutine has a stack of at least 2
+//! KiB.
 //!
 //! Source: proc(5), `/proc/pid/smaps_rollup`.
 
@@ -22,7 +23,7 @@ use warmcore_results::{Bound, Row};
 const TASKS: usize = 100_000;
 const BATCH: usize = 100;
 
-/// Waiting tasks, in a process of their own.
+/// Waiting tasks in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
     who: Contender,
@@ -39,7 +40,7 @@ impl Part for Waiting {
 }
 
 impl Waiting {
-    /// The bytes that each takes.
+    /// Returns the bytes of memory that each task takes.
     pub fn bytes_each(self) -> anyhow::Result<f64> {
         if self.who != Contender::Go {
             return self.who.visit(self);
@@ -56,7 +57,7 @@ impl Visit for Waiting {
         let polled = Arc::new(Counts::new());
         let batch = |from: usize| {
             for number in from..from + BATCH {
-                // Dropped before the task waits, so that the task keeps nothing.
+                // Each task drops its clone before it waits, so that its future has no data.
                 let polled = polled.clone();
                 std::mem::forget(executor.spawn_nth(number, async move {
                     polled.add(1);
@@ -68,7 +69,8 @@ impl Visit for Waiting {
                 std::thread::sleep(Duration::from_micros(50));
             }
         };
-        // The first tasks make threads, queues and the allocator's arenas, which are not counted.
+        // For the first tasks the runtime makes threads and queues and the allocator makes arenas, which are not
+        // counted.
         (0..10).for_each(|i| batch(i * BATCH));
         let before = resident_process_bytes()?;
         (10..10 + self.tasks / BATCH).for_each(|i| batch(i * BATCH));

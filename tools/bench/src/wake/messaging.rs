@@ -1,7 +1,7 @@
 //! Groups in which each of 20 senders sends to each of 20 receivers, as in hackbench.
 //!
-//! A receiver has one bounded channel. A sender sends one message to each receiver of its group in turn, until it is
-//! stopped. Received messages are counted. 16 groups are 640 tasks and 320 channels.
+//! A receiver has one bounded channel. A sender sends one message to each receiver of its group in turn, until the
+//! slice ends. The receivers count messages. 16 groups are 640 tasks and 320 channels.
 //!
 //! Source: hackbench, from rt-tests: its groups, its numbers, its message size of 100 bytes.
 
@@ -16,14 +16,14 @@ use warmcore_results::{Bound, Row};
 
 const SIDE: usize = 20;
 const BYTES: usize = 100;
-/// How many messages a channel holds, about as many as a socket.
+/// The number of messages that a channel holds, about as many as a socket.
 const HELD: usize = 64;
 
 pub(super) struct Messaging {
     pub(super) groups: usize,
 }
 
-/// `None` for a sender: messages are counted where they are received.
+/// Sends until the slice ends. Returns `None`, since the receivers count the messages.
 async fn send(receivers: Vec<mpsc::Sender<[u8; BYTES]>>, counts: Arc<Counts>) -> Option<u64> {
     while !counts.is_over() {
         for receiver in &receivers {

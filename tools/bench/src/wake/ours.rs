@@ -1,8 +1,8 @@
 //! Warmcore's runtime as an executor, with each of its policies.
 //!
-//! It is made as its users make it: a worker per CPU, nothing tuned. A task spawns on the runtime that it runs in. Two
-//! tenants of equal weight stand for the noisy neighbour and the other one. With both policies there are two runtimes:
-//! four threads on two CPUs, asleep while other runtimes are measured.
+//! The runtime has default settings: a worker per CPU. A task spawns on the runtime in which it runs. There are two
+//! tenants of equal weight, one for a noisy neighbour and one for the task beside it. With both policies there are two
+//! runtimes: on two CPUs they have four threads, which sleep while other runtimes are measured.
 
 use super::executor::{Executor, Job, Tenancy};
 use crate::runtimes;
@@ -16,9 +16,9 @@ use warmcore_tenant::Tenant;
 /// A policy of Warmcore's runtime, in a form that a part's arguments can carry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
-    /// The default, whose promises are checked.
+    /// The default policy. The promises are about this policy.
     Home,
-    /// A queue per last-level cache, as published.
+    /// A queue per last-level cache, as in the published shared wake queue.
     SharedQueue,
 }
 
@@ -30,7 +30,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// With a policy.
+    /// The runtime with this policy.
     pub fn get(policy: Policy) -> Self {
         let runtime = runtimes::ours(match policy {
             Policy::Home => PolicyKind::Home,
@@ -39,7 +39,7 @@ impl Ours {
         Self { runtime, has_tenants: true }
     }
 
-    /// With the default policy and all tasks in no tenant, as on the other runtimes.
+    /// The runtime with the default policy, whose tasks have no tenant, as on the other runtimes.
     pub fn without_tenants() -> Self {
         Self { has_tenants: false, ..Self::get(Policy::Home) }
     }

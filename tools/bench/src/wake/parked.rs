@@ -1,9 +1,9 @@
-//! A message from outside to a task whose pool is parked.
+//! The time of a message from a thread outside of the runtime to a task whose workers are all parked.
 //!
 //! A thread that is not a worker sends the time to a task and waits for its answer; then it sleeps long enough for the
-//! pool to park again. Timed are the wake, from before the send until the task runs, and the round trip. In Go the sender
-//! is a goroutine that is locked to its thread and sleeps in the kernel. A futex wake of a thread on an idle virtual CPU
-//! takes 10 to 30 µs, most of it the host's.
+//! workers to park again. The case measures the wake, from before the send until the task runs, and the round trip. In
+//! Go the sender is a goroutine that is locked to its thread and sleeps in the kernel. A futex wake of a thread on an
+//! idle virtual CPU takes 10 to 30 µs, most of it in the host.
 
 use super::contender::*;
 use super::executor::*;
@@ -19,7 +19,8 @@ use warmcore_sys::clock;
 
 pub(super) struct Parked;
 
-/// The shortest pause in µs, and how much longer it may be. By then every runtime has stopped looking for work.
+/// The shortest pause in µs, and the most that is added to it. After the shortest pause the workers of every runtime
+/// have parked.
 const PAUSE_US: [usize; 2] = [300, 400];
 
 impl Slice for Parked {
@@ -38,7 +39,8 @@ impl Slice for Parked {
             }
         });
         let window = Window::open(plan);
-        // Pauses differ from slice to slice, so that they don't stay in step with the kernel's tick.
+        // The pauses are random and differ from slice to slice, so that they are not synchronous with the kernel's
+        // tick.
         let mut rng = Rng::with_seed(window.begin);
         let (mut wakes, mut trips) = (Quantiles::new(), Quantiles::new());
         loop {

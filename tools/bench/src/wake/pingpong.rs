@@ -1,8 +1,8 @@
-//! Ping-pong: two tasks that only wake each other, as one pair and as many.
+//! Ping-pong: pairs of tasks that only wake each other; one pair, or many.
 //!
-//! `channel` is a bounded channel each way. With `oneshot` each message brings the sender for the next one, so every wake
-//! is by a channel made for it. The times are round trips, two wakes each. 400 ns a round trip are two polls, two sends,
-//! two wakes, and one reading of the clock, which takes 20.
+//! `channel` uses a bounded channel in each direction. With `oneshot` each message contains the sender for the answer,
+//! so every wake is by a new channel. A measured time is a round trip, which has two wakes. A round trip of 400 ns
+//! contains two polls, two sends, two wakes, and one reading of the clock, which takes 20 ns.
 
 use super::contender::*;
 use super::executor::*;
@@ -30,7 +30,7 @@ pub(super) struct PingPong {
 struct Ping(oneshot::Sender<Pong>);
 struct Pong(oneshot::Sender<Ping>);
 
-/// Counts round trips; returns whether there should be another one.
+/// Counts round trips, and decides whether there is another one.
 struct Trips {
     window: Window,
     last: u64,
@@ -133,7 +133,7 @@ impl Slice for PingPong {
         let mut values = vec![rate];
         values.extend([0.5, 0.99, 0.999].map(|q| all.at(q)));
         if self.pairs > 1 {
-            // One task of each pair counts: the second.
+            // The second task of each pair has the counts.
             values.extend(shares(rate, ended.iter().skip(1).step_by(2).map(Quantiles::total)));
         }
         values

@@ -1,9 +1,9 @@
-//! How long the slices of a case are.
+//! The number of rounds of a case and the length of its slices.
 
 use crate::measure::Effort;
 use std::time::Duration;
 
-/// How many rounds, and how long a slice takes.
+/// The number of rounds, and the length of the warm-up and of the measurement of a slice.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
     pub rounds: usize,
@@ -20,7 +20,7 @@ impl Plan {
         }
     }
 
-    /// For cases that wait: slices that are `times` as long.
+    /// For cases that mostly wait: slices that are `times` as long.
     pub fn slow(effort: Effort, times: u32) -> Self {
         let busy = Self::busy(effort);
         Self { measure: busy.measure * times, ..busy }

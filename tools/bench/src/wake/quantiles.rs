@@ -1,8 +1,9 @@
-//! A table of times, small enough to stay out of the way of what is measured.
+//! A histogram of times, which is small so that it takes little space in the cache.
 //!
-//! There are 64 buckets to each power of two; a quantile is interpolated between the borders of its bucket. The Go program
-//! has the same buckets, so that its quantiles are read the same way. A bucket is at most 1.6 % wide; times up to 36
-//! minutes take 2304 counts, 9 KiB. Each table is written by one task; they are merged when the tasks have ended.
+//! There are 64 buckets for each power of two; a quantile is interpolated between the bounds of its bucket. The Go
+//! program has the same buckets, so that its quantiles are computed in the same way. A bucket is at most 1.6 % wide;
+//! times up to 36 minutes take 2304 counts, 9 KiB. Each table is written by one task; they are merged when the tasks
+//! have ended.
 
 const SUB_BITS: u32 = 6;
 const SUB: usize = 1 << SUB_BITS;
@@ -35,12 +36,12 @@ impl Quantiles {
         self.total += other.total;
     }
 
-    /// How many times were counted.
+    /// Returns the number of times in the table.
     pub fn total(&self) -> u64 {
         self.total
     }
 
-    /// The quantile `q`, in ns; NaN for an empty table.
+    /// Returns the quantile `q`, in ns; NaN for an empty table.
     pub fn at(&self, q: f64) -> f64 {
         let wanted = q * self.total as f64;
         let mut below = 0.0;

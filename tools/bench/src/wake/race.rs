@@ -1,13 +1,13 @@
-//! Every variant runs one slice of a case in every round, in an order that changes.
+//! Runs one slice of a case on every variant in every round, in an order that changes.
 //!
 //! A slice spawns its tasks, lets them warm up, measures for a while, and waits until all of them have ended; then its
 //! runtime is idle again. It yields one number per metric. A row is the distribution over the rounds; a ratio compares
-//! slices of the same round. A slice of another variant leaves cold caches, which the warm-up is for.
+//! slices of the same round. The slice of another variant leaves cold caches, so each slice begins with a warm-up.
 //!
-//! 15 rounds of 36 ms for 10 variants take 5 s. A 99th percentile is that of a slice, and its row is the median over the
-//! slices: the tail of an ordinary moment, not of the worst one.
+//! 15 rounds of 36 ms for 10 variants take 5 s. A 99th percentile is computed for each slice, and its row is the
+//! distribution over the slices, so its median is the tail of an ordinary slice, not of the worst one.
 //!
-//! The measuring thread writes everything but [`Counts`], which the tasks write.
+//! The measuring thread writes everything except [`Counts`], to which the tasks add.
 
 use super::contender::{Contender, there};
 use super::executor::{Executor, Smol, Tokio, TokioPerCore, me};
@@ -24,7 +24,7 @@ use warmcore_line::Padded;
 use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
-/// The time in which a slice counts, on [`clock`].
+/// The time in which a slice counts events, on [`clock`].
 #[derive(Debug, Clone, Copy)]
 pub struct Window {
     pub begin: u64,
@@ -32,7 +32,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Opens now, after the warm-up.
+    /// The window that begins when the warm-up, which begins now, has ended.
     pub fn open(plan: Plan) -> Self {
         let begin = clock::now().0 + plan.warm.as_nanos() as u64;
         Self { begin, end: begin + plan.measure.as_nanos() as u64 }
@@ -50,9 +50,9 @@ impl Window {
     }
 }
 
-/// A count that many tasks add to without sharing cache lines: a number per worker thread.
+/// A count to which many tasks add without sharing cache lines: it has a number for each worker thread.
 pub struct Counts {
-    /// Written by the threads with that number; read by the measuring thread.
+    /// Indexed by the thread's number. Written by the threads with that number; read by the measuring thread.
     counts: Vec<Padded<AtomicU64>>,
     /// Written by the measuring thread at the end; read by all tasks.
     stop: Padded<AtomicBool>,
@@ -68,7 +68,7 @@ impl Counts {
         }
     }
 
-    /// Adds from a task.
+    /// Adds to the count, from a task.
     #[inline]
     pub fn add(&self, n: u64) {
         self.counts[me() as usize % Self::THREADS].fetch_add(n, Relaxed);
@@ -77,7 +77,7 @@ impl Counts {
     /// Whether the slice is over.
     #[inline]
     pub fn is_over(&self) -> bool {
-        // ORDERING: Relaxed; it orders nothing, and a task that reads it late does a little more work.
+        // ORDERING: Relaxed; no data depends on `stop`, and a task that reads it late does a little more work.
         self.stop.load(Relaxed)
     }
 
@@ -131,12 +131,13 @@ pub fn shares(rate: f64, tasks: impl IntoIterator<Item = u64>) -> [f64; 2] {
     [slowest, most.max(1) as f64 / least.clamp(1, most.max(1)) as f64]
 }
 
-/// What a case does in a slice, on any executor.
+/// A case: what it does in a slice, on any executor.
 pub trait Slice {
-    /// The metrics of a slice. The first is what the case is about.
+    /// The metrics of a slice, the most important one first.
     fn metrics(&self) -> &'static [Metric];
 
-    /// Runs one slice. A number that is not finite, or a first one of 0, means that nothing happened in it: see [`bounded`].
+    /// Runs one slice. Returns a number for each metric. A number that is not finite, or 0 as the first number, means
+    /// that nothing happened in the slice: see [`bounded`].
     fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64>;
 
     /// The Go program's name of the case, with arguments.
@@ -179,13 +180,13 @@ pub struct Race {
     case: String,
     who: Vec<Contender>,
     metrics: &'static [Metric],
-    /// By variant, metric and round.
+    /// The numbers, indexed by variant, metric and round.
     samples: Vec<Vec<Vec<f64>>>,
-    /// By variant: the number of slices in which nothing happened.
+    /// The number of slices in which nothing happened, indexed by variant.
     stalled: Vec<usize>,
 }
 
-/// Runs all slices. `None` if it was interrupted. `tick` is called after every round.
+/// Runs all slices. Returns `None` if a signal came. `tick` is called after every round.
 pub fn run(
     case: &str,
     who: &[Contender],
@@ -199,7 +200,7 @@ pub fn run(
     let mut stalled = vec![0; who.len()];
     let mut order: Vec<usize> = (0..who.len()).collect();
     let mut rng = Rng::with_seed(6);
-    // Untimed: the first use makes threads, builds programs and grows queues.
+    // The first slices are not timed: the first use makes threads, builds programs and grows queues.
     for who in &who {
         let short = Plan { warm: Duration::from_millis(1), measure: Duration::from_millis(2), ..plan };
         if INTERRUPTED.load(Relaxed) {
@@ -228,13 +229,14 @@ pub fn run(
     Ok(Some(Race { case: case.to_owned(), who, metrics, samples, stalled }))
 }
 
-/// Whether something happened in a slice, for every metric.
+/// Whether something happened in a slice with these values.
 fn is_whole(values: &[f64]) -> bool {
     values.iter().all(|v| v.is_finite()) && values[0] > 0.0
 }
 
-/// The number of a slice for its row. A slice in which nothing happened is kept, since users wait for a stalled task: its
-/// rate is taken as one event in the slice, which is too high, and its time as the slice's length, which is too low.
+/// Returns the number of a slice for its row. A slice in which nothing happened is counted too, since users also wait
+/// for a stalled task. Its rate is then one event in the slice, which is too high, and its time is the slice's length,
+/// which is too low.
 fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
     let slice_ns = plan.measure.as_nanos() as f64;
     match metric.unit {
@@ -245,7 +247,7 @@ fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
     }
 }
 
-/// Runs the only race of a case.
+/// Runs a case that has a single race, and returns its rows.
 pub fn whole(
     ctx: &CaseCtx,
     who: &[Contender],
@@ -255,7 +257,7 @@ pub fn whole(
     run(ctx.name, who, slice, plan, &progress(ctx, 0, 1, plan))
 }
 
-/// Moves the progress bar for race `index` of `of`.
+/// Returns the `tick` that moves the progress bar for race `index` of `of`.
 pub fn progress<'a>(ctx: &'a CaseCtx, index: usize, of: usize, plan: Plan) -> impl Fn(usize) + 'a {
     let (steps, rounds) = (ctx.effort.rounds, plan.rounds);
     let at = move |round: usize| steps * (index * rounds + round) / (of * rounds);
@@ -263,14 +265,14 @@ pub fn progress<'a>(ctx: &'a CaseCtx, index: usize, of: usize, plan: Plan) -> im
 }
 
 impl Race {
-    /// A variant's numbers in a metric, by round, if it ran.
+    /// Returns a variant's numbers in a metric, by round, if the variant ran.
     pub fn of(&self, who: Contender, metric: &str) -> Option<&[f64]> {
         let variant = self.who.iter().position(|w| *w == who)?;
         let metric = self.metrics.iter().position(|m| m.name == metric)?;
         Some(&self.samples[variant][metric])
     }
 
-    /// The variant other than Warmcore's with the lowest median in a metric.
+    /// Returns the variant with the lowest median in a metric, without those of Warmcore.
     pub fn lowest_peer(&self, metric: &str) -> Option<Contender> {
         let median =
             |who: Contender| Row::of("", "", "", "", self.of(who, metric).unwrap_or(&[f64::MAX])).median;
@@ -278,12 +280,12 @@ impl Race {
         peers.min_by(|a, b| median(*a).total_cmp(&median(*b)))
     }
 
-    /// Warmcore's ratio over another variant in one metric, with its promise.
+    /// Returns Warmcore's ratio over another variant in a metric, with a promise.
     pub fn promise(&self, metric: &str, over: Contender, kind: Bound, value: f64) -> Option<Row> {
         self.ratio(metric, Contender::OURS, over).map(|row| row.promise(kind, value))
     }
 
-    /// Warmcore's ratio over another variant in a metric without a promise.
+    /// Returns Warmcore's ratio over another variant in a metric, without a promise.
     pub fn over(&self, metric: &str, over: Contender) -> Option<Row> {
         self.ratio(metric, Contender::OURS, over)
     }
@@ -291,7 +293,7 @@ impl Race {
     fn ratio(&self, metric: &str, who: Contender, over: Contender) -> Option<Row> {
         let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
         let row = Row::ratio(&self.case, who.name(), over.name(), above, below);
-        // A ratio only has to be finite: a share of 0 over a share of 0 is not.
+        // Leave out a ratio that is not finite, such as a share of 0 over a share of 0.
         if ![row.p25, row.median, row.min, row.max].iter().all(|v| v.is_finite()) {
             return None;
         }
@@ -300,8 +302,8 @@ impl Race {
         Some(Row { metric, ..row })
     }
 
-    /// The rows: all numbers, the promises, then Warmcore's ratios over the others in the first metric. `own` are the promises
-    /// about Warmcore's own numbers.
+    /// Returns the rows: all numbers, the promises, then Warmcore's ratios over the other variants in the first metric.
+    /// `own` has the promises about Warmcore's numbers, without a comparison.
     pub fn rows(&self, own: &[(&str, Bound, f64)], promises: Vec<Option<Row>>) -> Vec<Row> {
         let mut rows = Vec::new();
         for (m, metric) in self.metrics.iter().enumerate() {
@@ -338,12 +340,12 @@ mod tests {
 
     #[test]
     fn shares_are_the_slowest_tasks_part_and_the_ratio() {
-        // Three on one worker, one on the other.
+        // Three tasks on one worker, one task on the other.
         let [slowest, uneven] = shares(93.8, [13_278, 13_279, 13_280, 53_967]);
         assert!((slowest - 13.28).abs() < 0.01 && (uneven - 4.064).abs() < 0.001, "{slowest} {uneven}");
         assert_eq!(shares(10.0, [5, 5]), [5.0, 1.0]);
         assert_eq!(shares(10.0, [0, 5]), [0.0, 5.0]);
-        // Where no task ran, no task ran more than another.
+        // If no task ran, the shares are equal.
         assert_eq!(shares(0.0, [0, 0]), [0.0, 1.0]);
     }
 }

@@ -1,8 +1,9 @@
-//! Jobs that borrow and compute, as in a pool for computing.
+//! Jobs that borrow data and compute, as in a thread pool for computations.
 //!
-//! A thousand jobs, each on its own element of one slice, in one scope; and again. A thread that is not a worker opens the
-//! scope. One thread alone does the same in a loop. Go has no such scope: there it is a goroutine for each job and a wait
-//! group, opened from a goroutine. A job takes 5 µs: two workers do at most 400 000 of them a second.
+//! A scope runs a thousand jobs, each on a different element of one array; then the next scope is opened. A thread that
+//! is not a worker opens the scopes. For comparison, one thread alone does the same in a loop. Go has no scopes: there
+//! a goroutine starts a goroutine for each job and waits with a wait group. A job takes 5 µs: two workers do at most
+//! 400 000 of them a second.
 
 use super::contender::*;
 use super::executor::*;
@@ -31,8 +32,8 @@ pub(super) fn pool() -> &'static rayon::ThreadPool {
 
 pub(super) struct Scope;
 
-/// Opens scopes until the window closes. A scope takes milliseconds, so whole scopes that began in the window are counted,
-/// divided by the time that they took.
+/// Opens scopes until the window ends. A scope takes milliseconds, so whole scopes that began in the window are
+/// counted, divided by the time that they took.
 fn scopes(plan: Plan, run: impl Fn(&(dyn Fn(usize) + Sync))) -> Vec<f64> {
     let (steps, window, mut counted, mut first) = (steps_in(JOB), Window::open(plan), 0, None);
     let results: Vec<AtomicU64> = (0..JOBS).map(|_| AtomicU64::new(0)).collect();

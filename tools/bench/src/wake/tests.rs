@@ -3,7 +3,7 @@ use super::executor::Executor;
 use super::race::{self, Metric, Plan, Slice, rate, run, time};
 use super::*;
 
-/// Runs one short slice of every contender: it ends, and has a number for each metric.
+/// Runs one short slice of every contender, and checks that the slice ends and has a number for each metric.
 fn runs_on(who: &[Contender], slice: &impl Slice) {
     let plan = Plan { rounds: 1, warm: Duration::from_millis(1), measure: Duration::from_millis(8) };
     let race = run("case", who, slice, plan, &|_| ()).unwrap().expect("no signal interrupts a test");
@@ -36,7 +36,7 @@ fn every_case_ends_on_every_runtime() {
     runs_on(&[Contender::OURS, Contender::Rayon, Contender::Alone, Contender::Go], &scope::Scope);
 }
 
-/// A slice in which nothing happens every third time.
+/// A case in which nothing happens in every third slice.
 struct Stalls(std::sync::atomic::AtomicUsize);
 
 impl Slice for Stalls {
@@ -57,11 +57,11 @@ fn a_slice_in_which_nothing_happened_is_kept_and_reported() {
     let plan = Plan { rounds: 8, warm: Duration::from_millis(1), measure: Duration::from_millis(10) };
     let slice = Stalls(Default::default());
     let race = run("case", &[Contender::Tokio], &slice, plan, &|_| ()).unwrap().unwrap();
-    // The first slice is untimed; of the others the second, the fifth and the eighth stall.
+    // The first slice is not timed; of the timed slices the second, the fifth and the eighth stall.
     assert_eq!(slice.0.into_inner(), 1 + plan.rounds);
     let rows = race.rows(&[], vec![]);
     let row = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
-    // One event in 10 ms, and a time of 10 ms.
+    // A stalled slice counts as one event in 10 ms, and as a time of 10 ms.
     assert_eq!((row("round trips").min, row("round trips").median, row("round trips").n), (0.1, 500.0, 8));
     assert_eq!((row("p99").max, row("p99").median), (10_000_000.0, 2_000.0));
     assert_eq!((row(race::STALLED).median, row(race::STALLED).n), (3.0, 8));

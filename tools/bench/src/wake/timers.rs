@@ -1,11 +1,11 @@
-//! What a runtime costs when there is next to nothing to do.
+//! The CPU time of a runtime that has almost nothing to do.
 //!
-//! `timers`: a thousand tasks that each sleep for 10 ms, again and again; the CPU time of the process, whose other
-//! runtimes sleep. `idle`: a hundred tasks that wait for ever; the CPU time of a process of its own, in which nothing else
-//! runs. A process without a runtime, which only reads its CPU time, is shown for comparison.
+//! `timers`: a thousand tasks sleep for 10 ms again and again. The result is the CPU time of the process, whose other
+//! runtimes sleep. `idle`: a hundred tasks wait for ever. The result is the CPU time of a separate process, in which
+//! nothing else runs. For comparison there is a process without a runtime, which only reads its CPU time.
 //!
-//! 1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A late runtime wakes less often,
-//! so the number of wakes is a row too.
+//! 1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A runtime whose timers are
+//! late wakes less often, so the number of wakes is a row too.
 //!
 //! Source: clock_gettime(2), `CLOCK_PROCESS_CPUTIME_ID`.
 
@@ -26,7 +26,7 @@ const TIMER: Duration = Duration::from_millis(10);
 const WAITING: usize = 100;
 /// The time after which new threads have parked.
 const SETTLE: Duration = Duration::from_millis(200);
-/// The CPU time that a process with an idle pool may use, in ms per second.
+/// The promised maximum of the CPU time of a process with an idle runtime, in ms per second.
 const IDLE_MS_MAX: f64 = 0.1;
 
 pub(super) struct Timers;
@@ -65,7 +65,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     Ok(Some(race.rows(&[], vec![promise])))
 }
 
-/// An idle pool in a process of its own.
+/// An idle runtime in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
     pub(super) who: Contender,
@@ -86,7 +86,7 @@ impl Idle {
     /// Measures the CPU time per second, in ms, in every span.
     pub fn watch(self) -> anyhow::Result<Vec<f64>> {
         Ok(match self.who {
-            // This process only waits for Go's, which measures its own time.
+            // This process only waits for the Go process, which measures its CPU time itself.
             Contender::Go => {
                 let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
                 return go::ask(&format!("idle {WAITING} {}", self.spans), plan);
@@ -98,7 +98,7 @@ impl Idle {
 
     fn spans(self) -> Vec<f64> {
         let span = Duration::from_millis(self.span_ms);
-        // Until new threads have parked and the clock is calibrated.
+        // Calibrate the clock, and wait until new threads have parked.
         clock::now();
         std::thread::sleep(SETTLE);
         let watch = |_| {
@@ -115,7 +115,7 @@ impl Visit for Idle {
 
     fn visit<H: Executor>(self, executor: H) -> Vec<f64> {
         for number in 0..WAITING {
-            // Forget the handle: dropping it aborts the task on smol.
+            // Forget the handle: on smol, dropping it cancels the task.
             std::mem::forget(executor.spawn_nth(number, std::future::pending::<()>()));
         }
         self.spans()

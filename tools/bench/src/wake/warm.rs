@@ -1,15 +1,16 @@
-//! Tasks with a working set each, which yield, pass a message, or sleep between two passes over it.
+//! Tasks with a working set each. Between two passes over its set a task yields, exchanges a message, or sleeps.
 //!
-//! A pass reads and writes every line of the task's own set. Then the task yields; or sends to its partner and waits for
-//! the answer, which comes after the partner's pass; or sleeps. Of two partners one runs at a time, so four tasks can use
-//! two workers. `chase` follows a random cycle through the lines, each of which holds the index of the next; `sequential`
-//! goes through them in order, where prefetching helps. A wake counts as moved if the thread differs from that of the pass
-//! before. All variants use the same sets, one after another.
+//! A pass reads and writes every line of the task's set. Then the task yields; or it sends to its partner and waits for
+//! the answer, which comes after the partner's pass; or it sleeps. Only one of two partners runs at a time, so four
+//! tasks can use two workers. `chase` follows a random cycle through the lines, each of which holds the index of the
+//! next; `sequential` goes through them in order, where prefetching helps. A wake counts as moved if the task runs on
+//! another thread than in its previous pass. All variants use the same sets, one after another; only the Go process has
+//! its own.
 //!
-//! A chase through 256 KiB in the core's own cache is 4096 lines of 4 ns: 16 µs; after a move it takes 55 to 160. Four such
-//! sets fit into a core's 1 MiB, sixteen on two cores don't.
+//! A `chase` through 256 KiB in the core's own cache is 4096 lines of 4 ns: 16 µs; after a move it takes 55 to 160 µs.
+//! Four such sets fit into a core's 1 MiB, sixteen on two cores don't.
 //!
-//! A set's lines are written by its task, on whichever thread runs it.
+//! A set's lines are written only by its task, on the thread that runs the task.
 
 use super::contender::*;
 use super::executor::*;
@@ -43,7 +44,7 @@ pub(super) enum Touch {
     Sequential,
 }
 
-/// The number of tasks, and the KiB of each.
+/// The number of tasks, and the size of each task's set in KiB.
 const SHAPES: [(usize, usize); 6] = [(4, 256), (8, 256), (16, 256), (4, 512), (8, 512), (16, 512)];
 const SLEEP: Duration = Duration::from_micros(100);
 const LINE_BYTES: usize = 64;
@@ -52,7 +53,7 @@ const TOUCHES: &str = "touches";
 const P99: &str = "p99";
 const MOVED: &str = "moved";
 
-/// A line of a set. Both fields are written by the set's task alone; atomic so that sets can be shared.
+/// A line of a set. Only the set's task writes the fields; they are atomic so that sets can be shared.
 #[repr(C, align(64))]
 struct Line {
     next: AtomicU32,
@@ -65,7 +66,7 @@ const _: () = assert!(size_of::<Line>() == LINE_BYTES);
 struct Set(Vec<Line>);
 
 impl Set {
-    /// Lines whose `next` is one random cycle through all of them (Sattolo's shuffle).
+    /// Makes lines whose `next` links form one random cycle through all lines (Sattolo's shuffle).
     fn new(kib: usize, seed: u64) -> Self {
         let lines = kib * 1024 / LINE_BYTES;
         let mut order: Vec<u32> = (0..lines as u32).collect();
@@ -107,8 +108,8 @@ impl Warm {
     }
 }
 
-/// Two passes over every set before it counts, even if no cache has any of it: the Go process has sets of its own, which
-/// other variants' slices evict.
+/// Lengthens the warm-up so that there is time for two passes over every set, even if no cache has any of its lines:
+/// the Go process has separate sets, which the slices of other variants evict.
 fn with_warm_up(plan: Plan, (tasks, kib): (usize, usize)) -> Plan {
     const MISS_NS: usize = 150;
     let misses = 2 * tasks * kib * 1024 / LINE_BYTES / cpus().len().max(1);
@@ -207,7 +208,7 @@ impl Slice for Warm {
     }
 }
 
-/// The promises about a shape whose sets are chased through.
+/// Returns the promises about a shape in the cases with `chase`.
 fn promises(race: &Race, between: Between, shape: (usize, usize)) -> Vec<Option<Row>> {
     let at_least = |over, value| race.promise(TOUCHES, over, Bound::AtLeast, value);
     match (between, shape) {
@@ -224,7 +225,8 @@ fn promises(race: &Race, between: Between, shape: (usize, usize)) -> Vec<Option<
     }
 }
 
-/// The geometric mean over all shapes, round by round, of Warmcore's ratio over another variant in one metric.
+/// Returns the row with the geometric mean over all shapes, round by round, of Warmcore's ratio over another variant in
+/// one metric.
 fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Contender) -> Option<Row> {
     let ratios: Vec<Vec<f64>> = races
         .iter()
@@ -269,11 +271,11 @@ pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Resu
         (ctx.part_done)(&case);
     }
     if INTERRUPTED.load(Relaxed) {
-        // Interrupted: the shapes that are finished are complete.
+        // A signal came: return the rows of the shapes that are finished.
         return Ok((!rows.is_empty()).then_some(rows));
     }
     let mean = mean_row(ctx.name, &races, TOUCHES, "ratio, geometric mean of all", Contender::Tokio);
-    // In a slice in which a task did nothing this ratio does not exist.
+    // This ratio does not exist if a task did nothing in a slice.
     let slowest = mean_row(
         ctx.name,
         &races,

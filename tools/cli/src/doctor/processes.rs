@@ -1,4 +1,4 @@
-//! Running processes that use fewer workers than they could.
+//! Findings on running processes whose work could use more of their workers.
 //!
 //! Every process that `warmcore top` can watch is asked twice. A finding is made if tasks of `tokio::spawn` take most of one
 //! worker's time while another worker idles.
@@ -12,14 +12,14 @@ use warmcore_runtime::observe::{self, Observable};
 /// The time between the two snapshots.
 const BETWEEN: Duration = Duration::from_millis(300);
 
-/// How many runtimes are asked, all at the same time.
+/// The most runtimes that are asked, all at the same time.
 const ASKED_MAX: usize = 32;
 
 const ADVICE: &str = "such tasks stay on the worker that spawned them: spawn with `warmcore::runtime::spawn` instead of \
                       `tokio::spawn` and `JoinSet`, and serve with `http::serve` instead of `axum::serve` \
                       (docs/from-tokio.md)";
 
-/// A finding for each such runtime.
+/// Returns a finding for each such runtime.
 pub(super) fn findings() -> Vec<Finding> {
     let found = observe::list();
     let asked = &found[..found.len().min(ASKED_MAX)];

@@ -1,8 +1,9 @@
-//! What the task runtime finds here: how many workers it makes, whether they can be pinned, what drives sockets.
+//! Findings on the task runtime: how many workers it makes here, whether they can be pinned, and whether its driver
+//! works.
 //!
-//! A runtime is made as a program would make it, and inspected. The number of workers is explained from the facts that the
-//! runtime uses: the allowed CPUs, the quota, the cores that CPUs share, the CPUs that are offline. It takes two threads a
-//! CPU for about a millisecond.
+//! A runtime is made as a program would make it, and inspected. The number of workers is explained from the facts that
+//! the runtime uses: the allowed CPUs, the quota, the cores that CPUs share, the CPUs that are offline. It uses two
+//! threads per CPU for about a millisecond.
 
 use super::finding;
 use std::time::Duration;
@@ -12,17 +13,17 @@ use warmcore_sys::affinity;
 use warmcore_topo::{Core, Topology};
 use warmcore_types::{CpuId, CpuSet};
 
-/// The facts that decide how many workers there are, and what they share.
+/// The facts that determine how many workers there are, and which resources they share.
 #[derive(Debug, Clone, PartialEq)]
 struct Facts {
     workers: usize,
     /// CPUs that the process may use.
     cpus: usize,
-    /// Those CPUs and the others that are online.
+    /// CPUs that are online, including `cpus`.
     online: usize,
     /// Physical cores of the allowed CPUs.
     cores: usize,
-    /// Of those, the cores that have another CPU, online and not allowed.
+    /// Of these cores, those with another CPU that is online and not allowed.
     shared_cores: usize,
     /// CPUs that are possible and not online.
     offline: CpuSet,
@@ -66,7 +67,7 @@ pub(super) fn findings(topology: &Topology) -> Vec<Finding> {
     found
 }
 
-/// How many workers a program gets by default, and why.
+/// Reports how many workers a program gets by default, and why.
 fn workers(facts: &Facts) -> Finding {
     let Facts { workers: n, cpus, online, quota, .. } = *facts;
     let why = match quota {
@@ -90,7 +91,7 @@ fn workers(facts: &Facts) -> Finding {
              block_in_place",
         );
         match quota {
-            // More CPUs would not help; the advice is above.
+            // More CPUs would not help; there is already advice on the quota.
             Some(quota) if quota < 1.0 => {}
             Some(_) if cpus > 1 => advice.push("the quota is one CPU: raise it"),
             _ if cpus == 1 && online > 1 => {
@@ -106,7 +107,7 @@ fn workers(facts: &Facts) -> Finding {
     finding("workers", state, format!("{n} by default: {why}"), advice)
 }
 
-/// The effect of CPUs that share cores, if there are any.
+/// Reports the effect of CPUs that share cores, if there are any.
 fn siblings(facts: &Facts) -> Option<Finding> {
     let Facts { workers, cpus, cores, shared_cores, .. } = *facts;
     let shared = || format!("cores of which we may use a part only: {shared_cores} of {cores}");
@@ -119,7 +120,7 @@ fn siblings(facts: &Facts) -> Option<Finding> {
             match workers > cores {
                 true => format!("`smt(Smt::OnePerCore)` makes {cores} workers where that counts for more"),
                 false =>
-                    "with fewer workers than CPUs, the kernel chooses which workers share a core".to_owned(),
+                    "with fewer workers than CPUs, the system chooses which workers share a core".to_owned(),
             }
         );
         return Some(finding("siblings", State::Ok, fact, Some(advice)));
@@ -131,7 +132,7 @@ fn siblings(facts: &Facts) -> Option<Finding> {
     })
 }
 
-/// The effect of offline CPUs, if there are any.
+/// Reports the effect of offline CPUs, if there are any.
 fn offline(facts: &Facts) -> Option<Finding> {
     let n = facts.offline.len();
     let fact = match n {
@@ -144,13 +145,13 @@ fn offline(facts: &Facts) -> Option<Finding> {
     Some(finding("offline", State::Ok, fact, Some(advice.into())))
 }
 
-/// Whether a thread can be pinned.
+/// Reports whether a thread can be pinned.
 fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
     let by_default = match facts.workers < facts.cpus {
         true => "; by default they are not, since there are fewer workers than CPUs",
         false => "",
     };
-    // On a thread of its own: the affinity of this one does not change.
+    // Try it on a separate thread, so that the affinity of this thread does not change.
     let tried = std::thread::spawn(move || match first {
         None => Err("no CPU is allowed".to_owned()),
         Some(cpu) => affinity::pin(cpu).map_err(|error| error.to_string()).and_then(|()| {
@@ -183,7 +184,8 @@ fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
     }
 }
 
-/// Whether a task runs, and a timer rings on a worker: epoll, an event descriptor and a timer descriptor.
+/// Reports whether a task runs on a worker and a timer wakes it. The driver needs epoll, an event descriptor and a
+/// timer descriptor.
 fn driver(runtime: &Runtime) -> Finding {
     let task = runtime.spawn(async {
         tokio::time::sleep(Duration::from_micros(100)).await;

@@ -1,7 +1,7 @@
 //! The arguments of `warmcore sim`, and the command line that reproduces a run.
 //!
-//! There is a subcommand per table, one for all tables, and one for tasks of the user's; each help is complete and ends
-//! with an example. Seeds are counted from 0; `--seed 7 --seeds 1` is the eighth.
+//! There is a subcommand for each table, one for all tables, and one for a user's tasks. The help of each is complete
+//! and ends with an example. Seeds are counted from 0; `--seed 7 --seeds 1` simulates the eighth seed.
 
 use super::load;
 use anyhow::{bail, ensure};
@@ -21,10 +21,10 @@ pub struct Args {
 /// What can be simulated.
 #[derive(Debug, clap::Subcommand)]
 pub(super) enum What {
-    /// Concurrency ids: a burst over 16 kB after a sleep, on the id's area that the CPU got
+    /// Concurrency ids: a burst over 16 kB after a sleep, on the area of the id that the CPU got
     #[command(after_help = table("warmcore sim cid --seeds 5"))]
     Cid(Run),
-    /// Which field makes a reader's line miss, and the cheapest layout without that
+    /// Which field makes reads of another field miss, and the cheapest layout without that
     #[command(after_help = table("warmcore sim false-sharing --quick"))]
     FalseSharing(FalseSharing),
     /// CPUs kept for tasks that sleep shortly: clients and servers that answer each other
@@ -46,10 +46,10 @@ pub(super) enum What {
     #[command(after_help = table("warmcore sim wake-queue-v3-by-load --quick --seeds 5"))]
     #[command(name = "wake-queue-v3-by-load")]
     WakeQueueV3ByLoad(Run),
-    /// All tables, and a line on each: how many rows are within what was allowed
+    /// All tables, and a line on each: how many rows are within their tolerance
     #[command(after_help = table("warmcore sim tables --quick --seeds 3"))]
     Tables(Run),
-    /// A program of yours: tasks from a JSON file as rt-app reads it, under each policy
+    /// Your program: tasks from a JSON file for rt-app, under each policy
     #[command(after_help = below(load::AFTER))]
     Load(load::Args),
 }
@@ -57,22 +57,21 @@ pub(super) enum What {
 /// The arguments of every subcommand.
 #[derive(Debug, clap::Args)]
 pub(super) struct Common {
-    /// Where: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or a machine FILE.toml
-    /// of yours
+    /// The machine: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or your machine FILE.toml
     #[arg(long, value_name = "MACHINE")]
     pub machine: Option<String>,
-    /// How many simulations of each, each with random numbers of its own
+    /// The number of simulations of each configuration, each with different random numbers
     #[arg(long, value_name = "N", default_value_t = 30, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
     pub seeds: u64,
-    /// The first seed; the others follow
+    /// The first seed; further seeds are the numbers after it
     #[arg(long, value_name = "N", default_value_t = 0, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(..=SEED_MAX))]
     pub seed: u64,
-    /// Also write the results there, as JSON (docs/json.md)
+    /// Also write the results to FILE, as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// Also write each seed's numbers there, as Parquet (built with the feature `parquet`)
+    /// Also write each seed's numbers to FILE, as Parquet (built with the feature `parquet`)
     #[arg(long, value_name = "FILE")]
     pub parquet: Option<PathBuf>,
 }
@@ -87,7 +86,8 @@ pub(super) struct Run {
     pub quick: bool,
 }
 
-/// The arguments of `warmcore sim false-sharing`. With a layout it is `warmcore layout`, under its name in version 0.1.
+/// The arguments of `warmcore sim false-sharing`. With `--layout` it does the same as `warmcore layout`; that was the
+/// command's name in version 0.1.
 #[derive(Debug, clap::Args)]
 pub(super) struct FalseSharing {
     #[command(flatten)]
@@ -123,16 +123,16 @@ pub struct LayoutArgs {
     /// Where the struct was while perf took samples: 0xADDRESS, or a static's SYMBOL
     #[arg(long, value_name = "WHERE")]
     at: Option<String>,
-    /// The machine: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or a machine FILE.toml of yours
+    /// The machine: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or your machine FILE.toml
     #[arg(long, value_name = "MACHINE")]
     machine: Option<String>,
-    /// Also write the result there, as JSON (docs/json.md)
+    /// Also write the result to FILE, as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
 
 impl LayoutArgs {
-    /// The same as arguments of `warmcore sim false-sharing`, which nothing is simulated for.
+    /// Converts to the arguments of `warmcore sim false-sharing --layout`, which does not simulate.
     pub(super) fn false_sharing(&self) -> FalseSharing {
         let (machine, json) = (self.machine.clone(), self.json.clone());
         let common = Common { machine, seeds: 1, seed: 0, json, parquet: None };
@@ -146,10 +146,10 @@ impl LayoutArgs {
     }
 }
 
-/// More seeds than this are taken for a typing error.
+/// The most seeds of a run. A larger number is probably a typing error.
 const SEEDS_MAX: u64 = 1_000_000;
 
-/// The largest first seed, so that the last seed is a number too.
+/// The largest first seed, so that the last seed does not overflow.
 const SEED_MAX: u64 = u64::MAX - SEEDS_MAX;
 
 const MARKS: &str = "\
@@ -246,8 +246,8 @@ impl Common {
         self.seed..self.seed + self.seeds
     }
 
-    /// Checks for a file that is read or written twice, or can't be written at all. `read` and `written` are further files that
-    /// are read and written.
+    /// Checks that no file is read or written twice, and that every output can be written. `read` and `written` are
+    /// further files that are read and written.
     fn check(&self, read: &[&Option<PathBuf>], written: &[&Option<PathBuf>]) -> anyhow::Result<()> {
         ensure!(
             cfg!(feature = "parquet") || self.parquet.is_none(),

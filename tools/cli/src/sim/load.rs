@@ -1,8 +1,8 @@
-//! `warmcore sim load`: tasks from a file on a machine that isn't here, under each policy.
+//! `warmcore sim load`: simulates tasks from a file on another machine, under each policy.
 //!
-//! There is a simulation per policy and seed; all policies see the same tasks and the same random lengths. The kernel's
-//! policies run with the kernel's scheduler; for the runtimes' policies an idle CPU is also notified of a waiting task at
-//! once. A signal leaves the seeds that were finished under all policies.
+//! There is a simulation per policy and seed; all policies have the same tasks and the same random durations. The
+//! kernel's policies run with the kernel's scheduler; with the runtimes' policies an idle CPU is also notified of a
+//! waiting task at once. After a signal, the result has the seeds that were finished under all policies.
 //!
 //! A second of 64 CPUs that switch every 50 µs is a million events and takes a fifth of a second.
 
@@ -25,10 +25,10 @@ use warmcore_sim::trace::Trace;
 use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
-/// The machine if none is named.
+/// The machine if `--machine` is not given.
 const MACHINE: &str = "epyc9654_2p";
 
-/// The duration if the file doesn't say.
+/// The duration if the file has none.
 const LASTS: Nanos = Nanos(1_000_000_000);
 
 /// A policy by its name on the command line.
@@ -68,12 +68,12 @@ pub(super) struct Args {
     /// The tasks, as JSON for rt-app
     #[arg(long, value_name = "FILE")]
     pub tasks: PathBuf,
-    /// Only under this policy
+    /// Simulate only this policy
     #[arg(long, value_name = "NAME", value_parser = policies())]
     pub policy: Option<String>,
     #[command(flatten)]
     pub common: Common,
-    /// With a policy: the first seed's sched_switch and sched_waking, for ui.perfetto.dev
+    /// With --policy: write the first seed's sched_switch and sched_waking to FILE, for ui.perfetto.dev
     #[arg(long, value_name = "FILE", requires = "policy")]
     pub trace: Option<PathBuf>,
 }
@@ -100,9 +100,9 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     bar.enable_steady_tick(Duration::from_millis(200));
     let progress = ProgressReporter::new(&bar, "load");
     let options = Options { seeds: common.seeds(), progress: Some(progress.clone()), ..Options::default() };
-    // The first error in the order of seeds. All seeds before it were begun before it, so it is always the same one.
+    // Keep the error of the lowest seed. All lower seeds were begun earlier, so the error is the same in every run.
     let error: Mutex<Option<(u64, &str, anyhow::Error)>> = Mutex::new(None);
-    // Every seed under all policies, so that whatever is finished can be compared.
+    // Run each seed under all policies, so that the finished seeds can be compared.
     let under = |(policy, who): &(&'static str, LoadPolicy), seed: u64| match scenario.run(*who, seed, ()) {
         Ok((report, ())) => Some(report),
         Err(e) => {

@@ -1,12 +1,12 @@
-//! What was simulated as Parquet, a row per seed, for SQL and data frames.
+//! Writes results of simulations as Parquet, a row per seed, for SQL and data frames.
 //!
 //! There is one row group with ten columns, without compression; text is dictionary-encoded, which saves most of what
-//! compression would. A value that is the same for all seeds of a row is repeated for each of them. The rows of a load are
-//! named by policy and metric. A number's position tells its seed: an interrupted run has the first ones. A number that does
-//! not depend on the seed has the first seed.
+//! compression would. A value that is the same for all seeds of a row is repeated for each of them. The rows of a load
+//! are named by policy and metric. The seed of a number is its position plus the first seed: an interrupted run has the
+//! numbers of the first seeds. A number that does not depend on the seed is written once, with the first seed.
 //!
-//! 126 rows take 4 KiB. `select row, median(value) from 'sim.parquet' group by row` gives about the printed table, whose
-//! median of an even number is the upper of the two in the middle.
+//! 126 rows take 4 KiB. `select row, median(value) from 'sim.parquet' group by row` gives about the printed table. The
+//! difference: of an even number of values, the printed median is the upper of the two in the middle.
 //!
 //! Source: the Parquet format, `LogicalTypes.md`: text is UTF-8 in byte arrays.
 
@@ -33,7 +33,7 @@ const SCHEMA: &str = "message simulated {
     OPTIONAL BOOLEAN met;
 }";
 
-/// One seed's number.
+/// The number of one seed.
 struct Line<'a> {
     table: &'a str,
     row: &'a str,
@@ -186,7 +186,7 @@ mod tests {
                 (row.get_double(4).unwrap(), row.get_string(5).unwrap().as_str()),
                 (line.value, line.unit)
             );
-            // A missing value reads as an error.
+            // Reading a missing value returns an error.
             assert_eq!(row.get_double(6).ok(), line.published);
             assert_eq!(row.get_string(7).ok().map(String::as_str), line.tolerance);
             assert_eq!((row.get_string(8).unwrap().as_str(), row.get_bool(9).ok()), (line.mark, line.met));

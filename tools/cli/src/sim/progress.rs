@@ -1,8 +1,8 @@
 //! Progress while seeds are simulated, and the signal that ends the simulation.
 //!
-//! The simulation runs on threads of its own and asks here whether to continue; the command's thread waits, and reports once
-//! that a signal has arrived. The seeds that are being simulated are then finished, which takes a second or two; a second
-//! signal abandons them too ([`warmcore_bench::signals`]).
+//! The simulation runs on separate threads and asks [`ProgressReporter`] whether to continue. The command's thread
+//! waits; when a signal has arrived, it prints one message. The seeds that are being simulated are then finished, which
+//! takes one or two seconds; a second signal ends the process at once ([`warmcore_bench::signals`]).
 //!
 //! `failed` is written by the thread whose simulation panicked, `enough` by any thread that found an error.
 
@@ -43,20 +43,20 @@ impl Progress for ProgressReporter {
 }
 
 impl ProgressReporter {
-    /// A reporter to `bar`, which shows `what`.
+    /// Makes a reporter that shows `what` on `bar`.
     pub(super) fn new(bar: &ProgressBar, what: &str) -> Arc<Self> {
         bar.set_message(what.to_owned());
         let (failed, enough) = (Mutex::new(None), AtomicBool::new(false));
         Arc::new(Self { bar: bar.clone(), what: what.to_owned(), failed, enough })
     }
 
-    /// Stops the simulation: there is an error to report.
+    /// Stops the simulation after an error.
     pub(super) fn enough(&self) {
         self.enough.store(true, Relaxed);
     }
 
-    /// Runs `simulate` until it returns, also early because of a signal. If it panics, `replay` makes the command that repeats
-    /// the seed.
+    /// Runs `simulate` until it returns; a signal makes it return early. If it panics, `replay` makes the command that
+    /// repeats the seed.
     pub(super) fn wait<T: Send>(
         &self,
         simulate: impl FnOnce() -> T + Send,

@@ -1,7 +1,8 @@
-//! What a report simulates by itself, in a quick form, and what it reads if more was simulated.
+//! The simulations in a report: quick ones that `warmcore report` runs, or results from a file.
 //!
-//! `sim.json` in the report's folder is what `warmcore sim tables --json` writes; with `--sim FILE` it is that file. The
-//! tables are simulated side by side, a thread per CPU: nothing is measured meanwhile. A signal gives up what is under way.
+//! `sim.json` in the report's folder has the format of `warmcore sim tables --json`. With `--sim FILE` the report uses
+//! FILE in place of its own simulation. The tables are simulated in parallel, on at most one thread per CPU; nothing is
+//! measured at the same time. A signal ends the simulation, and its results are dropped.
 
 use crate::sim::SCHEMA;
 use anyhow::{Context, ensure};
@@ -17,12 +18,12 @@ use warmcore_papers::{
 use warmcore_report::Simulated;
 use warmcore_results::system as host;
 
-/// Seeds of a report's tables.
+/// The number of seeds of a report's tables.
 const SEEDS: u64 = warmcore_papers::SEEDS_MIN as u64;
 
 type Simulate = fn(&Options) -> Table;
 
-/// All tables, with what each is called; those that take longest come first, so that no thread is left with one at the end.
+/// All tables and their names. Those that take longest come first, so that no thread begins a long one at the end.
 const TABLES: [(&str, Simulate); 8] = [
     ("hot-windows-by-load", by_load::hot_windows),
     ("wake-queue-v3-by-load", by_load::wake_queue_v3),
@@ -34,7 +35,7 @@ const TABLES: [(&str, Simulate); 8] = [
     ("false-sharing", false_sharing::table),
 ];
 
-/// A signal ends what is simulated.
+/// Ends the simulation after a signal.
 #[derive(Debug)]
 struct Signals;
 
@@ -48,7 +49,7 @@ fn options() -> Options {
     Options { seeds: 0..SEEDS, quick: true, progress: Some(Arc::new(Signals)), ..Options::default() }
 }
 
-/// The tables, as `warmcore sim tables --quick` has them. Nothing if a signal came.
+/// Simulates the tables as `warmcore sim tables --quick` does. `None` if a signal came.
 pub(super) fn tables(step: &str) -> anyhow::Result<Option<Simulated>> {
     let when = host::utc_now();
     let bar = warmcore_bench::progress(TABLES.len() as u64, &format!("{step}sim tables"));
@@ -80,7 +81,7 @@ pub(super) fn tables(step: &str) -> anyhow::Result<Option<Simulated>> {
     Ok(if INTERRUPTED.load(Relaxed) { None } else { Some(serde_json::from_value(simulated)?) })
 }
 
-/// Which estimated numbers of a machine move the answers. Nothing if a signal came.
+/// How much the tables' results depend on each estimated number of the machine. `None` if a signal came.
 pub(super) fn sensitivities() -> Option<Vec<Sensitivity>> {
     let bar = warmcore_bench::progress(1, "what moves the simulated answers");
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -89,7 +90,7 @@ pub(super) fn sensitivities() -> Option<Vec<Sensitivity>> {
     (!INTERRUPTED.load(Relaxed)).then_some(sensitivities)
 }
 
-/// What `warmcore sim tables --json` wrote.
+/// Reads a file that `warmcore sim tables --json` wrote.
 pub(super) fn read(path: &Path) -> anyhow::Result<Simulated> {
     let bytes = std::fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
     let help = || {

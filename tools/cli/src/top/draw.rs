@@ -1,12 +1,12 @@
-//! Draws an interval into cells.
+//! Draws an interval into the cells of a screen.
 //!
-//! Two lines summarize the runtime; one line tells which foreign tasks keep work from idle workers. Then there is a line per
-//! last-level cache with a line per worker below it, a line per tenant, the busiest first, and a last line with the keys. On
-//! a narrow screen columns are left out in the order of their importance; the bar takes the remaining width. Colours only
-//! repeat what a letter says.
+//! Two lines summarize the runtime; a further line names the worker, if any, whose foreign tasks keep work from idle
+//! workers. Then there is a line per last-level cache with a line per worker below it; a line per tenant, the busiest
+//! first; and a last line with the keys. On a narrow screen the least important columns are left out; the bar takes the
+//! remaining width. Each colour has the same meaning as a letter in its line.
 //!
-//! 40 columns show which workers are busy and how many wakes leave their CPU; 80 show every distance. A hundred tenants have
-//! a line each, however many there are.
+//! 40 columns show which workers are busy and how many wakes leave their CPU; 80 columns show every distance. At most a
+//! hundred tenants have a line.
 
 use super::snapshot::{Interval, Rates, Tenant, Use, Worker};
 use ratatui::buffer::Buffer;
@@ -17,13 +17,13 @@ use ratatui::text::{Line, Span};
 /// How an interval is shown.
 #[derive(Debug, Clone, Default)]
 pub(super) struct View {
-    /// How many lines of workers and tenants are above the screen.
+    /// The number of lines of workers and tenants that are scrolled out above the screen.
     pub(super) scroll: u16,
-    /// Whether it is drawn to a terminal, where keys work.
+    /// Whether the interval is drawn to a terminal, where keys work.
     pub(super) is_live: bool,
     /// A remark about the numbers.
     pub(super) note: Option<String>,
-    /// What became of the process.
+    /// A message if the process has ended.
     pub(super) end: Option<String>,
 }
 
@@ -52,7 +52,7 @@ const FOREIGN: Column = column("foreign", 11, |worker, rates| match worker.forei
 const WAITING: Column = column("wait", 6, |worker, _| short(worker.local_queue_depth.into()));
 const HOME: Column = column("home/s", 8, |_, rates| short(rates.same_worker));
 
-/// Columns for screens that have room for 40 columns and a bar.
+/// The columns of the table for screens of 40 and more characters.
 const NARROW: &[Column] = &[
     BUSY,
     WAITING,
@@ -60,7 +60,7 @@ const NARROW: &[Column] = &[
     column("away/s", 8, |_, rates| short(rates.same_llc + rates.other_llc + rates.other_node)),
 ];
 
-/// Further columns for 80.
+/// The columns of the table for screens of 80 characters.
 const MIDDLE: &[Column] = &[
     BUSY,
     FOREIGN,
@@ -72,7 +72,7 @@ const MIDDLE: &[Column] = &[
     column("long/s", 8, |_, rates| short(rates.long_polls)),
 ];
 
-/// Further columns for wider screens.
+/// The columns of the table for wider screens.
 const WIDE: &[Column] = &[
     BUSY,
     FOREIGN,
@@ -101,7 +101,7 @@ fn columns(width: usize) -> &'static [Column] {
     [WIDE, MIDDLE, NARROW].iter().find(fits).copied().unwrap_or(&[])
 }
 
-/// How many tenants have a line: those that ran longest.
+/// The most tenants that have a line: those that ran longest.
 const TENANTS_MAX: usize = 100;
 
 struct TenantColumn {
@@ -120,9 +120,9 @@ const TASKS: TenantColumn =
     TenantColumn { title: "tasks", width: 7, value: |tenant, _| short(tenant.num_alive_tasks as f64) };
 const POLLS: TenantColumn = TenantColumn { title: "polls/s", width: 9, value: |_, of_it| short(of_it.polls) };
 
-/// For 40 columns.
+/// The tenants' columns for screens of 40 characters.
 const FEW: &[TenantColumn] = &[SHARE, WEIGHT, POLLS];
-/// For 60 and more.
+/// The tenants' columns for screens of 60 and more characters.
 const ALL: &[TenantColumn] = &[SHARE, CPUS, WEIGHT, TASKS, POLLS];
 
 /// The height of a screen that shows everything.
@@ -161,7 +161,7 @@ fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-/// As many of the parts as fit, separated by dots.
+/// Joins as many of the parts as fit, separated by dots.
 fn fitting(parts: &[String], width: usize) -> String {
     let mut out = String::new();
     for part in parts {
@@ -187,7 +187,7 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         n => format!("{}, {} foreign", many(now.num_alive_tasks, "task"), short(n as f64)),
     };
     let whole = [
-        // If the system does not tell the program's name, the runtime's name stands for it.
+        // If the program's name is not known, show the runtime's name.
         format!("{} ({})", if now.process.is_empty() { &now.name } else { &now.process }, now.pid),
         format!("{:.1} of {} CPUs busy", total.busy, now.workers.len()),
         tasks,
@@ -196,7 +196,7 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         format!("up {}", time(now.up_ns as f64)),
     ];
     let away = total.same_llc + total.other_llc + total.other_node;
-    // A first poll has no previous worker.
+    // The first poll of a task has no previous worker and is not counted here.
     let again = total.same_worker + away;
     let share = |n: f64| if again > 0.0 { format!("{:.0} %", 100.0 * n / again) } else { "–".into() };
     let mut wakes = vec![format!("{} polls/s", short(total.polls))];
@@ -224,7 +224,7 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     ]
 }
 
-/// Which worker's foreign tasks keep work from idle workers, if any do.
+/// Describes the worker whose foreign tasks keep work from idle workers, if there is one.
 pub(crate) fn foreign_imbalance(interval: &Interval) -> Option<String> {
     let (most, idle) = interval.foreign_imbalance()?;
     let (worker, share) = (&interval.now.workers[most], interval.rates[most].foreign);
@@ -253,7 +253,7 @@ fn body(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// An empty line, and the titles of the tenants' columns.
+/// Returns the height of the tenants' part, with an empty line and the titles of the columns.
 fn tenants_height(tenants: usize) -> usize {
     match tenants {
         0 => 0,
@@ -268,7 +268,7 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     }
     let columns = if width < 60 { FEW } else { ALL };
     let of_numbers: usize = columns.iter().map(|column| column.width).sum();
-    // The numbers are below those of the workers, if the name leaves room.
+    // Align the numbers with those of the workers, if there is room beside the name.
     let rest = width.saturating_sub(of_numbers);
     let (name_width, bar_width) = match rest {
         ..40 => (rest, 0),
@@ -301,7 +301,7 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// As much of a name as fits.
+/// Cuts a name to `width`.
 fn cut(name: &str, width: usize) -> String {
     match name.chars().count() {
         n if n <= width => name.to_owned(),
@@ -349,7 +349,7 @@ fn worker_line(worker: &Worker, rates: &Rates, columns: &[Column], width: usize)
     Line::from(spans)
 }
 
-/// The filled and the empty part of a bar, to an eighth of a cell.
+/// Returns the filled and the empty part of a bar, to an eighth of a cell.
 fn bar(share: f64, width: usize) -> (String, String) {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share * 8.0 * width as f64).round() as usize;
@@ -374,7 +374,7 @@ fn foot_line(view: &View, hidden: usize, width: usize) -> Line<'static> {
     }
 }
 
-/// At most five letters.
+/// Formats a number in at most five characters.
 fn short(n: f64) -> String {
     match n {
         ..0.05 => "0".into(),

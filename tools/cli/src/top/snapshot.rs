@@ -1,9 +1,10 @@
-//! What a process reports about its runtime, and the difference between two reports.
+//! A process's report on its runtime, and the difference between two reports.
 //!
-//! A worker is busy while its thread uses its CPU: in its own tasks, in its driver, or in tasks of `tokio::spawn`, which run
-//! inside the driver and are called foreign. The share of foreign tasks is the CPU time of the thread minus the time that it
-//! spent outside of the driver, so it includes the driver's own work; it is not shown for a worker without foreign tasks.
-//! The time of a tenant is an estimate: with 10 000 short polls a second it is right to about 4 %.
+//! A worker is busy while its thread uses a CPU: in tasks of the runtime, in its driver, or in tasks of `tokio::spawn`,
+//! which run inside the driver and are called foreign. The share of foreign tasks is computed from the CPU time of the
+//! thread minus the time that it spent outside of the driver, so it includes the work of the driver itself; it is not
+//! shown for a worker without foreign tasks. The time of a tenant is an estimate: with 10 000 short polls a second its
+//! error is about 4 %.
 //!
 //! Source: docs/json.md, "top".
 
@@ -16,15 +17,15 @@ use warmcore_runtime::observe::SCHEMA;
 /// The report of a process on one of its runtimes.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Snapshot {
-    /// The process.
+    /// The process id.
     pub pid: u32,
-    /// The program that it runs.
+    /// The name of the program.
     pub process: String,
     /// The runtime's name.
     pub name: String,
-    /// Its policy's name.
+    /// The name of the runtime's policy.
     pub policy: String,
-    /// The process's clock.
+    /// The time of the report, on the process's clock.
     pub at_ns: u64,
     /// The age of the runtime.
     pub up_ns: u64,
@@ -34,12 +35,13 @@ pub struct Snapshot {
     /// Wakes by threads that are not workers.
     #[serde(alias = "outside_wakes")]
     pub remote_schedules: u64,
-    /// Tasks in the injection queue of each shard, which the first free worker takes.
+    /// The number of tasks in each injection queue. There is a queue for each shard of workers; a free worker of the
+    /// shard takes the tasks.
     #[serde(alias = "shelves")]
     pub injection_queue_depths: Vec<u32>,
     /// By worker.
     pub workers: Vec<Worker>,
-    /// The tenants that had a task there. Older versions of the process report none.
+    /// The tenants that had a task in the runtime. Empty if the process has an older version of Warmcore.
     #[serde(default)]
     pub tenants: Vec<Tenant>,
 }
@@ -87,16 +89,17 @@ pub struct Worker {
     pub long_polls: u64,
 }
 
-/// How many characters of a name are shown.
+/// The number of characters of a name that are shown.
 const NAME_MAX: usize = 64;
 
-/// Cuts a name to what is shown, and removes unprintable characters.
+/// Cuts a name to [`NAME_MAX`] characters, and removes unprintable ones.
 fn shown(name: &str) -> String {
     printable(name, ' ').chars().take(NAME_MAX).collect()
 }
 
 impl Snapshot {
-    /// Reads a report, which may come from any process: its text is made printable, and errors repeat none of it.
+    /// Reads a report, which may come from any process: its text is made printable, and error messages don't repeat any
+    /// of it.
     pub fn parse(line: &str) -> anyhow::Result<Self> {
         #[derive(Deserialize)]
         struct Version {
@@ -108,7 +111,7 @@ impl Snapshot {
             }
         };
         let Version { schema } = serde_json::from_str(line).map_err(wrong("the answer has no version"))?;
-        // The version before had other names for some of the fields.
+        // The previous version is accepted too: its names for some of the fields are aliases.
         if ![SCHEMA - 1, SCHEMA].contains(&schema) {
             bail!(
                 "the process speaks version {schema}, and this command version {SCHEMA}: use the `warmcore` of \
@@ -131,7 +134,7 @@ impl Snapshot {
 pub struct Rates {
     /// From 0 to 1.
     pub busy: f64,
-    /// In foreign tasks and the driver that runs them; from 0 to 1, and 0 without such tasks.
+    /// The share of the time in foreign tasks and in the driver that runs them, from 0 to 1; 0 without such tasks.
     pub foreign: f64,
     pub polls: f64,
     pub same_worker: f64,
@@ -143,7 +146,8 @@ pub struct Rates {
     pub long_polls: f64,
 }
 
-/// A worker that is busy for less of the time is not reported: other processes may use the rest of its CPU.
+/// A worker that is busy for a smaller share of the time is not reported as dominated by foreign tasks: other processes
+/// may use the rest of its CPU.
 const BUSY_MIN: f64 = 0.25;
 
 impl Rates {
@@ -153,16 +157,16 @@ impl Rates {
     }
 }
 
-/// What a tenant's tasks used per second.
+/// A tenant's use per second.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Use {
     /// The tenant's index in the snapshot.
     pub tenant: usize,
-    /// CPUs.
+    /// CPU time per second, which is a number of CPUs.
     pub run: f64,
-    /// Share of the time of all tenants, from 0 to 1.
+    /// The tenant's share of the CPU time of all tenants, from 0 to 1.
     pub share: f64,
-    /// Polls.
+    /// Polls per second.
     pub polls: f64,
 }
 
@@ -175,13 +179,13 @@ pub struct Interval {
     pub rates: Vec<Rates>,
     /// By tenant, the longest-running first.
     pub uses: Vec<Use>,
-    /// Per second.
+    /// Wakes per second by threads that are not workers.
     pub remote_schedules: f64,
 }
 
 impl Interval {
-    /// The later report and the rates since the earlier one. If both are of the same moment, or of different runtimes, the rates
-    /// are zero.
+    /// Makes an interval from the later report and the rates since the earlier one. If both reports are of the same
+    /// moment, or of different runtimes, the rates are zero.
     pub fn between(before: &Snapshot, now: Snapshot) -> Self {
         let ns = now.at_ns.saturating_sub(before.at_ns);
         let per_second = |before: u64, now: u64| match ns {
@@ -211,7 +215,7 @@ impl Interval {
         let rates = rates.collect();
         let known: HashMap<u64, &Tenant> = before.tenants.iter().map(|it| (it.serial, it)).collect();
         let uses = now.tenants.iter().enumerate().map(|(tenant, now)| {
-            // A new tenant began at zero.
+            // The counters of a new tenant began at zero.
             let (polls, run_ns) = known.get(&now.serial).map_or((0, 0), |it| (it.polls, it.run_ns));
             let run = per_second(run_ns, now.run_ns) / 1e9;
             Use { tenant, run, share: 0.0, polls: per_second(polls, now.polls) }
@@ -221,12 +225,12 @@ impl Interval {
         if all > 0.0 {
             uses.iter_mut().for_each(|it| it.share = it.run / all);
         }
-        // Tenants that did nothing stay in the order of their age.
+        // The sort is stable, so tenants that did nothing stay in the order of their age.
         uses.sort_by(|a, b| b.run.total_cmp(&a.run).then(b.polls.total_cmp(&a.polls)));
         Self { rates, uses, remote_schedules: per_second(before.remote_schedules, now.remote_schedules), now }
     }
 
-    /// The sum over all workers; `busy` is then a number of CPUs.
+    /// Returns the sum over all workers; its `busy` is a number of CPUs.
     pub fn total(&self) -> Rates {
         self.rates.iter().fold(Rates::default(), |sum, it| Rates {
             busy: sum.busy + it.busy,
@@ -242,13 +246,13 @@ impl Interval {
         })
     }
 
-    /// The workers that spend most of what they use in foreign tasks.
+    /// Returns the workers that spend most of their busy time in foreign tasks.
     pub fn dominated(&self) -> impl Iterator<Item = usize> {
         self.rates.iter().enumerate().filter(|(_, rates)| rates.is_dominated()).map(|(i, _)| i)
     }
 
-    /// The worker that spends most on foreign tasks, and how many workers idle beside it. `None` if no worker could take over
-    /// work.
+    /// Returns the worker that spends most time in foreign tasks, and the number of idle workers. `None` if no idle
+    /// worker could take over work.
     pub fn foreign_imbalance(&self) -> Option<(usize, usize)> {
         let foreign = |worker: usize| self.rates[worker].foreign;
         let most = self.dominated().max_by(|a, b| foreign(*a).total_cmp(&foreign(*b)))?;

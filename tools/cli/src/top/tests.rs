@@ -5,7 +5,7 @@ use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyEvent;
 use warmcore_results::printable::is_unprintable;
 
-/// A machine of two nodes with two caches each, of which the third has no worker; a second between two snapshots.
+/// An interval of one second on a machine of two nodes with two caches each. The third cache has no worker.
 fn interval() -> Interval {
     let worker = |cpu: u32, llc: u32, node: u32| Worker {
         cpu,
@@ -42,7 +42,7 @@ fn interval() -> Interval {
     };
     let mut now = before.clone();
     (now.at_ns, now.remote_schedules) = (6_000_000_000, 150);
-    // The second and the third worker also drive; foreign tasks dominate the second.
+    // The second and the third worker also run the driver; foreign tasks dominate the second worker.
     let used_ms = [(1000, 1000), (750, 100), (340, 300), (2, 1), (0, 0)];
     for (worker, (busy_ms, own_ms)) in now.workers.iter_mut().zip(used_ms) {
         worker.busy_ns += busy_ms * 1_000_000;
@@ -54,11 +54,11 @@ fn interval() -> Interval {
     (busy.local_queue_depth, busy.steal_operations) = (17, 310);
     let next = &mut now.workers[1];
     (next.polls, next.same_worker, next.foreign_tasks) = (9_999, 9_999, 3);
-    // One worker in a long poll, and one that is parked.
+    // One worker is in a long poll, and one worker is parked.
     let stuck = &mut now.workers[2];
     (stuck.is_stuck, stuck.long_polls, stuck.polls, stuck.same_worker) = (true, 2, 12, 12);
     (now.workers[3].is_idle, now.workers[4].is_idle) = (true, true);
-    // Three quarters and a quarter of 1.6 CPUs.
+    // One tenant has three quarters, the other a quarter of 1.6 CPUs.
     for (tenant, (polls, run_ms)) in now.tenants.iter_mut().zip([(900, 400), (88_000, 1_200)]) {
         (tenant.polls, tenant.run_ns) = (tenant.polls + polls, tenant.run_ns + run_ms * 1_000_000);
     }
@@ -78,7 +78,7 @@ fn live() -> View {
     View { is_live: true, ..View::default() }
 }
 
-/// With `UPDATE` in the environment the golden file is written anew; read the diff.
+/// Compares with a golden file. With `UPDATE` in the environment the file is written again; then check the diff.
 fn compare(file: &str, drawn: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/top").join(file);
     if std::env::var_os("UPDATE").is_some() {
@@ -205,7 +205,7 @@ fn foreign_tasks_that_dominate_a_worker_are_marked_and_reported_where_others_idl
     assert_eq!(colour(&drawn, "1 f", "3, 65 %"), ratatui::style::Color::Magenta);
     let told = "CPU 1: 65 % goes to 3 tasks of tokio::spawn, which stay there; 3 others idle";
     assert!(plain(&interval, 80).contains(told) && told.chars().count() <= 80, "{}", plain(&interval, 80));
-    // Where foreign tasks take little nothing is marked, and where no worker idles nothing is reported.
+    // If foreign tasks take little time, no worker is marked; if no worker idles, nothing is reported.
     interval.rates[1].foreign = 0.3;
     assert_eq!(colour(&cells(&interval), "1  ", "3, 30 %"), ratatui::style::Color::Reset);
     assert_eq!(interval.foreign_imbalance(), None);
@@ -239,14 +239,14 @@ fn another_version_is_an_error_and_an_unknown_field_is_not() {
 fn an_answer_of_the_version_before_is_read() {
     let line = r#"{"schema":2,"what":"top","pid":1,"process":"p","name":"a","policy":"home","at_ns":1,"up_ns":1,
         "num_alive_tasks":7,"remote_schedules":8,"injection_queue_depths":[9],"workers":[],"tenants":[]}"#;
-    let line = line.replace("num_alive_tasks", "living"); // An alias, as are the next two.
+    let line = line.replace("num_alive_tasks", "living"); // the previous version's name, as in the next two lines
     let line = line.replace("remote_schedules", "outside_wakes"); // alias
     let line = line.replace("injection_queue_depths", "shelves"); // alias
     let read = Snapshot::parse(&line).unwrap();
     assert_eq!((read.num_alive_tasks, read.remote_schedules, read.injection_queue_depths), (7, 8, vec![9]));
 }
 
-/// The answer of a process that is not Warmcore's: every number as large as possible, every text an attack.
+/// A hostile answer, from a process without Warmcore: every number is as large as possible, every text is an attack.
 fn hostile() -> String {
     let text = "\\u001b[2J\\u009b\\u202e\u{9d}\u{202e}\\u2028\u{2029}\u{61c}\u{e0041}".to_owned()
         + &"x".repeat(1 << 16);
@@ -325,7 +325,7 @@ fn keys_do_what_the_last_line_says() {
     assert_eq!(act(&Event::Resize(10, 10)), Act::Nothing);
 }
 
-/// docs/json.md describes a report; its section and a real report must agree.
+/// Checks that the section of docs/json.md on reports agrees with a real report.
 #[test]
 fn the_schema_in_the_docs_is_the_schema() {
     let docs = include_str!("../../../../docs/json.md");

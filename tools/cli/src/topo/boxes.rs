@@ -1,9 +1,10 @@
-//! Boxes: rectangles of text that are put beside each other, into each other, and into a frame.
+//! Rectangles of text that can be put side by side, one below the other, and into a frame.
 //!
-//! A block is lines of one width; every character takes one column. Frames are drawn with Unicode's lines; [`ascii`]
-//! replaces them at the very end for terminals without. A frame takes 4 columns and 2 lines.
+//! A block is a list of lines of the same width; every character takes one column. Frames are drawn with Unicode's box
+//! characters; [`ascii`] replaces them in the finished drawing for terminals that can't show them. A frame takes 4
+//! columns and 2 lines.
 
-/// Lines of one width.
+/// Lines of the same width.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Block {
     lines: Vec<String>,
@@ -11,7 +12,7 @@ pub(super) struct Block {
 }
 
 impl Block {
-    /// The lines, each filled up to the longest.
+    /// Makes a block of the lines, each padded to the length of the longest.
     pub fn new(lines: Vec<String>) -> Self {
         Self::filled(lines, 0)
     }
@@ -22,12 +23,12 @@ impl Block {
         Self { lines: lines.into_iter().map(fill).collect(), width }
     }
 
-    /// The lines without the padding at their ends.
+    /// Returns the lines without the padding at their ends.
     pub fn into_lines(self) -> impl Iterator<Item = String> {
         self.lines.into_iter().map(|l| l.trim_end().to_owned())
     }
 
-    /// A frame with a title in its upper edge around the block.
+    /// Draws a frame around the block, with a title in its upper edge.
     pub fn framed(self, title: &str) -> Self {
         let inner = Self::filled(self.lines, columns(title));
         let above = match title {
@@ -46,8 +47,8 @@ impl Block {
         Self::new(blocks.into_iter().flat_map(|b| b.lines).collect())
     }
 
-    /// Puts the blocks into rows no wider than `width`, if each of them fits; with as many to a row as leave the last row as
-    /// full as the others.
+    /// Puts the blocks into rows no wider than `width`, if each block fits. Each row has as many blocks as leave the
+    /// last row as full as the others.
     pub fn in_rows(blocks: Vec<Self>, width: usize) -> Self {
         let widest = blocks.iter().map(|b| b.width).max().unwrap_or(0);
         let row = |row: &[Self]| {
@@ -63,7 +64,7 @@ impl Block {
     }
 }
 
-/// The picture that `draw` makes when each of its parts gets the full `width`; or two to four of them side by side, if that
+/// Returns the drawing in which each part has the full `width`; or the one with two to four parts side by side, if it
 /// is lower by a fifth.
 pub(super) fn lowest(width: usize, draw: impl Fn(usize) -> Block) -> Block {
     let narrower = (2..=4).map(|across| draw((width + 1) / across - 1)).filter(|b| b.width <= width);
@@ -73,7 +74,7 @@ pub(super) fn lowest(width: usize, draw: impl Fn(usize) -> Block) -> Block {
     )
 }
 
-/// How many of `n` things of one width, one column apart, stand in each row of `width`.
+/// Returns how many of `n` items of the width `each`, one column apart, are in each row of `width`.
 pub(super) fn across(n: usize, each: usize, width: usize) -> usize {
     let fit = ((width + 1) / (each + 1)).max(1);
     n.div_ceil(n.div_ceil(fit).max(1)).max(1)
@@ -83,8 +84,8 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// The text in lines no wider than `width`, broken between words or, in lists of CPUs, after a
-/// comma; lines after the first are indented by `indent`.
+/// Breaks the text into lines no wider than `width`, between words or, in lists of CPUs, after a comma; lines after the
+/// first are indented by `indent`.
 pub(super) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let room = |line: &str, more: &str| columns(line) + columns(more.trim_end()) <= width;
@@ -99,7 +100,7 @@ pub(super) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines.into_iter().map(|l| l.trim_end().to_owned()).collect()
 }
 
-/// The same in ASCII: lines become `-`, `|` and `+`, other characters `?`.
+/// Converts the text to ASCII: box characters become `-`, `|` and `+`, other characters `?`.
 pub(super) fn ascii(text: &str) -> String {
     let like = |c| match c {
         '─' | '–' | '·' => '-',
@@ -114,7 +115,7 @@ pub(super) fn ascii(text: &str) -> String {
     text.chars().map(like).collect()
 }
 
-/// The same without characters that would move the cursor: names come from files.
+/// Replaces characters that would move the cursor, since names come from files.
 pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }
@@ -141,7 +142,7 @@ mod tests {
     #[test]
     fn rows_wrap_and_the_last_is_as_full_as_the_others() {
         let six = || (0..6).map(|i| block(&[&i.to_string(), "x"])).collect::<Vec<_>>();
-        // Five would fit; then the last row had one.
+        // Five blocks would fit into a row, but then the last row would have one.
         assert_eq!(lines(Block::in_rows(six(), 10)), ["0 1 2", "x x x", "3 4 5", "x x x"]);
         assert_eq!(lines(Block::in_rows(vec![block(&["ab"]), block(&["c", "d"])], 80)), ["ab c", "   d"]);
         assert_eq!(lines(Block::in_rows(six(), 0)).len(), 12, "what doesn't fit stands alone");

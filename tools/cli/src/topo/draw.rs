@@ -1,9 +1,9 @@
 //! Draws the machine as nested boxes of text, for 2 CPUs and for 384.
 //!
-//! A box for each socket, node and last-level cache, and in that the cores. There are three ways to draw the cores, and the
-//! first whose result is short enough is used: a box for each; a column of numbers for each; columns, with one cache drawn of
-//! each run of equal caches. What is the same everywhere is said once, above; the boxes have what differs. 384 CPUs in 80
-//! columns take 57 lines, and every CPU is there.
+//! There is a box for each socket, node and last-level cache; the innermost boxes contain the cores. There are three
+//! ways to draw the cores, and the first whose result is short enough is used: a box for each core; a column of numbers
+//! for each core; columns, but only one cache of each run of equal caches. Properties that are the same everywhere are
+//! in the text above; the boxes have those that differ. 384 CPUs in 80 columns take 57 lines, and every CPU is named.
 
 use super::boxes::{Block, across, lowest, wrap};
 use std::collections::BTreeMap;
@@ -16,13 +16,14 @@ mod words;
 
 use words::some;
 
-/// The height up to which each core has a box: a window, with the text above and below.
+/// The height in lines up to which each core has a box: a terminal window, with the text above and below.
 const BOXED_LINES_MAX: usize = 24;
-/// The height up to which each core has a column: two windows. Higher, equal caches are drawn once.
+/// The height in lines up to which each core has a column: two windows. In a higher drawing, equal caches are drawn
+/// once.
 const COLUMNS_LINES_MAX: usize = 56;
-/// How many equal caches in a row are drawn as one.
+/// The least number of consecutive equal caches that are drawn as one.
 const ALIKE_MIN: usize = 3;
-/// With more caches than this, their size is above and not in each box.
+/// With more caches than this, their size is in the text above and not in each box.
 const SIZED_LLCS_MAX: usize = 4;
 
 /// The width inside a frame.
@@ -37,8 +38,8 @@ enum Cores {
     Folded,
 }
 
-/// The machine in lines of at most `width` columns, if its boxes can be made as narrow. `whence` describes where it was
-/// read; with `all`, equal caches are not folded.
+/// Draws the machine in lines of at most `width` columns, if its boxes can be made that narrow. `whence` describes
+/// where the topology was read; with `all`, equal caches are not folded.
 pub(super) fn draw(t: &Topology, whence: &str, width: usize, all: bool) -> String {
     let painter = Painter::new(t);
     let mut lines = Vec::new();
@@ -80,7 +81,7 @@ fn core_caches(core: &Core) -> String {
     known.collect::<Vec<_>>().join(", ")
 }
 
-/// `L3 32 MiB`; nothing where no cache is listed.
+/// `L3 32 MiB`; empty if no cache is listed.
 fn llc_cache(llc: &Llc) -> String {
     match (llc.level, llc.size_kib) {
         (0, _) => String::new(),
@@ -89,7 +90,7 @@ fn llc_cache(llc: &Llc) -> String {
     }
 }
 
-/// The value that all of them have, if they have one.
+/// The value that all items have, if they are equal.
 fn alike<T: PartialEq>(mut each: impl Iterator<Item = T>) -> Option<T> {
     let first = each.next()?;
     each.all(|other| other == first).then_some(first)
@@ -98,14 +99,14 @@ fn alike<T: PartialEq>(mut each: impl Iterator<Item = T>) -> Option<T> {
 /// The machine, and how its parts are drawn.
 struct Painter<'a> {
     t: &'a Topology,
-    /// CPUs that are marked: their letter, which CPUs, and the meaning.
+    /// The marks of CPUs: the letter, the CPUs, and the meaning.
     marks: Vec<(char, CpuSet, &'static str)>,
     digits: usize,
     /// The largest number of letters on a CPU.
     letters: usize,
-    /// What every core has, if all are equal.
+    /// The caches of every core, if all cores are equal.
     core_caches: Option<String>,
-    /// What every last-level cache is, if all are equal.
+    /// The level and size of the last-level caches, if all are equal.
     llc_cache: Option<String>,
 }
 
@@ -195,7 +196,7 @@ impl<'a> Painter<'a> {
         Block::above_each_other(drawn)
     }
 
-    /// What two caches must have in common to be drawn as one.
+    /// The properties in which two caches must agree to be drawn as one.
     fn shape(&self, (llc, cpus): &(&Llc, CpuSet)) -> (String, usize, Vec<(String, Vec<String>)>) {
         let core = |core: &&Core| {
             let here = core.cpus.intersection(cpus);
@@ -209,7 +210,7 @@ impl<'a> Painter<'a> {
         let runs = self.cores(cpus);
         let runs = runs.chunk_by(|a, b| core_caches(a) == core_caches(b));
         let run = |run: &[&Core]| {
-            // A core that spans nodes or sockets has here only its CPUs of this node.
+            // Of a core that spans nodes or sockets, this list has only the CPUs in this node.
             let cores: Vec<Vec<CpuId>> =
                 run.iter().map(|c| c.cpus.intersection(cpus).iter().collect()).collect();
             let grid = match how {
@@ -249,7 +250,7 @@ impl<'a> Painter<'a> {
         Block::in_rows(cells, width).framed("")
     }
 
-    /// A column for each core, its CPUs one below the other.
+    /// Draws a column for each core, with its CPUs one below the other.
     fn core_columns(&self, cores: &[Vec<CpuId>], width: usize) -> Block {
         let each = self.digits + self.letters;
         let deepest = cores.iter().map(Vec::len).max().unwrap_or(0);

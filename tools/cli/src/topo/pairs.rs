@@ -1,19 +1,20 @@
 //! Which pairs of CPUs are timed.
 //!
-//! Up to 16 CPUs, all pairs. Above: all pairs within a core; within each last-level cache, its first core with each other
-//! one, and the first cache in full if it is small; between caches, one to four cores of each with each other. So each core
-//! is in some pair, a cache that is really two shows, and each distance has several pairs. On 2 × EPYC 9654, 384 CPUs, these
-//! are 192 + 168 + 21 + 276 = 657 pairs of 73 536.
+//! With up to 16 CPUs, all pairs are timed. With more CPUs: all pairs within a core; within each last-level cache, its
+//! first core with each of its other cores, and all pairs of the first cache if it is small; between caches, one to
+//! four cores of each cache with those of every other cache. So each core is in at least one pair, the times show if a
+//! reported cache is in fact two, and each distance has several pairs. On 2 × EPYC 9654 with 384 CPUs, these are 192 +
+//! 168 + 21 + 276 = 657 pairs of 73 536.
 
 use std::collections::BTreeSet;
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, CpuSet};
 
-/// Up to this many CPUs, all pairs are timed, and a matrix has room for them.
+/// Up to this many CPUs, all pairs are timed and printed as a matrix.
 pub(super) const ALL_PAIRS_CPUS_MAX: usize = 16;
-/// At most this many pairs of one kind, evenly picked from them.
+/// The most pairs of one kind that are timed; they are picked evenly.
 const PAIRS_OF_A_KIND_MAX: usize = 512;
-/// At most this many cores of a cache are timed with those of other caches.
+/// The most cores of a cache that are timed with cores of other caches.
 const ENVOYS_MAX: usize = 4;
 
 /// The pairs of `cpus` to be timed, each once, the smaller number first.
@@ -52,7 +53,7 @@ fn all(cpus: &[CpuId]) -> Vec<(CpuId, CpuId)> {
     (0..cpus.len()).flat_map(|i| (i + 1..cpus.len()).map(move |j| ordered(cpus[i], cpus[j]))).collect()
 }
 
-/// At most `n` of the things, the first among them.
+/// Picks at most `n` items evenly, including the first.
 fn evenly<T: Copy>(all: &[T], n: usize) -> Vec<T> {
     let kept = all.len().min(n);
     (0..kept).map(|i| all[i * all.len() / kept]).collect()

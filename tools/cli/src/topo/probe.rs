@@ -1,8 +1,9 @@
 //! Measures how long one cache line takes from CPU to CPU.
 //!
-//! Two pinned threads pass a number back and forth on one line: one makes it odd, the other even. A slice is one pair for
-//! about a millisecond and yields the median of its batches; a round is one slice of every pair, so that a disturbance hits
-//! all pairs alike. One way is half of the round trip. 2 CPUs take 16 rounds, 2 s; 384 CPUs take 657 pairs, 16 rounds, 15 s.
+//! Two pinned threads pass a number back and forth on one line: one makes it odd, the other even. A slice times one
+//! pair for about a millisecond, and its result is the median of its batches; a round is one slice of every pair, so
+//! that a disturbance affects all pairs alike. One way is half of the round trip. 2 CPUs take 16 rounds, 2 s; the 657
+//! pairs of 384 CPUs take 16 rounds, 15 s.
 //!
 //! Both threads write the line, in alternation; no other thread accesses it.
 //!
@@ -25,10 +26,10 @@ use warmcore_types::{CpuId, CpuSet, Nanos};
 /// The intended time of a probe with many pairs, and the time at which it stops.
 const AIM: Duration = Duration::from_secs(15);
 const STOP: Duration = Duration::from_secs(20);
-/// Fewer rounds say nothing about drift; more are not worth the wait.
+/// The number of rounds. Fewer rounds would not show drift; more don't improve the result.
 const ROUNDS: std::ops::RangeInclusive<u32> = 5..=16;
-/// A round takes at least this, even with one pair: a hypervisor moves CPUs every fraction of a second, and a probe of
-/// 50 ms would not see that.
+/// The least duration of a round, even with one pair: a hypervisor may move CPUs several times a second, and a probe of
+/// 50 ms would not show that.
 const ROUND_MIN: Duration = Duration::from_millis(100);
 const SLICE: std::ops::RangeInclusive<Duration> = Duration::from_micros(300)..=Duration::from_millis(3);
 /// The overhead of a slice: two threads are pinned, one of them is started.
@@ -36,10 +37,11 @@ const SLICE_OVERHEAD: Duration = Duration::from_micros(300);
 /// A slice is abandoned if one thread does not answer for this long: a cgroup's quota stops threads for up to 100 ms at a
 /// time, a hypervisor stops a CPU for less.
 const TIMEOUT: Duration = Duration::from_millis(250);
-/// Round trips between two readings of the clock: at 25 ns one way 5 µs, of which the clock is 0.5 %.
+/// The number of round trips between two readings of the clock: 5 µs at 25 ns one way, of which reading the clock is
+/// 0.5 %.
 const BATCH: u64 = 100;
-/// Tries between two readings of the clock while waiting, 40 to 400 µs; then the thread yields, since the other one may need
-/// this CPU.
+/// The number of tries of a waiting thread between two readings of the clock, 40 to 400 µs. Then the thread yields,
+/// since the other thread may need this CPU.
 const TRIES: u32 = 4096;
 /// The number that ends the exchange.
 const OVER: u64 = u64::MAX;
@@ -86,7 +88,7 @@ pub fn probe(topology: &Topology, progress: &dyn Fn(u64 /*done*/, u64 /*of*/)) -
     Ok(Probe { cpus, hand_over_ns, spread_ns, working_sets, verdict, noisy })
 }
 
-/// The slices of each pair, in ns one way, without abandoned ones.
+/// Returns the slices of each pair, in ns one way, without those that were abandoned.
 fn time(pairs: &[(CpuId, CpuId)], progress: &dyn Fn(u64, u64)) -> anyhow::Result<Vec<Vec<f64>>> {
     let _guard = AffinityGuard(affinity::allowed().context("can't read on which CPUs this thread may run")?);
     let (rounds, slice) = plan(pairs.len() as u32);
@@ -114,7 +116,7 @@ fn time(pairs: &[(CpuId, CpuId)], progress: &dyn Fn(u64, u64)) -> anyhow::Result
     Ok(slices)
 }
 
-/// How many rounds, and how long a slice: together about [`AIM`], or less where that is enough.
+/// Returns the number of rounds and the length of a slice: together about [`AIM`], or less if that is enough.
 fn plan(pairs: u32) -> (u32, Duration) {
     let fit = AIM.as_micros() / (u128::from(pairs) * (Duration::from_millis(1) + SLICE_OVERHEAD).as_micros());
     let rounds = (fit as u32).clamp(*ROUNDS.start(), *ROUNDS.end());
@@ -131,7 +133,7 @@ impl Drop for AffinityGuard {
     }
 }
 
-/// One slice of one pair; `None` if it was abandoned.
+/// Runs one slice of one pair; `None` if it was abandoned.
 fn play(a: CpuId, b: CpuId, slice: Duration) -> anyhow::Result<Option<f64>> {
     let line = &*Box::new(Padded::new(AtomicU64::new(0)));
     pin(a)?;
@@ -163,7 +165,7 @@ fn pin(cpu: CpuId) -> anyhow::Result<()> {
     })
 }
 
-/// Ends the exchange when it is dropped, whichever thread leaves and why.
+/// Ends the exchange when it is dropped, so that the other thread ends too, even after a panic.
 struct End<'a>(&'a AtomicU64);
 
 impl Drop for End<'_> {
@@ -212,10 +214,10 @@ fn follow(line: &AtomicU64, give_up: Nanos) {
 
 /// Waits for `number` and increments it; `false` if the exchange has ended or took too long.
 ///
-/// The wait is a bare compare-exchange. A successful one has brought the line over, writable, in one transaction; a load
-/// that sees the number would need a second one to write. `spin_loop` is left out too: a PAUSE takes 10 to 45 ns on its own,
-/// as long as the transfer. On a 2-CPU Zen 4 virtual machine: 25 ns this way, 33 ns with PAUSE, 43 ns by load and store;
-/// others measured 22 to 25 ns on that processor.
+/// The wait is a bare compare-exchange. A successful one has brought the line over, writable, in one transaction; a
+/// load that sees the number would need a second one to write. `spin_loop` is left out too: a PAUSE takes 10 to 45 ns
+/// on its own, as long as the transfer. On a virtual machine with 2 CPUs (Zen 4) this way takes 25 ns, with PAUSE 33
+/// ns, by load and store 43 ns; published times for that processor are 22 to 25 ns.
 fn pass(line: &AtomicU64, number: u64, give_up: Nanos) -> bool {
     let mut tries = 0u32;
     loop {
@@ -255,7 +257,7 @@ mod tests {
         let cpus: Vec<CpuId> = allowed.iter().take(2).collect();
         let [a, b] = cpus[..] else { return };
         let _guard = AffinityGuard(allowed.clone());
-        // A busy machine may keep the threads apart for too long: then there is no time.
+        // On a busy machine the threads may not run at the same time; then the slice has no result.
         let times: Vec<f64> = (0..3).filter_map(|_| play(a, b, Duration::from_millis(1)).unwrap()).collect();
         assert!(times.iter().all(|ns| *ns > 0.0 && ns.is_finite()), "{times:?}");
         drop(_guard);
@@ -266,7 +268,7 @@ mod tests {
     fn a_partner_that_stays_away_does_not_hang_it() {
         let line = AtomicU64::new(0);
         assert!(pass(&line, 0, after(Duration::ZERO)));
-        // No thread answers the 1.
+        // No other thread increments the number, so the wait ends at the time limit.
         assert!(!pass(&line, 2, after(Duration::from_millis(1))));
         drop(End(&line));
         assert!(!pass(&line, 2, after(Duration::from_secs(3600))), "over is over");

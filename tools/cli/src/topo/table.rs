@@ -1,6 +1,6 @@
-//! The transfer times as text: a matrix for few CPUs, a row per distance for many.
+//! The transfer times as text: a matrix for few CPUs, a row per distance for many CPUs.
 //!
-//! Only the [`Probe`] is read, so a stored one prints the same.
+//! The text depends only on the [`Probe`] and the topology, so a probe from a file gives the same text.
 
 use super::boxes::wrap;
 use super::pairs::ALL_PAIRS_CPUS_MAX;
@@ -46,7 +46,7 @@ fn timed(probe: &Probe) -> Vec<Timed> {
     pairs.filter_map(pair).collect()
 }
 
-/// Medians of all pairs. Of 16 CPUs with numbers and times of three digits: 68 columns.
+/// The medians of all pairs as a matrix. For 16 CPUs, with numbers and times of three digits, it takes 68 columns.
 fn matrix(probe: &Probe) -> Vec<String> {
     let time = |ns: &Option<f64>| ns.map_or("·".to_owned(), round);
     let head = std::iter::once(String::new()).chain(probe.cpus.iter().map(u32::to_string));
@@ -83,14 +83,14 @@ fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
     std::iter::once(head).chain(of.iter().map(row)).collect()
 }
 
-/// The groups of CPUs that the times show, one line for each level but the last, which has all CPUs.
+/// The groups of CPUs that the times show: a line for each level but the last, whose group has all CPUs.
 fn by_time(timed: &[Timed]) -> Vec<String> {
     let levels = levels(timed);
     let cpus: CpuSet = timed.iter().flat_map(|p| [p.a, p.b]).collect();
     let line = |(_, hi): &(f64, f64)| {
         let groups = groups(timed, *hi);
         let shown: Vec<String> = groups.iter().map(|g| format!("[{g}]")).collect();
-        // With hundreds of CPUs the table is enough.
+        // With hundreds of CPUs the groups would be too long; the table is enough.
         let listed = cpus.len() <= ALL_PAIRS_CPUS_MAX && groups.len() > 1;
         listed.then(|| format!("by time, within {} ns: {}", round(*hi), shown.join(" ")))
     };

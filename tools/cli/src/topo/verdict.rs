@@ -1,9 +1,10 @@
-//! Whether the transfer times agree with what the kernel says of the machine.
+//! Compares the transfer times with the topology that the kernel reports.
 //!
-//! A pair is steady if its slowest round took at most twice its fastest; only steady pairs count for or against the kernel.
-//! Sorted times fall into levels: a new one begins where the next time is more than 1.6 × the one before. CPUs that are
-//! linked by pairs of one level are a group. Then each pair is checked for the distance that the kernel reports, and each
-//! last-level cache for being one group. On 2 × EPYC 9654 there are levels at 9, 23, 100 and 195 ns.
+//! A pair is steady if its slowest round took at most twice its fastest; only steady pairs are compared with the
+//! kernel's topology. The sorted times are divided into levels: a new level begins where a time is more than 1.6 × the
+//! time before it. CPUs that are linked by pairs of one level are a group. Then each pair's time is compared with the
+//! distance that the kernel reports, and each last-level cache must be one group. On 2 × EPYC 9654 there are levels at
+//! 9, 23, 100 and 195 ns.
 //!
 //! Source: crates/topo/machines.toml, `c2c_*`; a test compares the limits below with them.
 
@@ -14,25 +15,26 @@ use warmcore_types::{CpuId, CpuSet};
 #[cfg(test)]
 mod tests;
 
-/// The limit for SMT siblings. Known: 5.3 to 11 ns; the fastest pair of one cache takes 15.7.
+/// The most that a transfer between SMT siblings takes. Known times are 5.3 to 11 ns; the fastest pair of different
+/// cores takes 15.7 ns.
 const SMT_NS_MAX: f64 = 13.0;
-/// The limit for CPUs of one last-level cache; the fastest pair across caches takes 72.7.
+/// The most that a transfer within one last-level cache takes. The fastest known pair across caches takes 72.7 ns.
 const LLC_NS_MAX: f64 = 66.0;
-/// The known times of CPUs of one last-level cache.
+/// The known times between CPUs of one last-level cache, in ns.
 const LLC_NS_KNOWN: &str = "15.7 to 60";
-/// A time this much above the next lower one begins a new level. Within one cache of the known machines neighbouring times
-/// differ by less, between levels of the machine by more.
+/// A time that is more than this times the next lower one begins a new level. On the known machines, neighbouring times
+/// within one cache differ by a smaller factor, and those of different levels by a larger one.
 const GAP: f64 = 1.6;
-/// Rounds of one pair that differ by more mean that a CPU was moved between them: clocks and neighbours make less of a
-/// difference, another place in the machine makes more.
+/// If the rounds of a pair differ by a larger factor, a hypervisor has moved a CPU between them: clock rates and other
+/// processes make a smaller difference, another place in the machine a larger one.
 const STEADY_MAX: f64 = 2.0;
-/// If more than this share of the pairs is not steady, the machine is not. Of fewer than 20 pairs each counts; of hundreds,
-/// some are hit by other processes.
+/// If more than this share of the pairs is not steady, the times are noisy. With fewer than 20 pairs, one unsteady pair
+/// is enough; of hundreds of pairs, some are disturbed by other processes.
 const UNSTEADY_SHARE_MAX: f64 = 0.05;
-/// No transfer takes this long; 443 ns is the most that is known (two POWER7). A longer time means that a thread waited for
-/// its CPU.
+/// No transfer takes this long; the longest known transfer takes 443 ns (two POWER7). A longer time means that a thread
+/// waited for its CPU.
 const LINE_NS_MAX: f64 = 1000.0;
-/// How many pairs are named as examples.
+/// The number of pairs that are named as examples.
 const EXAMPLES: usize = 3;
 
 /// The times of one pair of CPUs.
@@ -40,7 +42,7 @@ const EXAMPLES: usize = 3;
 pub(super) struct Timed {
     pub a: CpuId,
     pub b: CpuId,
-    /// Over the rounds.
+    /// The median of the rounds.
     pub median_ns: f64,
     /// The fastest round.
     pub lo_ns: f64,
@@ -49,7 +51,7 @@ pub(super) struct Timed {
 }
 
 impl Timed {
-    /// The pair's times from its rounds; `None` if there is none.
+    /// Computes the pair's times from its rounds; `None` if there are no rounds.
     pub fn of(a: CpuId, b: CpuId, mut rounds: Vec<f64>) -> Option<Self> {
         rounds.sort_by(f64::total_cmp);
         let (lo_ns, hi_ns) = (*rounds.first()?, *rounds.last()?);
@@ -65,8 +67,8 @@ impl Timed {
     }
 }
 
-/// Describes what the times say about the topology, and whether they spread too far to trust that. `hypervisor` is the one
-/// that the CPU reports.
+/// Describes whether the times agree with the topology, and whether they spread too far to trust the result.
+/// `hypervisor` is the one that the CPU reports.
 pub(super) fn verdict(t: &Topology, times: &[Timed], hypervisor: Option<&str>) -> (String, bool) {
     let machine = hypervisor.map_or("machine".to_owned(), |name| format!("virtual machine ({name})"));
     let (steady, moving): (Vec<Timed>, Vec<Timed>) = times.iter().partition(|p| p.is_steady());
@@ -109,7 +111,7 @@ fn spread(moving: &[Timed], noisy: bool, machine: &str, is_virtual: bool) -> Opt
     Some(format!("{} spread over {range}{like}{others}: this {machine} {why}; {next}.", widest.name()))
 }
 
-/// What takes such a time on the known machines.
+/// Describes which distance takes such a time on the known machines.
 fn like(ns: f64) -> &'static str {
     match ns {
         ns if ns <= SMT_NS_MAX => "SMT siblings",
@@ -118,7 +120,7 @@ fn like(ns: f64) -> &'static str {
     }
 }
 
-/// Where steady pairs and the kernel disagree.
+/// Describes where steady pairs disagree with the kernel's topology.
 fn doubts(t: &Topology, steady: &[Timed], hypervisor: Option<&str>) -> Vec<String> {
     let at = |pair: &Timed| t.distance(pair.a, pair.b);
     let pick = |is: &dyn Fn(&Timed, Distance) -> bool| -> Vec<Timed> {
@@ -162,7 +164,7 @@ fn doubts(t: &Topology, steady: &[Timed], hypervisor: Option<&str>) -> Vec<Strin
     said
 }
 
-/// Evidence against these pairs' CPUs sharing one cache.
+/// Describes the evidence, if any, that the CPUs of these pairs don't share one cache.
 fn one_cache(llc: &Llc, pairs: &[Timed], who: &str, is_virtual: bool) -> Option<String> {
     let levels = levels(pairs);
     let (&(lo, hi), far) = (levels.first()?, levels.last()?);
@@ -183,7 +185,7 @@ fn one_cache(llc: &Llc, pairs: &[Timed], who: &str, is_virtual: bool) -> Option<
             shown.join(" and "),
         ));
     }
-    // Where no cache is listed, the whole socket counts as one: the time across caches is not known.
+    // If no cache is listed, the whole socket counts as one cache, and the limit does not apply.
     let slow = median(pairs).filter(|ns| llc.level > 0 && *ns > LLC_NS_MAX)?;
     let why = match is_virtual {
         true => format!("{who} hides a boundary"),
@@ -210,7 +212,7 @@ fn examples(pairs: &[Timed]) -> Option<(String, String)> {
     Some((names.join(", ") + &more, format!("{} ns", range(lo, hi))))
 }
 
-/// Each distance's median time.
+/// Describes the median time of each distance.
 fn agreement(t: &Topology, steady: &[Timed]) -> String {
     let mut of = BTreeMap::<Distance, Vec<Timed>>::new();
     for pair in steady {
@@ -274,7 +276,7 @@ pub(super) fn range(lo: f64, hi: f64) -> String {
     }
 }
 
-/// A time as it is printed: at least two digits, and no more than are known.
+/// Formats a time with at least two digits, and no more digits than are known.
 pub(super) fn round(ns: f64) -> String {
     if ns < 9.95 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }

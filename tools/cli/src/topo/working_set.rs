@@ -1,10 +1,10 @@
-//! What a move of a working set costs: a CPU walks 256 KiB that another CPU used last.
+//! The cost of moving a working set: a CPU walks over 256 KiB that another CPU used last.
 //!
-//! The walk follows one random cycle through the lines, so that no prefetcher knows the next one, and writes to each line,
-//! as a task does with its own data. A slice is one walk by the one CPU and one by the other; one pair stands for all of
-//! its distance. The walk of a CPU over what it used last itself stands beside them.
+//! The walk follows one random cycle through the lines, so that no prefetcher knows the next line, and writes to each
+//! line, as a task does with its own data. Two CPUs walk in turn; one pair is timed for each distance. For comparison,
+//! one CPU walks over a set that it used last itself.
 //!
-//! A walk takes 16 µs where the core's own cache has the lines, and up to 0.5 ms from another socket.
+//! A walk takes 16 µs if the lines are in the core's own cache, and up to 0.5 ms if they are in another socket.
 
 use super::probe::AffinityGuard;
 use anyhow::Context;
@@ -16,21 +16,21 @@ use warmcore_topo::{Distance, Topology};
 use warmcore_types::CpuId;
 
 const KIB: u32 = 256;
-/// Walks of each pair; the median counts.
+/// The number of walks of each pair; the result is their median.
 const WALKS: usize = 31;
 
-/// A line of the set. Both fields: written by the walking thread alone.
+/// A line of the set. Only the walking thread writes the fields.
 #[repr(C, align(64))]
 struct Line {
     next: AtomicU32,
     walks: AtomicU32,
 }
 
-/// Times one pair of each distance, and a CPU with itself.
+/// Times one pair of each distance, and one CPU alone.
 ///
 /// # Errors
 ///
-/// A CPU that this thread may use can't be pinned to.
+/// The thread can't be pinned to a CPU that it may use.
 pub(super) fn time(topology: &Topology, pairs: &[(CpuId, CpuId)]) -> anyhow::Result<Vec<WorkingSet>> {
     let Some(&(first, _)) = pairs.first() else { return Ok(Vec::new()) };
     let mut chosen = BTreeMap::from([(Distance::Same, (first, first))]);
@@ -45,7 +45,7 @@ pub(super) fn time(topology: &Topology, pairs: &[(CpuId, CpuId)]) -> anyhow::Res
     chosen.into_values().map(|(from, to)| pair(&lines, from, to)).collect()
 }
 
-/// Lines in one random cycle (Sattolo's shuffle).
+/// Makes lines that are linked in one random cycle (Sattolo's shuffle).
 fn lines() -> Vec<Line> {
     let count = KIB as usize * 1024 / size_of::<Line>();
     let mut order: Vec<u32> = (0..count as u32).collect();
@@ -67,7 +67,7 @@ fn pair(lines: &[Line], from: CpuId, to: CpuId) -> anyhow::Result<WorkingSet> {
     Ok(WorkingSet { from: from.0, to: to.0, kib: KIB, ns: walks[WALKS / 2] as f64 })
 }
 
-/// Writes to each line once: ns.
+/// Writes to each line once; returns the time in ns.
 fn walk(lines: &[Line]) -> u64 {
     let (began, mut at) = (clock::now(), 0);
     for _ in 0..lines.len() {

@@ -1,13 +1,14 @@
 //! Perf: a profile from the output of `perf c2c report --stdio` and `perf mem report --stdio`.
 //!
-//! Both print samples of loads and stores with their data addresses. Given the address of a struct ([`Base`]), a
-//! sample inside of it counts as a touch of the field at that offset. `perf c2c` prints samples by line (its *pareto*
-//! table: counts of a line, and the share of each offset in them) and the number of CPUs, with `--node-info` also
-//! their list. `perf mem` prints samples by data symbol or address, without CPUs, so all CPUs are assumed.
+//! Both commands print samples of loads and stores with their data addresses. Given the address of a struct
+//! ([`Base`]), a sample inside the struct counts as a touch of the field at that offset. `perf c2c` prints samples by
+//! line (its *pareto* table: counts of a line, and the share of each offset in them) and the number of CPUs, with
+//! `--node-info` also their list. `perf mem` prints samples by data symbol or address, without CPUs, so all CPUs are
+//! assumed.
 //!
-//! Samples are the same fraction of all touches of one kind. The ratios between fields thus hold, while a cost per
-//! second is that of the samples only; a note says so. A line of two fields that 160 CPUs contend for is four rows of
-//! the pareto table.
+//! Samples are the same fraction of all touches of one kind. So the ratios between fields are right, while a cost per
+//! second is that of the samples only; a note in the report states this. A line of two fields that 160 CPUs contend
+//! for is four rows of the pareto table.
 //!
 //! # Source
 //!
@@ -186,7 +187,7 @@ fn mem(text: &str, base: &Base, layout: &Layout, counts: &mut Counts) -> usize {
         let Some(symbol) = of("Data Symbol") else { continue };
         rows += 1;
         let samples = of("Samples").and_then(|n| n.parse::<u32>().ok()).map_or(1.0, f64::from);
-        // On AMD and Arm one event has both loads and stores.
+        // On AMD and Arm one event samples both loads and stores.
         let store = is_store && !of("Memory access").unwrap_or_default().to_lowercase().contains("load");
         if let Some(field) = base.offset_of(symbol).and_then(|offset| field(layout, offset)) {
             let (loads, stores) = if store { (0.0, samples) } else { (samples, 0.0) };

@@ -1,9 +1,9 @@
 //! Profile: which CPUs touch which fields, how often.
 //!
-//! TOML or JSON. Each entry has a field, or a named part of one, its reads and writes per second, and the CPUs: all,
-//! the first ones, or a list. `rates` says for all entries whether these numbers are per CPU or the total of an
-//! entry's CPUs; there is no default. Several entries may name one field. Output of `perf` is read by
-//! `culprit/perf.rs`. hackbench on 224 CPUs takes two entries.
+//! A profile is TOML or JSON. Each entry has a field, or a named part of one, its reads and writes per second, and
+//! the CPUs: all, the first ones, or a list. `rates` states for all entries whether these numbers are per CPU or the
+//! total of an entry's CPUs; there is no default. Several entries may name one field. `culprit/perf.rs` reads the
+//! output of `perf`.
 
 use crate::{Layout, LayoutError};
 use serde::{Deserialize, Serialize};
@@ -22,7 +22,7 @@ pub struct Profile {
     pub name: String,
     /// The machine, by its name in the machine file.
     pub machine: Option<String>,
-    /// Whether aligned pairs of lines travel together, as with a prefetcher of adjacent lines.
+    /// Whether aligned pairs of lines are transferred together, as with a prefetcher of adjacent lines.
     #[serde(default)]
     pub pair: bool,
     /// Whether the rates are per CPU, or totals of an entry's CPUs.
@@ -37,7 +37,7 @@ pub struct Profile {
 pub enum Per {
     /// The touches by each of an entry's CPUs.
     PerCpu,
-    /// The touches by all of an entry's CPUs together, which are equally frequent.
+    /// The touches by all of an entry's CPUs together. Each of these CPUs has an equal part.
     Total,
 }
 
@@ -47,10 +47,10 @@ pub enum Per {
 pub struct Touch {
     /// The field, or a named part of one: `mmap_lock.owner`.
     pub field: String,
-    /// Reads per second, counted as [`Profile::rates`] says.
+    /// Reads per second: per CPU or in total, see [`Profile::rates`].
     #[serde(default)]
     pub reads_per_s: f64,
-    /// Writes per second, counted in the same way.
+    /// Writes per second, likewise.
     #[serde(default)]
     pub writes_per_s: f64,
     /// The CPUs; all by default.
@@ -65,7 +65,7 @@ pub enum Cpus {
     /// All CPUs.
     #[default]
     All,
-    /// The first ones, by number.
+    /// The first CPUs by number, this many.
     First(u32),
     /// A list: `0-7,64`.
     List(String),
@@ -76,7 +76,7 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// Text that is neither, or that lacks a required key.
+    /// Text that is neither TOML nor JSON, or that lacks a required key.
     pub fn parse(text: &str, location: &str) -> Result<Self, LayoutError> {
         let read = if text.trim_start().starts_with('{') {
             serde_json::from_str(text).map_err(|e| e.to_string())
@@ -99,7 +99,7 @@ impl Profile {
         (touch.reads_per_s / cpus, touch.writes_per_s / cpus)
     }
 
-    /// Checks that its fields are in the layout, its CPUs on the machine, and its rates finite.
+    /// Checks that the profile's fields are in the layout, its CPUs on the machine, and its rates finite.
     ///
     /// # Errors
     ///

@@ -1,19 +1,21 @@
 //! Rates: what a touch of a line costs each core, from how often each core touches it.
 //!
-//! Touches are independent of each other (Poisson). A read by core r hits if the core's own last touch is more recent
-//! than the last write by any other core. So it misses with P = W / (W + A), where W is the others' writes and A the
-//! core's own touches. It then gets the line from the core that touched it last: core c with (w_c + P·r_c) / (W + R +
-//! A). A write hits if the core's own last write is more recent than any other's touch; else it waits for the
-//! farthest core that has the line. While the line travels to a writer, others wait: a queue with one server
-//! (Pollaczek-Khinchine). The rates of all cores at a distance are summed first, so the time is linear in cores.
+//! Touches are assumed to be independent of each other (Poisson). A read by core r hits if the core's own last touch
+//! is more recent than the last write by any other core. So it misses with P = W / (W + A), where W is the rate of
+//! the other cores' writes and A the rate of core r's touches. It then gets the line from the core that touched it
+//! last, which is core c with probability (w_c + P·r_c) / (W + R + A). A write hits if the core's last write is more
+//! recent than the last touch by any other core; else it waits for the farthest core that has the line. While the
+//! line is in transfer to a writer, other cores wait: a queue with one server (Pollaczek-Khinchine). The rates of all
+//! cores at a distance are summed first, so the time is linear in the number of cores.
 //!
 //! 224 CPUs that each read and write once per 50 µs: 99 % of the reads miss.
 //!
 //! # Source
 //!
-//! The closed form of what `Memory`'s lines do; `tests/culprit.rs` compares the two. It is inexact in two points: a
-//! reader gets the line from the core that got it last, not from the one that touched it last, which differs only
-//! among readers of unlike rates; and waiting assumes that a core that finds the line travelling did not have it yet.
+//! The formulas describe in closed form what the lines of `Memory` do; `tests/culprit.rs` compares the two. They are
+//! inexact in two points. A reader gets the line from the core that got it last, not from the one that touched it
+//! last; this only matters among readers with different rates. And waiting assumes that a core that finds the line in
+//! transfer did not have it before.
 
 use warmcore_sim::costs::Costs;
 use warmcore_topo::{Distance, Topology};
@@ -45,7 +47,7 @@ pub(super) struct Cost {
     pub write: f64,
 }
 
-/// A limit for the queue's formula, which diverges at 1. A line this busy is reported.
+/// The largest load for the queue's formula, which diverges at 1. A line with this load is reported as busy.
 const BUSY_MAX: f64 = 0.95;
 
 /// The costs of a line.
@@ -53,7 +55,7 @@ const BUSY_MAX: f64 = 0.95;
 pub(super) struct Solved {
     /// By core.
     pub costs: Vec<Cost>,
-    /// The share of the time in which it travels to a writer.
+    /// The share of the time in which the line is in transfer to a writer.
     pub busy: f64,
 }
 
@@ -107,7 +109,7 @@ impl Cores {
         let writes = self.sums(|core| rates[core].1);
         let last = LEVELS.len() - 1;
         let (all_reads, all_writes) = (reads[last][0], writes[last][0]);
-        // A writer after which no core outside of its group has read: the farthest sharer is within the group.
+        // If no core outside of the writer's group has read since its write, the farthest sharer is within the group.
         let kept: Vec<_> = (0..LEVELS.len())
             .map(|level| {
                 let near = self.sums(|core| {
@@ -118,7 +120,7 @@ impl Cores {
             })
             .collect();
         let mut costs = Vec::with_capacity(self.len());
-        // Over all writes in a second: the ns in which the line travels, and their squares.
+        // Sums over all writes in a second: the ns in which the line is in transfer, and their squares.
         let (mut busy, mut squares) = (0.0, 0.0);
         for (core, &(own_reads, own_writes)) in rates.iter().enumerate() {
             let own = own_reads + own_writes;

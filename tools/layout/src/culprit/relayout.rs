@@ -6,8 +6,8 @@
 //! touches. A candidate with a higher total cost is dropped. If one move is not enough, the best one is made and the
 //! search continues from there. A struct of 140 fields of which four are touched has about 300 candidates.
 //!
-//! An exchange is only as good as the profile is complete: fields that it does not name count as untouched, and the
-//! report says so.
+//! An exchange is only safe if the profile is complete: a field that the profile does not name counts as untouched.
+//! The report states this.
 
 use super::{Analyzer, Verdict};
 use crate::{Layout, LayoutError};
@@ -30,7 +30,7 @@ pub enum RelayoutKind {
     End,
     /// To a line of its own before all others.
     Front,
-    /// Several of these.
+    /// Several such changes.
     Several,
     /// A line of padding after the field that suffers: useless if the culprit is before it.
     PadAfter,
@@ -47,7 +47,7 @@ pub struct Relayout {
     pub moved: Vec<String>,
     /// Bytes added.
     pub added: isize,
-    /// The share of the excess cost that is gone.
+    /// The share of the excess cost that it removes.
     pub gone: f64,
     /// The layout.
     pub layout: Layout,
@@ -115,7 +115,7 @@ pub fn relayouts(analyzer: &Analyzer, layout: &Layout) -> Result<Vec<Relayout>, 
             }
             break;
         }
-        // No move is enough: take the one that removes most, and of equal ones the cheaper.
+        // No single move is enough: take the one that removes most, and of equal ones the cheapest.
         let best = tried.into_iter().min_by_key(|(relayout, _)| {
             ((relayout.verdict.excess_ns_per_s / before.excess_ns_per_s * 1000.0) as u64, relayout.price())
         });

@@ -1,8 +1,8 @@
-//! Simulate: a profile played touch by touch.
+//! Simulate: simulates the touches of a profile one by one.
 //!
-//! Each CPU touches each field of its entries at random times, independently; the named lines of `Memory` say what
-//! each touch costs. The first tenth is not counted, because the caches are empty at first. A million touches take
-//! half a second.
+//! Each CPU touches each field of its entries at random times, independently; the lines of `Memory` give the cost of
+//! each touch. The first tenth is not counted, because the caches are empty at first. A million touches take half a
+//! second.
 
 use super::Profile;
 use crate::{Layout, LayoutError};
@@ -15,7 +15,7 @@ use warmcore_sim::random::{Purpose, Random, exponential};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
-/// What was measured of one field.
+/// The touches of one field that were simulated.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// Its name in the profile.
@@ -54,7 +54,7 @@ struct Stream {
 /// The longest mean time between touches, in ns: 12 days.
 const MEAN_MAX: f64 = 1e15;
 
-/// Plays this many touches of a profile, on named lines.
+/// Simulates this many touches of a profile, on the lines of [`Memory`].
 ///
 /// # Errors
 ///

@@ -1,9 +1,9 @@
 //! What the table is compared with, and the values that were chosen after looking at it.
 //!
-//! `fixtures/published.toml` is only read to print and compare. `fixtures/fitted.toml` has the cost of an area of the CPU's own
-//! after a sleep, by a formula that was fitted to the two columns in which no area moves. The two costs of a fault in this file
-//! were fitted to the column in which areas move. `predictions.toml` has the first predictions of the form without parameters,
-//! and does not change.
+//! `fixtures/published.toml` is only read to print and compare. `fixtures/fitted.toml` has the cost of a pass over
+//! the CPU's own area after a sleep, by a formula that was fitted to the two columns in which no area moves. The two
+//! costs of a page fault in this file were fitted to the column in which areas move. `predictions.toml` has the first
+//! predictions, which were made without values chosen after looking at the table. It does not change.
 
 use serde::Deserialize;
 
@@ -13,10 +13,11 @@ const PREDICTIONS: &str = include_str!("../../predictions.toml");
 /// The machine of the publication.
 pub const MACHINE: &str = "epyc9654_2p";
 
-/// A fault that copies a page, in ns, if each thread has a last-level cache to itself or all share one. Fitted to 8 and 24
-/// threads, 200 ms. No known mechanism explains why it is four times the other one.
+/// A page fault that copies a page, in ns, if each thread has a last-level cache to itself or all threads share one.
+/// Fitted to 8 and 24 threads, 200 ms. No known mechanism explains why it is four times [`FAULT_MANY_NS`].
 pub const FAULT_FEW_NS: u64 = 43_000;
-/// The same if several caches have several threads each. Fitted to 192 and 384 threads, 200 ms.
+/// A page fault that copies a page, in ns, if several caches have several threads each. Fitted to 192 and 384
+/// threads, 200 ms.
 pub const FAULT_MANY_NS: u64 = 11_000;
 
 #[derive(Deserialize)]
@@ -48,7 +49,8 @@ pub fn published(machine: &str, threads: u32, llcs: u32, delay_ms: u64) -> Optio
     half.rows.into_iter().find(|row| row.threads == threads && row.llcs == llcs)
 }
 
-/// What a pass over 16 kB of the CPU's own costs after a sleep, in ns, by fitted.toml. None: not known for this machine.
+/// The time in ns of a pass over 16 KiB of the CPU's own area after a sleep, by fitted.toml. None: not known for this
+/// machine.
 pub fn own_after_sleep_ns(machine: &str, sleep_ms: u64) -> Option<f64> {
     let all: toml::Table = FITTED.parse().unwrap_or_else(|e| panic!("fitted.toml: {e}"));
     let formula = all.get(machine)?.get("own_16k_after_sleep")?.as_str()?;

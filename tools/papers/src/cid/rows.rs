@@ -1,7 +1,8 @@
 //! The runs and rows of the table, form by form.
 //!
-//! For each number of threads and each delay: the published columns, predicted; the same with values that were chosen after
-//! looking at the table, which each row names; and rows that were not published. 21 runs give 25 rows.
+//! For each number of threads and each delay there are: the published columns, predicted; the same columns with
+//! values that were chosen after looking at the table, which each row names; and rows that were not published. 21
+//! runs give 25 rows.
 
 use super::given::{self, Measured};
 use super::{Columns, PUBLISHED, sizes};
@@ -11,10 +12,10 @@ use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::Pages;
 use warmcore_topo::Topology;
 
-/// In the rows of threads that come and go: after a burst, a thread ends with this probability.
+/// The probability that a thread ends after a burst, in the rows of threads that come and go.
 const CHURN_PERCENT: u64 = 25;
 
-/// Fits the table better than the default.
+/// Ticks per second that fit the table better than the default.
 const INFORMED_HZ: u64 = 1000;
 
 const TICKS: &str = "ticks_per_second";
@@ -50,7 +51,7 @@ pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: u64, columns: &C
 /// One number of threads and one delay.
 struct Part<'a> {
     costs: &'a Costs,
-    /// The same, but a core that wakes is at its usual clock at once.
+    /// The same costs, but a core that wakes is at its usual clock at once.
     blind: &'a Costs,
     topology: &'a Topology,
     columns: Columns,
@@ -91,8 +92,9 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Adds a time that is compared. `null` is the outcome if a CPU's own area cost as much as another one. Where a thread
-    /// stays on its own area, that model predicts the same as the row, so the row proves nothing.
+    /// Adds a time that is compared with the published one. `null` is the outcome if a CPU's own area cost as much as
+    /// another one. If a thread stays on its own area, the null model predicts the same as the row, so the row proves
+    /// nothing.
     fn time(
         &mut self,
         what: &str,
@@ -108,20 +110,20 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// Replaces the last row by `how` of it.
+    /// Replaces the last row by the result of `how`.
     fn amend(&mut self, how: impl FnOnce(Row) -> Row) {
         let last = self.rows.pop();
         self.rows.extend(last.map(how));
     }
 
-    /// Adds a time that stands beside the published one without a claim: it shows the effect of one choice alone.
+    /// Adds a time next to the published one without a claim, to show the effect of one choice alone.
     fn beside(&mut self, what: &str, outcome: &Outcome, of: fn(&Measured) -> f64, inputs: &[&'static str]) {
         self.add(what, "ns", outcome.burst_ns, inputs);
         let published = self.published.as_ref().map(of);
         self.amend(|row| Row { published, ..row });
     }
 
-    /// How many times as long bursts take if ids are only kept.
+    /// Adds the ratio of the burst times with `kept` ids and with `local` ids.
     fn gain(&mut self, what: &str, kept: &Outcome, local: &Outcome, inputs: &[&'static str]) {
         self.add(what, "x", kept.burst_ns / local.burst_ns, inputs);
         let published = self.published.map(|row| row.kept_ns / row.cachelocal_ns);
@@ -133,7 +135,8 @@ impl<'a> Part<'a> {
         self.amend(|row| row.beside_null(1.0));
     }
 
-    /// Adds on how many areas a thread ran, where each change of area counts. `is_one`: the claim is that it is one.
+    /// Adds the number of areas on which a thread ran, where each change of area counts. `is_one`: the row claims
+    /// that it is one.
     fn areas(&mut self, what: &str, outcome: &Outcome, is_one: bool) {
         let areas = 1.0 + f64::from(outcome.moved) / f64::from(self.setup.threads);
         self.add(&format!("{what}, areas of a thread's bursts"), "ids", areas, &[]);
@@ -169,7 +172,7 @@ impl<'a> Part<'a> {
         self.beside("cachelocal, informed", &local, |row| row.cachelocal_ns, &[BASE_CLOCK]);
     }
 
-    /// `cpu`: the predicted outcome by the CPU's number.
+    /// Adds the *probed* rows. `cpu`: the predicted outcome by the CPU's number.
     fn probed(&mut self, cpu: &Outcome) {
         let sleep_ms = self.setup.delay_ms * u64::from(self.setup.threads);
         let Some(own) = given::own_after_sleep_ns(self.costs.machine(), sleep_ms) else { return };
@@ -186,7 +189,7 @@ impl<'a> Part<'a> {
         }
     }
 
-    /// `cpu`: by the CPU's number; `local`: the outcome to compare with. Both are probed.
+    /// Adds the *fitted* rows. `cpu`: by the CPU's number; `local`: the outcome to compare with. Both are probed.
     fn fitted(&mut self, setup: Setup, cpu: &Outcome, local: &Outcome) {
         let few = setup.llcs == 1 || setup.threads <= setup.llcs;
         let (fault_ns, which) =

@@ -1,18 +1,18 @@
 //! librseq's program for intermittent threads, on a virtual clock.
 //!
-//! Each thread is pinned to its own CPU. First all threads run at the same time, so that each CPU has an id. Then thread k of a
-//! random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with a sleep of delay × threads
-//! after each. No two bursts overlap, so a loop over them in the order of time replaces a scheduler. A thread enters when it is
-//! switched in and leaves when it is switched out: the ids are those of `warmcore-cid`, or of the simulator's imitation of Linux
-//! 6.19.
+//! Each thread is pinned to its own CPU. First all threads run at the same time, so that each CPU has an id. Then
+//! thread k of a random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with a
+//! sleep of delay × threads after each. No two bursts overlap, so a loop over them in the order of time replaces a
+//! scheduler. A thread gets an id when it is switched in and stops using it when it is switched out. The ids are
+//! those of `warmcore-cid`, or of the simulator's imitation of Linux 6.19.
 //!
-//! The kernel's compaction runs on the first tick, 100 ms after the last compaction, that hits a running thread of the process.
-//! It takes an id that was unused for 100 ms by the clock of its CPU. The clock of an idle CPU stands still, except for a pass
-//! over all idle CPUs, at most every 32 ms, by a CPU that goes idle or ticks: it balances load for them and updates their
-//! clocks.
+//! The kernel's compaction runs at the first tick that hits a running thread of the process 100 ms or more after the
+//! last compaction. It frees ids that were unused for 100 ms by the clock of their CPU. The clock of an idle CPU
+//! stands still, except when another CPU that goes idle or ticks makes a pass over all idle CPUs, at most every 32
+//! ms: it balances load for them and updates their clocks.
 //!
-//! With 8 threads and 10 ms a CPU sleeps 80 ms, less than 100, so no id is ever taken. With 384 threads and 200 ms it sleeps
-//! 77 s.
+//! With 8 threads and 10 ms a CPU sleeps 80 ms, less than 100, so no id is ever freed. With 384 threads and 200 ms it
+//! sleeps 77 s.
 //!
 //! # Source
 //! librseq `tests/basic_percpu_benchmark.c`; Linux 6.4 `task_tick_mm_cid`, `task_mm_cid_work`,
@@ -146,7 +146,7 @@ struct CidSim<'a> {
     /// None: areas are found by the CPU's number.
     cids: Option<ProcessCids>,
     all: CpuSet,
-    /// By slot: the CPU's index among those that take part.
+    /// By slot. A slot is the index of a CPU among those that take part.
     threads: Vec<Thread>,
     queues: Vec<Queue>,
     /// By CPU number.
@@ -253,7 +253,7 @@ impl<'a> CidSim<'a> {
         order
     }
 
-    /// None: areas are found by the CPU's number.
+    /// Adds a task to the process. None: areas are found by the CPU's number.
     fn new_task(&mut self) -> Option<u32> {
         let task = self.next_task;
         self.next_task += 1;
@@ -261,8 +261,8 @@ impl<'a> CidSim<'a> {
         Some(task)
     }
 
-    /// Runs all threads at once, so that each CPU has an id then. The first thread of the process made the others, and waits
-    /// for their end.
+    /// Runs all threads at once, so that each CPU has an id then. The first thread of the process created the others,
+    /// and waits for their end.
     fn meet(&mut self, now: u64) -> Option<u32> {
         let main = self.new_task();
         for slot in 0..self.threads.len() {
@@ -387,7 +387,7 @@ impl<'a> CidSim<'a> {
     }
 }
 
-/// The CPUs of the threads: the same number of each of the first caches, one per core while there are cores.
+/// The CPUs of the threads: equally many of each of the first `llcs` caches, one per core as long as there are cores.
 fn cpus_of(topology: &Topology, setup: &Setup) -> Vec<CpuId> {
     let each = setup.threads.div_ceil(setup.llcs) as usize;
     let mut cpus: Vec<CpuId> = Vec::new();

@@ -1,6 +1,6 @@
-//! Contention: how often a drain finds a stock's lock held, and how often a stock's owner does.
+//! Contention: how often a drain finds a stock's lock held, and how often the stock's owner finds it held.
 //!
-//! Every CPU does its local operations at an even pace, with a phase of its own, and holds its stock's lock during
+//! Every CPU does its local operations at regular intervals, from a random time on, and holds its stock's lock during
 //! each. A drain goes from stock to stock, checks whether the lock is held when it arrives, and holds it for as long
 //! as an operation; an owner whose operation begins in that time finds the lock held. Between two loops no CPU
 //! charges: all have finished the last loop before the drain begins. At 26 700 operations a second of 30 ns each, a
@@ -53,7 +53,7 @@ pub(super) fn met(costs: &Costs, topology: &Topology, when: When, drains: u64, s
     for drain in 0..drains {
         let bits = |cpu: u64, count| random.bits(cpu, Purpose::Load, 2 * drain + count);
         let phase = |cpu: u64| below(bits(cpu, 0), period);
-        // Its last operation begins within the last hundredth of the loop.
+        // A CPU's last operation begins within the last hundredth of the loop.
         let ends = |cpu: u64| {
             let last = loop_ns - below(bits(cpu, 1), loop_ns / 100);
             last - (last + period - phase(cpu)) % period + held

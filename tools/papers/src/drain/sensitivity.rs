@@ -1,5 +1,4 @@
-//! Sensitivity: what the sensitivity of drains needs: a machine of any size, and the time of Warmcore's own drain on
-//! it.
+//! What a sensitivity run of drains needs: a machine of any size, and the time of Warmcore's own drain on it.
 
 use super::sim::{Case, Method, drain};
 use warmcore_sim::costs::Costs;

@@ -41,11 +41,11 @@ pub(super) struct Case {
     pub charging: usize,
     /// How many of a thousand of them have a stock when it is collected.
     pub with_stock_per_mille: u64,
-    /// What a thousand ns of remote reads take when neighbouring ones overlap.
+    /// What remote reads take when neighbouring ones overlap, per thousand ns that they take one after the other.
     pub overlap_per_mille: u64,
-    /// The number of lines that queueing takes.
+    /// The number of lines that queueing work reads.
     pub queue_lines: usize,
-    /// The account's limit. If it is close to the charged units, no stock opens.
+    /// The account's limit. If it is close to the charged units, no CPU gets a stock.
     pub limit: u64,
 }
 
@@ -81,7 +81,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// Every CPU has written its own lines: it charged something of its own, and ran something.
+    /// The lines after every CPU has written its own: each charged an account of its own, and ran a task.
     fn new(costs: &Costs, topology: &Topology, queue_lines: usize) -> Self {
         let mut memory = Memory::new(costs, topology);
         let (mut stock, mut queue) = (Vec::new(), Vec::new());
@@ -157,7 +157,7 @@ pub(super) fn drain(costs: &Costs, topology: &Topology, case: &Case, method: Met
         for step in &steps {
             let (Step::Look(cpu) | Step::Take(cpu)) = *step;
             if let Some(index) = index(cpu) {
-                // Both examine and empty with the lock.
+                // The examination and the emptying of a stock both take its lock.
                 let line = lines.stock[index];
                 lines.write(drainer, line);
             }

@@ -89,7 +89,7 @@ fn drains_between_the_loops_meet_no_lock_and_drains_meanwhile_some() {
     assert_eq!(met(&costs, &topology, When::BetweenLoops, DRAINS, 1), Met::default());
     let meanwhile = met(&costs, &topology, When::Meanwhile, DRAINS, 1);
     assert!((30..100).contains(&meanwhile.by_drains), "{meanwhile:?}");
-    // Drains and owners hold a lock for equally long, so owners meet about as many held locks.
+    // Drains and owners hold a lock for equally long, so both find about as many locks held.
     assert!((30..100).contains(&meanwhile.by_owners), "{meanwhile:?}");
 }
 

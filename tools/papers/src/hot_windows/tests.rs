@@ -14,7 +14,7 @@ fn every_row_names_the_chosen_length_of_a_turn() {
             "{row:?}"
         );
     }
-    // What the notes say about the rows has to agree with the rows.
+    // The notes about the rows have to agree with the rows.
     let gain = table.rows.iter().find(|row| row.name == "85 %, gain").unwrap();
     assert!(table.notes[0].contains(&format!("by {:+.1} % at 85 %", gain.simulated)), "{:?}", table.notes);
 }

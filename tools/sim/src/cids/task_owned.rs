@@ -1,12 +1,13 @@
-//! Linux 6.19's concurrency ids, imitated: an id belongs to its task while tasks are few, to its CPU when they are many.
+//! An imitation of Linux 6.19's concurrency ids: an id belongs to a task while the process has few tasks, and to a
+//! CPU while it has many.
 //!
-//! While a process has at most a quarter more tasks than can run at once, each task keeps the id that it got first and
-//! takes it along. With more tasks, ids belong to CPUs. They change back to tasks when the tasks are fewer than three
-//! quarters of the allowed CPUs and than half of all CPUs, so that one thread that comes and goes does not move every id
-//! each time. There is no recent id and no expiry.
+//! While a process has at most a quarter more tasks than can run at once, each task keeps the id that it got first,
+//! and takes it to other CPUs. With more tasks, ids belong to CPUs. They belong to tasks again when the tasks are
+//! fewer than three quarters of the allowed CPUs and fewer than half of all CPUs. The second limit is lower, so that
+//! one thread that comes and goes does not change the owners each time. There is no recent id and no expiry.
 //!
-//! A change of owner frees every id of the former owners. An id that a task holds in that moment is freed when the task
-//! leaves.
+//! A change between tasks and CPUs frees every id of the former owners. An id that a task holds at that time is freed
+//! when the task leaves its CPU.
 //!
 //! # Source
 //! Linux 6.19, `kernel/sched/core.c`: `mm_update_max_cids`, `mm_cid_calc_pcpu_thrs`.
@@ -28,7 +29,7 @@ struct OwnedCid {
     cid: u32,
     /// The task that runs with it.
     holder: Option<u32>,
-    /// The holder frees it on leaving: its owner must not keep it.
+    /// The holder frees it when it leaves the CPU, instead of giving it back to its owner.
     is_recalled: bool,
 }
 
@@ -41,7 +42,7 @@ enum HeldCid {
 
 #[derive(Debug, Default)]
 struct Task {
-    /// The lowest number that no other task with an id of its own had. None while ids belong to CPUs.
+    /// The task's number among the tasks that own ids: the lowest that was free. None while ids belong to CPUs.
     index: Option<u32>,
     held: Option<HeldCid>,
 }
@@ -81,7 +82,7 @@ impl TaskOwnedCids {
         self.tasks.len() as u32
     }
 
-    /// A quarter more ids than tasks can run at once, and no more than CPUs.
+    /// The bound of ids: a quarter more than tasks can run at once, and at most one per CPU.
     fn max_cids(&self) -> u32 {
         let can_run = self.nr_tasks().min(self.allowed.len() as u32);
         (can_run + can_run / 4).min(self.cpus)
@@ -108,7 +109,8 @@ impl TaskOwnedCids {
         self.update_owner();
     }
 
-    /// After a change of tasks or CPUs: ids may belong to the others from now on.
+    /// Handles a change in the number of tasks or CPUs, after which ids may belong to CPUs instead of tasks or the
+    /// reverse.
     fn update_owner(&mut self) {
         let nr_allowed = self.allowed.len() as u32;
         let few = (nr_allowed - nr_allowed / 4).min(self.cpus / 2).max(1);
@@ -197,8 +199,8 @@ impl TaskOwnedCids {
         index
     }
 
-    /// The lowest free id. It may be above [`max_cids`](Self::max_cids): CPUs keep theirs for good, and when tasks became
-    /// fewer the free ids may all be above.
+    /// The lowest free id. It may be above [`max_cids`](Self::max_cids): CPUs keep their ids, and when the number of
+    /// tasks has fallen all free ids may be above it.
     fn pick(&mut self) -> Option<u32> {
         let cid = first_gap(&self.used);
         if cid >= self.cpus {

@@ -1,9 +1,9 @@
 //! File: the numbers of a section, with the tags in its comments.
 //!
 //! A machine file has the source of a number in the comment at the line's end: `c2c_smt = 9  # [M] measured there`.
-//! The TOML parser says where a value ends; what follows a `#` on that line is its comment. A number is an estimate
-//! if any tag of its comment is `[E]`, or if it has no tag; else the first tag counts. `2900  # [M] LOCAL`: measured.
-//! `35 # [S] as printed; number [E]`: estimated.
+//! The TOML parser gives the position where a value ends; the text after a `#` on that line is its comment. A number
+//! is an estimate if its comment has no tag, or if any of its tags is `[E]`; else the first tag counts. `2900  # [M]
+//! LOCAL` is measured. `35 # [S] as printed; number [E]` is estimated.
 
 use super::{CostsError, Number, Trust};
 use std::collections::BTreeMap;
@@ -35,7 +35,7 @@ pub(super) fn read(text: &str, name: &str) -> Result<Section, CostsError> {
     Ok(section)
 }
 
-/// Adds numbers that are not there yet.
+/// Adds the numbers that the section does not have yet.
 fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> Result<(), CostsError> {
     let had_states = !section.states.is_empty();
     for (key, value) in table {
@@ -103,19 +103,19 @@ fn milli(value: &DeValue<'_>) -> Option<Result<u64, &'static str>> {
     Some(milli.and_then(|milli| match () {
         _ if milli.is_nan() => Err(NO_NUMBER),
         _ if milli < 0.0 => Err("is negative"),
-        // A thousand seconds: sums of many fit into 64 bits.
+        // The limit is a thousand seconds, so that sums of many costs fit into 64 bits.
         _ if milli > 1e15 => Err(TOO_MUCH),
         _ => Ok(milli.round() as u64),
     }))
 }
 
-/// What follows a `#` on the line where a value ends.
+/// The text after a `#` on the line where a value ends.
 fn comment(text: &str, end: usize) -> &str {
     let line = text[end..].lines().next().unwrap_or("");
     line.split_once('#').map_or("", |(_, comment)| comment.trim())
 }
 
-/// How far a comment says that its number is to be trusted.
+/// The trust in a number, by the tags of its comment.
 fn tagged(comment: &str) -> (Trust, &str) {
     let tags = comment.split('[').skip(1).filter_map(|rest| {
         let mut chars = rest.chars();

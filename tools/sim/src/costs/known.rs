@@ -1,16 +1,17 @@
-//! Known: the meaning of a section's numbers, the numbers that follow from them, and the defaults.
+//! Known: the meaning of a section's numbers, the numbers that are derived from them, and the defaults.
 //!
-//! A name that the simulator reads is given, or follows another that is given (a clock; a latency in cycles), or has
-//! a default by class. A distance that a machine does not have costs as much as its farthest one. Numbers whose
-//! default could be wrong by a factor have to be given: the clock, memory, other sockets, other L3s.
+//! A number that the simulator reads is given, or is derived from another that is given (a clock; a latency in
+//! cycles), or has a default by class. A distance that a machine does not have costs as much as the machine's
+//! farthest one. Numbers whose default could be wrong by a factor have to be given: the clock, memory, other sockets,
+//! other L3s.
 //!
-//! `l3_cycles = 52` at 3.7 GHz: `llc_latency` is 14 054 ps, and changes with both.
+//! For example, `l3_cycles = 52` at 3.7 GHz makes `llc_latency` 14 054 ps, which changes with both.
 
 use super::{Costs, CostsError, Fast, Number, Trust, file};
 use std::collections::BTreeMap;
 use warmcore_topo::Topology;
 
-/// A number that follows another one.
+/// A number that is derived from another one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Derived {
     pub(super) name: String,
@@ -148,14 +149,14 @@ impl Costs {
         self.numbers.contains_key(name)
     }
 
-    /// If `name` is missing, lets it follow the first of `others` that exists.
+    /// If `name` is missing, derives it from the first of `others` that exists.
     fn alias(&mut self, name: &str, others: &[&str]) {
         if let Some(from) = others.iter().find(|other| self.has(other)) {
             self.follow(name, from, false);
         }
     }
 
-    /// If `name` is missing, lets it follow a number in cycles.
+    /// If `name` is missing, derives it from a number in cycles.
     fn time_from(&mut self, name: &str, cycles: &str) {
         if self.has(cycles) && self.has("clock_mhz") {
             self.follow(name, cycles, true);

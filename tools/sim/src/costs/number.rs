@@ -1,7 +1,7 @@
 //! Number: a cost, and how far to trust it.
 //!
-//! In thousandths of a unit: 5.3 ns is 5300, and a time in ns is thus in picoseconds. The unit is in the name
-//! (`_mhz`, `_kib`, `_cycles`, `_percent`), or else ns.
+//! A number is stored in thousandths of its unit: 5.3 ns is 5300, so a time in ns is stored in picoseconds. The unit
+//! is in the name (`_mhz`, `_kib`, `_cycles`, `_percent`), or else it is ns.
 
 /// How far to trust a number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
@@ -15,7 +15,7 @@ pub enum Trust {
     Documented,
     /// From well-known figures, not checked.
     Recalled,
-    /// By analogy.
+    /// Estimated by analogy.
     Estimated,
 }
 

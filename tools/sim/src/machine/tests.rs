@@ -35,9 +35,9 @@ fn a_measured_transfer_replaces_the_estimate_and_no_farther_one_is_cheaper() {
     let of = |name: &str| timed.costs.get(name).map(|n| (n.milli, n.trust)).unwrap();
     assert_eq!(of("c2c_smt"), (9_000, Trust::Estimated));
     assert_eq!(of("c2c_same_l3"), (108_700, Trust::Measured));
-    assert_eq!(timed.costs.hand_over(Distance::Llc), 108_700, "it is what is simulated with");
+    assert_eq!(timed.costs.hand_over(Distance::Llc), 108_700, "simulations use the measured cost");
     assert_eq!((of("c2c_same_node"), of("c2c_same_socket").0), ((108_700, Trust::Estimated), 110_000));
-    assert_eq!(of("c2c_other_socket"), (180_000, Trust::Measured), "less than the estimate, and timed");
+    assert_eq!(of("c2c_other_socket"), (180_000, Trust::Measured), "measured, and less than the estimate");
     let notes = timed.notes().join("\n");
     assert!(notes.contains("timed here, in ns: c2c_other_socket 180, c2c_same_l3 108.7."), "{notes}");
     assert!(!notes.contains("c2c_same_l3 25"), "{notes}");

@@ -1,13 +1,14 @@
 //! Caches: which extents each core and each last-level cache has.
 //!
-//! A core has a list of extents, the most recently touched first, as long as their bytes fit into its L2. That is
-//! exactly an LRU cache, because passes are whole. An entry holds the extent's version; a write on another core
-//! increments it, which invalidates the entry without a search for it.
+//! For each core there is a list of extents, the most recently touched first, as many as fit into its L2. This is
+//! exactly an LRU cache, because a pass always covers a whole extent. An entry has the extent's version; a write on
+//! another core increments the version, which invalidates the entry without a search for it.
 //!
-//! An extent has a list of the last-level caches that have it, each with the number of bytes that had come into that
-//! cache when the extent was last requested. It is evicted when more bytes have come in since than fit.
+//! For each extent there is a list of the last-level caches that have it, each with the number of bytes that had come
+//! into the cache when the extent was last requested from it. The cache has evicted the extent if the bytes that have
+//! come in since then, and the extent's own bytes, are more than the cache's size.
 //!
-//! A touch examines the core's list, up to 64 entries but mostly the first one, and 8 holders.
+//! A touch examines the core's list of up to 64 entries, mostly only the first one, and up to 8 last-level caches.
 
 use super::{Access, CpuLocation, NOWHERE, PAGE_BYTES, Pages};
 use std::collections::VecDeque;
@@ -22,26 +23,28 @@ const HOLDERS: usize = 8;
 /// Where a pass finds its extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// In the own core only.
+    /// In the caches of the core that makes the pass, and nowhere else.
     Own,
-    /// In the own core, and in another one at this distance.
+    /// In these caches, and in others; the farthest of the others is at this distance.
     Shared(Distance),
-    /// In the own last-level cache.
+    /// In the last-level cache of the core that makes the pass.
     Llc,
-    /// In a core or last-level cache at this distance. For a write: the farthest copy that has to be invalidated.
+    /// In another core or last-level cache at this distance. For a write: the farthest copy that has to be
+    /// invalidated.
     Core(Distance),
     /// In memory.
     Nowhere,
 }
 
+/// A last-level cache that has, or had, the extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Holder {
     llc: u32,
-    /// The core that brought it there last.
+    /// The core that last requested the extent from this cache.
     core: u32,
-    /// Whether other cores of that cache may have it too.
+    /// Whether cores of this last-level cache other than `core` may have the extent too.
     several: bool,
-    /// The bytes that had come into that cache when the extent was last requested.
+    /// The bytes that had come into this cache when the extent was last requested from it.
     came: u64,
 }
 
@@ -50,7 +53,7 @@ const LONG_AGO: u64 = u64::MAX;
 
 const NO_HOLDER: Holder = Holder { llc: NOWHERE, core: NOWHERE, several: false, came: 0 };
 
-/// A working set. The fields for a pass over the own copy come first, on one line.
+/// A working set. The fields that a pass needs if the core has a copy come first, on one cache line.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub(super) struct Extent {
@@ -59,12 +62,12 @@ pub(super) struct Extent {
     version: u32,
     /// The core of the last writer, until another core reads.
     dirty: u32,
-    /// The node's index.
+    /// The index of the node of its pages; `NOWHERE` before the first touch if no node was given.
     pub(super) home: u32,
     pub(super) pages: Pages,
     were_read: bool,
     were_written: bool,
-    /// Whether its node was given at the start.
+    /// Whether that node was given at the start.
     is_placed: bool,
     /// The most recently requested first.
     holders: [Holder; HOLDERS],
@@ -85,8 +88,8 @@ impl Extent {
         }
     }
 
-    /// The pages that fault in a pass by a CPU of that node. A first write gives new pages on its node, also to a
-    /// page that was read before.
+    /// The number of pages that fault in a pass by a CPU of `node`. The first write allocates the pages on that node,
+    /// even if they were read before.
     pub(super) fn faults(&mut self, how: Access, node: u32) -> u64 {
         let (was_read, was_written) = (self.were_read, self.were_written);
         match how {
@@ -117,7 +120,7 @@ struct Kept {
 struct Own {
     /// The most recently touched first.
     kept: VecDeque<Kept>,
-    /// The sum over the list.
+    /// The sum of their bytes.
     bytes: u64,
 }
 
@@ -168,8 +171,8 @@ impl Caches {
         }
     }
 
-    /// Whether a pass finds all in the own caches and changes no other copy. This is the common case: the core's last
-    /// touched extent.
+    /// Whether a pass finds the whole extent in the core's own caches and invalidates no other copy. The common case
+    /// is the extent that the core touched last.
     #[inline]
     pub(super) fn hit(&mut self, extents: &[Extent], extent: u32, me: CpuLocation, how: Access) -> bool {
         let (own, at) = (&mut self.own[me.core as usize], &extents[extent as usize]);
@@ -186,8 +189,8 @@ impl Caches {
         true
     }
 
-    /// Where a core finds an extent: the nearest copy; for a write, the farthest one outside the own last-level
-    /// cache.
+    /// Where a core finds an extent. If the core has it: `Own`, or `Shared` with the distance of the farthest other
+    /// copy. If not: the nearest copy for a read, the farthest one for a write.
     pub(super) fn find(&self, extents: &[Extent], extent: u32, me: CpuLocation, how: Access) -> Found {
         let at = &extents[extent as usize];
         let location_of = |core: u32| self.locations[core as usize];
@@ -196,7 +199,7 @@ impl Caches {
             if at.dirty == me.core {
                 return Found::Own;
             }
-            // All other copies have to be invalidated; the farthest decides.
+            // A write invalidates all other copies; the farthest one decides how long that takes.
             let others = others.filter(|h| self.holder_has(h, extent, at));
             let far = others.map(|h| me.distance(location_of(h.core)).max(Distance::Llc)).max();
             return far.map_or(Found::Own, Found::Shared);
@@ -206,7 +209,8 @@ impl Caches {
             let in_llc = self.llc_has(holder, at);
             let in_core = holder.core != me.core && self.core_has(holder.core, extent, at.version);
             let found = match () {
-                // What another core of this cache wrote and still has comes from that core; all else from the cache.
+                // If another core of this cache wrote the extent and still has it, it comes from that core; otherwise
+                // from the cache.
                 _ if holder.llc == me.llc && in_core && at.dirty == holder.core => Found::Core(Distance::Llc),
                 _ if holder.llc == me.llc && in_llc => Found::Llc,
                 _ if holder.llc == me.llc && in_core => Found::Core(Distance::Llc),
@@ -235,8 +239,8 @@ impl Caches {
             at.holders = [NO_HOLDER; HOLDERS];
             at.holders[0] = match own {
                 Some(own) => Holder { core: me.core, several: false, ..own },
-                // It was forgotten in favour of others, while the core still has it; the cache may not have it any
-                // more.
+                // The list had no place for this last-level cache, though the core still has the extent. The cache
+                // may have evicted the extent, so it counts as evicted.
                 None if mine => Holder { llc: me.llc, core: me.core, several: false, came: LONG_AGO },
                 None => NO_HOLDER,
             };
@@ -276,7 +280,7 @@ impl Caches {
                 self.ask_llc(at, me);
             }
         }
-        // The capacity is free again.
+        // The list is empty; its allocation is used again.
         own.bytes = 0;
         self.own[me.core as usize] = own;
     }

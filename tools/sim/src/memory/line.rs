@@ -1,11 +1,11 @@
 //! Line: one cache line that several cores read and write.
 //!
-//! Either one core may write it (`owner`), or several may read it. A read gets the line from the owner, or from the
-//! core that had it last. A write waits until the farthest sharer has invalidated its copy. While the line travels to
-//! a writer, the next writer waits: this is what contention costs.
+//! A line is owned by one core that may write it, or shared by cores that may read it. A read gets the line from the
+//! core that got it last, which is the owner if there is one. A write waits until the farthest sharer has invalidated
+//! its copy. While the line is in transfer to a writer, the next writer waits, which is the cost of contention.
 //!
-//! On 2 × EPYC 9654 it takes 23 ns from a core under the same L3, 195 from the other socket. A line takes 40 bytes,
-//! and a bit for each core once more than eight share it.
+//! On 2 × EPYC 9654 the transfer takes 23 ns from a core under the same L3, and 195 ns from the other socket. A line
+//! takes 40 bytes, and a bit for each core once more than eight cores share it.
 
 use super::{CpuLocation, NOWHERE};
 use crate::costs::Costs;
@@ -57,7 +57,7 @@ impl Sharers {
     }
 }
 
-/// A bound on how far apart the sharers are.
+/// An upper bound on the distances between the sharers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Span {
     some: CpuLocation,
@@ -70,11 +70,11 @@ pub(super) struct Line {
     /// The cores that have it.
     sharers: Sharers,
     span: Option<Span>,
-    /// The core that had it last: the next one gets it from there.
+    /// The core that got it last, from which the next core gets it.
     last: Option<CpuLocation>,
     /// Whether the core that has it wrote it.
     is_dirty: bool,
-    /// Until then it travels to a writer.
+    /// The line is in transfer to a writer until this time.
     busy_until: Nanos,
 }
 
@@ -116,7 +116,8 @@ impl Line {
         let wait = self.wait(now);
         let from = match self.span {
             None => costs.dram(Distance::Same),
-            // No sharer is farther than the farthest is from `some`, or than `some` is from here.
+            // The farthest sharer is at most as far as the larger of its distance from `some` and the distance of
+            // `some` from here.
             Some(span) => costs.hand_over(span.reach.max(me.distance(span.some))),
         };
         self.sharers.only(me.core);

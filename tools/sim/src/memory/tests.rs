@@ -24,7 +24,7 @@ fn a_pass_costs_by_where_the_data_is() {
     let mut touch = |cpu| memory.touch(CpuId(cpu), area, Write, NOW).0;
     assert_eq!(touch(0), 3776, "from memory");
     assert_eq!(touch(0), 346, "from its own L1");
-    assert_eq!(touch(192), 346, "its sibling has the same");
+    assert_eq!(touch(192), 346, "its sibling thread uses the same L1");
     assert_eq!(touch(1), 1472, "from under the same L3");
     assert_eq!(touch(8), 6400, "from another L3");
     assert_eq!(touch(96), 12_480, "from the other socket");
@@ -37,8 +37,8 @@ fn readers_share_until_a_write() {
     let area = memory.extent(16 * KIB, Pages::Touched, None);
     memory.touch(CpuId(0), area, Write, NOW);
     assert_eq!(memory.touch(CpuId(8), area, Read, NOW).0, 3200, "eight lines at once");
-    assert_eq!(memory.touch(CpuId(0), area, Read, NOW).0, 346, "and it still has them");
-    assert_eq!(memory.touch(CpuId(0), area, Write, NOW).0, 6400, "the other one's must go");
+    assert_eq!(memory.touch(CpuId(0), area, Read, NOW).0, 346, "it still has its copy");
+    assert_eq!(memory.touch(CpuId(0), area, Write, NOW).0, 6400, "the other core's copy is invalidated");
     assert_eq!(memory.touch(CpuId(0), area, Write, NOW).0, 346);
     assert_eq!(memory.touch(CpuId(8), area, Read, NOW).0, 3200, "it had lost them");
 }
@@ -93,7 +93,7 @@ fn pages_live_where_they_were_first_written() {
     let placed = memory.extent(16 * KIB, Pages::CopyOnWrite, Some(NodeId(0)));
     memory.touch(CpuId(96), placed, Write, NOW);
     evict(&mut memory, 96);
-    assert_eq!(memory.touch(CpuId(96), placed, Read, NOW).0, 6560, "they were bound to the other one");
+    assert_eq!(memory.touch(CpuId(96), placed, Read, NOW).0, 6560, "the pages were given the other node");
 }
 
 /// Passes over twice the size of an L3.
@@ -166,7 +166,11 @@ fn a_line_costs_a_hand_over_and_writers_wait_for_each_other() {
     assert_eq!(memory.read_line(CpuId(1), line, Nanos(2000)).0, 23);
     assert_eq!(memory.read_line(CpuId(1), line, Nanos(2000)).0, 2);
     assert_eq!(memory.read_line(CpuId(96), line, Nanos(2000)).0, 195);
-    assert_eq!(memory.write_line(CpuId(0), line, Nanos(3000)).0, 195, "the farthest reader must give it up");
+    assert_eq!(
+        memory.write_line(CpuId(0), line, Nanos(3000)).0,
+        195,
+        "the farthest reader's copy is invalidated"
+    );
     assert_eq!(memory.write_line(CpuId(8), line, Nanos(4000)).0, 100);
     assert_eq!(
         memory.write_line(CpuId(16), line, Nanos(4000)).0,

@@ -1,9 +1,9 @@
 //! GlobalFifo: one queue for all CPUs.
 //!
-//! A woken task enters the end of one queue, here that of shard 0, and one parked CPU is kicked. A free CPU takes the
-//! first task. No CPU is idle while a task waits, and a task returns to its previous CPU only by chance: on n CPUs (n −
-//! 1)/n of all polls run on another CPU than the poll before. A task that may not run everywhere goes to the least
-//! loaded CPU of those that it may run on.
+//! A woken task goes to the end of one queue, here that of shard 0, and one parked CPU is kicked. A free CPU takes
+//! the first task. No CPU is idle while a task waits, but a task returns to its previous CPU only by chance: on n
+//! CPUs (n − 1)/n of all polls run on another CPU than the task's poll before. A task that may not run everywhere
+//! goes to the least loaded CPU of those that it may run on.
 //!
 //! # Source
 //! smol's executor, without the local queues of its runners.

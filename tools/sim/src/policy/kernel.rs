@@ -1,31 +1,33 @@
 //! Kernel: Linux's placement, with the settings that its developers argued about.
 //!
-//! `wake.rs`: a woken task goes to its waker's CPU or to its previous one (`wake_affine`), or to an idle CPU of that
-//! LLC: where cores have several threads to a whole idle core, else to a CPU found by the kernel's numbers, searched as
-//! deep as SIS_UTIL says. A new task goes where the most CPUs are idle.
+//! `wake.rs`: a woken task goes to its waker's CPU or to its previous CPU (`wake_affine`), or to an idle CPU of the
+//! same LLC. If cores have several threads, the idle CPU is on a wholly idle core if there is one; else it is found
+//! by a search in the order of the kernel's CPU numbers, as deep as SIS_UTIL allows. A new task goes to the part of
+//! the machine with the most idle CPUs.
 //!
 //! `balance.rs`: a CPU that runs out of tasks searches its domains from the innermost to the outermost for a waiting
-//! task, unless it is usually idle for less time than that costs. A CPU that was kicked
-//! ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU where tasks wait) searches whatever that
-//! costs, but each domain only now and then.
+//! task. It does not search if it is usually idle for less time than the search costs. A CPU that was kicked
+//! ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU where tasks wait) searches whatever the
+//! cost, but each domain at most once per interval.
 //!
-//! `record.rs`: what the kernel remembers between two questions. The simulation stores it.
+//! `record.rs`: the state that the kernel keeps from one decision to the next. The simulation stores it.
 //!
 //! The settings are switches in the same code, so that two runs differ in nothing else. Version 1 of the shared wake
-//! queue has one queue per LLC; version 3 has one per six CPUs of it, by their numbers.
+//! queue has one queue per LLC; version 3 has one per six CPUs of an LLC, assigned by CPU number.
 //!
-//! # What a simulation answers
-//! [`SharedQueue`](warmcore_sched::SharedQueue) is what a runtime can have of this. [`KernelView`] has fifteen more
-//! facts, of which five matter: `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`, `last_ran`.
+//! # What a simulation provides
+//! [`SharedQueue`](warmcore_sched::SharedQueue) is the part of this placement that a runtime can use. [`KernelView`]
+//! has fifteen more facts, of which five matter: `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`,
+//! `last_ran`.
 //!
 //! - `is_idle` is the kernel's `available_idle_cpu`: no task runs there, waits there or is on its way there.
-//! - Each look at a CPU is one call: `is_idle` in a wake, `runs` in a search. A simulation that counts the calls knows
-//!   what the search costs; `newidle_cost` is the same count for a domain times the cost of a look.
+//! - The examination of a CPU is one call: `is_idle` in a wake, `runs` in a search. A simulation that counts the
+//!   calls has the cost of the search; `newidle_cost` is the same count for a domain times the cost of a call.
 //! - [`StealDecision::From`] takes the task that has not run for the longest time. [`StealDecision::Shard`] takes the
-//!   first task of the shared wake queue, off the CPU where it waits ([`SimPolicy::enters`]).
-//! - `usage_in` averages the time that CPUs *run*. With a pair of tasks per CPU that wake each other, half of the CPUs
-//!   are on their way out of an idle state: none is idle, and yet they are used to two thirds. So searches go on, and
-//!   keep it so.
+//!   first task of the shared wake queue, and removes it from the CPU where it waits ([`SimPolicy::enters`]).
+//! - `usage_in` averages the time that CPUs *run*. With a pair of tasks per CPU that wake each other, half of the
+//!   CPUs are leaving an idle state at any time: none of them counts as idle, but `usage_in` is only two thirds. So
+//!   wakes continue to search, which keeps the machine in this state.
 //! - A hot window opens only for a task that leaves its CPU idle.
 //!
 //! # Source
@@ -66,14 +68,14 @@ pub enum Newidle {
 /// What a search does with an idle CPU that is kept for another task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum HotRule {
-    /// Passes over it, however many it has passed over. A search that has used up its depth and found only such CPUs
-    /// ends at its target, mostly the waker's CPU, and the task waits there. v1, September 2023.
+    /// Passes over it, however many such CPUs the search has passed over. A search that has used up its depth and
+    /// found only such CPUs ends at its target, mostly the waker's CPU, and the task waits there. v1, September 2023.
     V1,
-    /// Passes over it for half of the depth, then takes it; else as v1. v2, November 2023.
+    /// Passes over such CPUs for half of the depth, then takes the next one; otherwise as `V1`. v2, November 2023.
     #[default]
     V2,
-    /// Passes over it for half of the depth; a search that has found only such CPUs takes the first of them. So v2's
-    /// text describes it; its code does so only at the end of the LLC.
+    /// Passes over such CPUs for half of the depth; a search that has found only such CPUs takes the first of them.
+    /// The text of v2 describes this; the code of v2 takes the first one only at the end of the LLC.
     V2Text,
 }
 
@@ -83,7 +85,7 @@ const QUEUE_CPUS: usize = 6;
 /// The largest number of v3's queues for a shard of [`SHARD_CPUS_MAX`] CPUs.
 const QUEUES_PER_SHARD: usize = SHARD_CPUS_MAX.div_ceil(QUEUE_CPUS);
 
-/// Which shared wake queue: which tasks enter it, and when a CPU takes from it.
+/// The version of the shared wake queue: which tasks enter it, and when a CPU takes from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum QueueRule {
     /// One queue per LLC. A task that is woken on its previous CPU enters. A CPU that runs out of tasks takes from the
@@ -97,12 +99,12 @@ pub enum QueueRule {
     /// domain beyond the LLC costs. The search then begins with the innermost domain: the patch means to skip the
     /// domains within the LLC, but its loop begins anew.
     ///
-    /// v3, August 2023. The time of the look into the queues counts as the start of the search, as it was measured in
+    /// v3, August 2023. The time of the look into the queues is part of the search's cost, as in the measurement of
     /// September.
     V3,
-    /// As v3, and a CPU that is usually idle for less time than searching its LLC, or looking into the queues, costs
-    /// does neither. The experiment of September 2023 that was measured beside v3. Which domain it asked about was not
-    /// posted; the LLC is that of the diff of 30 August.
+    /// As v3 with a check: a CPU neither looks into the queues nor searches if it is usually idle for less time than
+    /// a search of its LLC costs, or a look into the queues. The experiment of September 2023 that was measured
+    /// beside v3. Which domain's cost it compared was not posted; the LLC is the domain in the diff of 30 August.
     V3Checked,
 }
 
@@ -111,19 +113,19 @@ pub enum QueueRule {
 pub struct Kernel {
     /// Whether searches pass over idle CPUs that are kept for a task that sleeps briefly (SIS_CACHE).
     pub hot_windows: bool,
-    /// How they do it.
+    /// What such a search does with an idle CPU that is kept.
     pub hot_rule: HotRule,
-    /// Whether woken tasks are in a shared queue besides, from which CPUs take before they search.
+    /// Whether woken tasks are also put into a shared queue, from which CPUs take tasks before they search.
     pub wake_queue: bool,
-    /// Which shared queue.
+    /// The version of that shared queue.
     pub queue_rule: QueueRule,
     /// Whether a waker that finds no idle CPU in the LLC searches the other LLCs of its node (SIS_NODE).
     pub sis_node: bool,
     /// Whether a CPU that runs out of tasks searches other CPUs.
     pub newidle: Newidle,
     /// A task that ran less than this ago has its data in that CPU's cache, and a search leaves it there
-    /// (`sched_migration_cost`). 0: a search takes every task. It is also the shortest sleep that hot windows count as
-    /// long, and half of the longest time for which a CPU is taken to idle.
+    /// (`sched_migration_cost`). 0: a search takes every task. Hot windows count a sleep of this or more as a long
+    /// one. A CPU's average idle time is at most twice this, or twice what a search costs if that is more.
     pub migration_cost: Nanos,
 }
 
@@ -158,8 +160,8 @@ impl SimPolicy for Kernel {
         machine.shards() * if self.queue_rule == QueueRule::V1 { 1 } else { QUEUES_PER_SHARD }
     }
 
-    /// In v1 only a task that was woken on its previous CPU: not one that was sent elsewhere on purpose. Never a pinned
-    /// task.
+    /// With v1, only a task that was woken on its previous CPU enters, since another CPU was chosen on purpose. A
+    /// pinned task never enters.
     fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         let is_pinned = matches!(allowed, Allowed::Cpu(_));
         let is_meant = self.queue_rule != QueueRule::V1 || why == Enqueued::WokenOnPrevCpu;
@@ -199,8 +201,8 @@ impl SimPolicy for Kernel {
             .min_by_key(|cpu| machine.kernel_cpu(*cpu))
     }
 
-    /// The periodic balance between two busy CPUs: half of the difference, if that is more than the domain tolerates
-    /// and the difference is of whole tasks.
+    /// The periodic balance between two busy CPUs: moves half of the difference, if `other` has at least two tasks
+    /// more and the difference is more than the domain tolerates.
     fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let (here, there) = (view.runs(me), view.runs(other));
         let imbalance = balance::imbalance_pct(machine.distance(me, other));
@@ -224,15 +226,15 @@ impl Kernel {
                 (first * QUEUES_PER_SHARD, llc.len().div_ceil(QUEUE_CPUS))
             }
         };
-        // `shared_runq_shard_idx`: by number, so that neighbours share a queue; on some machines these are threads of a
-        // core.
+        // `shared_runq_shard_idx`: by number, so that CPUs with adjacent numbers share a queue; on some machines
+        // these are the threads of a core.
         let own = (machine.kernel_cpu(cpu).0 >> 1) as usize % all;
         (0..all).map(move |step| first + (own + step) % all)
     }
 }
 
-/// The domains of a CPU from the innermost to the outermost, each with the one within it, which has the size of the
-/// groups that the domain consists of. A level without more CPUs than the one within it is left out.
+/// The domains of a CPU from the innermost to the outermost, each with the next domain within it. The groups of a
+/// domain have the size of that inner domain. A level that has no more CPUs than the level within it is left out.
 fn domains(machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = (Distance, Distance)> + '_ {
     use Distance::{Llc, Node, Other, Same, Smt, Socket};
     let mut inner = Same;
@@ -259,7 +261,7 @@ fn wake_as_posted(sleeps: &mut SleepHistory, now: Nanos, migration_cost: Nanos) 
     }
     let (slept, average) = (now.0 - sleeps.since.0, sleeps.average.0);
     sleeps.average = Nanos(match slept < migration_cost.0 {
-        // Rounded towards 0, as a division of a signed difference.
+        // Rounded towards 0, as C divides signed numbers.
         true if slept >= average => average + (slept - average) / 8,
         true => average - (average - slept) / 8,
         false => average / 2,

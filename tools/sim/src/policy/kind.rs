@@ -1,5 +1,4 @@
-//! SimPolicyKind: the policies that a simulation of a runtime knows by name: the product's, and those of other
-//! runtimes.
+//! SimPolicyKind: the policies of a simulated runtime by name: those of the product, and those of other runtimes.
 
 use super::{GlobalFifo, PrevCpu, WorkSteal};
 use std::fmt;
@@ -50,7 +49,7 @@ impl fmt::Display for SimPolicyKind {
     }
 }
 
-/// Asks the policy that is named.
+/// Calls a method of the policy that a kind names.
 macro_rules! ask {
     ($kind:expr, $policy:ident => $question:expr) => {
         match $kind {

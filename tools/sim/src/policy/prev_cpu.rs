@@ -1,8 +1,8 @@
 //! PrevCpu: a task stays on its first CPU.
 //!
-//! A new task goes to the least loaded CPU, of several the nearest to its waker. From then on it is woken there,
-//! however many tasks wait, and is never stolen. So no task ever moves, and a CPU may be idle for as long as its
-//! neighbour has a queue. It is what pinned runtimes do, one per core.
+//! A new task goes to the least loaded CPU; of several, to the nearest to its waker. From then on it is woken there,
+//! however many tasks wait, and is never stolen. So no task ever moves, and a CPU may be idle while its neighbour has
+//! a queue. Runtimes that pin one scheduler to each core work in this way.
 //!
 //! # Source
 //! seastar, glommio, a current-thread runtime per core.
@@ -26,7 +26,7 @@ impl Policy for PrevCpu {
     }
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, _now: Nanos) -> StealDecision {
-        // This policy sends no task to the shared queue, but the scheduler may have put one there.
+        // This policy puts no task into the shared queue, but the scheduler may have.
         let shard = machine.shard_of(me);
         if view.shared_queue_len(shard) > 0 { StealDecision::Shard(shard) } else { StealDecision::Nothing }
     }

@@ -1,9 +1,9 @@
 //! WorkSteal: a woken task runs on its waker's CPU, and idle CPUs steal at once.
 //!
-//! A task that is woken by a task goes to the waker's CPU, and may run next there, at most 3 times in a row. A task
-//! that is woken from outside goes to one injection queue for all CPUs, here that of shard 0. An idle CPU takes from
-//! that queue, else half of the backlog of another CPU, beginning at a random one. When a task must wait and no CPU is
-//! searching, one parked CPU is kicked.
+//! A task that is woken by another task goes to the waker's CPU, and may run next there, at most 3 times in a row. A
+//! task that is woken from outside goes to one injection queue for all CPUs, here that of shard 0. An idle CPU takes
+//! from that queue, or else steals half of the backlog of another CPU; it tries the CPUs in order from a random one.
+//! When a task must wait and no CPU is searching, one parked CPU is kicked.
 //!
 //! # Source
 //! tokio 1.54, multi-thread scheduler: `next_task`, `steal_work`, the LIFO slot and its limit.

@@ -1,8 +1,8 @@
 //! Check: whether a simulation can run a program.
 //!
-//! Loops are nested correctly; nothing takes longer than [`LENGTH_MAX`]; an endless loop takes time. What depends on
-//! the machine or on other programs is found when the simulation loads the program. One pass over the steps of each
-//! program, however often it is forked.
+//! Loops have to be nested correctly; no step may take longer than [`LENGTH_MAX`]; an endless loop has to take time.
+//! Errors that depend on the machine or on other programs are found when the simulation loads the program. Each
+//! program's steps are checked once, however often it is forked.
 
 use super::{
     FOREVER, FORKS_MAX, LENGTH_MAX, LOOPS_MAX, Length, Op, ProcessId, Program, ProgramError, TIMERS,
@@ -11,11 +11,12 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use warmcore_types::Nanos;
 
-/// By program and process: it is correct, and has this many levels below it. Only looked up, never iterated.
+/// By program and process: the number of fork levels below a program that was found correct. Only looked up, never
+/// iterated.
 type Checked = HashMap<(*const Program, Option<ProcessId>), usize>;
 
 impl Program {
-    /// Checks whether a simulation can run it.
+    /// Checks whether a simulation can run this program.
     ///
     /// # Errors
     /// Loops nested too deep, or not closed where they were opened; an endless loop that takes no time; lengths over
@@ -135,7 +136,7 @@ impl Program {
     }
 }
 
-/// What is wrong with a length, and what to do.
+/// An error about a length: what is wrong with it, and what to do.
 fn check_length(length: Length) -> Result<(), (String, String)> {
     let longest = length.longest();
     if longest <= LENGTH_MAX {
@@ -149,7 +150,7 @@ fn check_length(length: Length) -> Result<(), (String, String)> {
     Err((fact, format!("{} ns is the most, 104 days", LENGTH_MAX.0)))
 }
 
-/// Whether time may pass in a step, also by the act of another task.
+/// Whether time may pass in a step, also because it waits for another task.
 fn takes_time(op: &Op) -> bool {
     !matches!(
         op,

@@ -4,7 +4,8 @@
 //! (`loop`), and events in the order in which they are written, possibly in `phases`. A timer belongs to its thread,
 //! whatever its `ref`. `mem` passes over the beginning of one buffer per thread, which is as large as the thread's
 //! largest `mem`. Keys about other properties of scheduling (policies, priorities, clamps) and about logs are ignored
-//! and listed; unknown keys are errors. The file has microseconds (`duration`: seconds), programs have nanoseconds.
+//! and listed; unknown keys are errors. Times are in microseconds in the file (`duration`: in seconds) and in
+//! nanoseconds in programs.
 //!
 //! # Source
 //!
@@ -59,7 +60,7 @@ const HARMLESS: &[&str] = &[
     "comment",
 ];
 
-/// The same, for `global`.
+/// As `HARMLESS`, for keys of `global`.
 const HARMLESS_GLOBAL: &[&str] = &[
     "calibration",
     "default_policy",
@@ -81,10 +82,10 @@ const EVENTS: &[&str] = &[
     "suspend", "barrier", "yield", "fork", "iorun", "loop", "cpus", "instance", "delay", "phases",
 ];
 
-/// Keys that may occur once, while events may occur again.
+/// Keys that may occur only once; keys of events may occur again.
 const PROPERTIES: &[&str] = &["loop", "cpus", "instance", "delay", "phases", "duration", "tasks", "global"];
 
-/// The most threads of all tasks together. More are taken for a typing error.
+/// The most threads of all tasks together. A larger number is rejected as a typing error.
 const INSTANCES_MAX: i64 = 1 << 16;
 
 /// The most steps of all threads together: a simulation copies them for each thread, 40 bytes a step.
@@ -96,9 +97,9 @@ const CPU_MAX: u32 = 1 << 14;
 /// Reads the text of a file.
 ///
 /// # Errors
-/// Text that is no JSON, with line and column; what rt-app would not accept, with its location:
-/// `tasks.web.phases.p1.run`. A `suspend` without a `resume`, and a `wait` without a signal, since these would wait
-/// for ever.
+/// Text that is no JSON, with line and column; a file that rt-app would not accept, with the location:
+/// `tasks.web.phases.p1.run`; a `suspend` without a `resume`, or a `wait` without a signal, which would wait for
+/// ever.
 pub fn read(text: &str) -> Result<Load, ProgramError> {
     if text.trim().is_empty() {
         return Err(ProgramError::new(
@@ -136,7 +137,7 @@ pub fn read(text: &str) -> Result<Load, ProgramError> {
     reader.read()
 }
 
-/// `like`: keys that may have been meant.
+/// An error about an unknown key. `like`: keys that may have been meant.
 fn unknown(location: &str, key: &str, like: &[&str], known: &str) -> ProgramError {
     let next = match similar_names(kind_of(key), like.iter().copied()) {
         Some(meant) => perhaps(&meant),
@@ -394,7 +395,7 @@ impl Reader {
         phases: &'a Object,
         location: &str,
     ) -> Result<(), ProgramError> {
-        // Beside `phases` there may be no events.
+        // A task with `phases` has no events outside of them.
         for (key, _) in of_thread {
             let location = format!("{location}.{key}");
             match key.as_str() {
@@ -456,7 +457,7 @@ impl Reader {
             let mut p = std::mem::take(program);
             p.set_location(&location);
             *program = match kind_of(key) {
-                // Events may be numbered, properties may not.
+                // A key of an event may end with digits, a property may not.
                 "loop" | "cpus" if kind_of(key) == key => p,
                 "instance" | "delay" if is_thread && kind_of(key) == key => p,
                 "run" | "runtime" => p.run(micros(value, &location)?),
@@ -564,7 +565,7 @@ impl Reader {
         target: &'a str,
         location: &str,
     ) -> Result<Arc<Program>, ProgramError> {
-        // A program that was read to its end does not fork itself.
+        // A program that was read completely does not fork itself.
         if let Some(known) = self.forked.get(target) {
             return Ok(known.clone());
         }

@@ -58,7 +58,7 @@ fn a_timer_keeps_its_period_and_a_sleep_does_not() {
     assert!(report.now.0.abs_diff(5_000_000 + 100 * 19_000_000) < 20_000_000, "{}", report.now.0);
 }
 
-/// Errors in a file that a reader could take for something else.
+/// Texts with an error that a parser could accept by mistake, and the messages.
 const SLIPS: &[(&str, &str)] = &[
     (" \n", "the file: is empty; describe one thread at least"),
     ("{ \"tasks\": { \"a\": { \"run\": 5 }, ", "line 1, column 32: EOF while parsing a value; mend the JSON"),

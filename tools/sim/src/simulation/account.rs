@@ -1,7 +1,7 @@
 //! Account: the budget accounts of a simulation.
 //!
-//! They are `budget`'s own accounts over its stock kind `lock`, as the published ones were. The CPU is a simulated
-//! one. A simulation runs on one thread, so a lock is never contended. A charge that a stock serves costs
+//! They are accounts of `warmcore-budget` with its stock kind `lock`, as in the published kernel. The CPU is a
+//! simulated one. A simulation runs on one thread, so a lock is never contended. A charge that a stock serves costs
 //! `Settings::charge`.
 
 use crate::program::AccountId;

@@ -1,8 +1,8 @@
 //! Code: a program as a simulation runs it, with its names resolved.
 //!
-//! Two passes: `load`, when a program is spawned, finds CPUs and processes that this machine does not have; `link`,
-//! when the simulation runs, resolves the tasks and locks that programs name. A forked program is loaded once, with
-//! the program that forks it. A step takes 40 bytes.
+//! There are two passes. `load`, when a program is spawned, finds CPUs and processes that this machine does not have.
+//! `link`, when the simulation runs, resolves the tasks and locks that programs name. A forked program is loaded
+//! once, with the program that forks it. A step takes 40 bytes.
 
 use super::Simulation;
 use super::observe::Observer;
@@ -32,7 +32,7 @@ pub(crate) struct Code {
     pub(crate) own_kib: Vec<u32>,
     /// The wait queues of locks that it takes, each with the first step that does.
     pub(crate) locks: Vec<(u32, u32)>,
-    /// By (task, account): units of refused charges that the task has not come to uncharge.
+    /// By (task, account): units of refused charges that the task has not uncharged yet.
     pub(crate) refused: BTreeMap<(u32, u32), u64>,
     is_linked: bool,
     /// The summed counts of forked tasks that ran it and have ended.
@@ -166,7 +166,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         (0..self.sched.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
     }
 
-    /// Restricts a task from now on. Its process is informed, as the kernel informs an `mm`.
+    /// Restricts where a task may run from now on, and updates the CPUs of its process, as the kernel does for an
+    /// `mm`.
     pub(super) fn allow(&mut self, id: u32, place: Allowed) {
         let task = self.sched.task(id);
         task.allowed = place;

@@ -1,9 +1,9 @@
 //! Process: tasks that share data and concurrency ids. The kernel's `mm`.
 //!
 //! A task that gets a CPU enters its process's ids there, and leaves them when it loses the CPU. At intervals, when a
-//! tick finds a running task of the process, unused ids are freed by the rule of `cid`. Each id has an area of data,
-//! and a task touches that of its current id. Per CPU and process: 8 bytes for ids, 8 for the time of their last
-//! use.
+//! tick finds a running task of the process, ids that are unused by the rule of [`Expiry`] are freed. Each id has an
+//! area of data; a task touches the area of its current id. Per CPU and process: 8 bytes for ids, 8 for the time of
+//! their last use.
 //!
 //! # Source
 //!
@@ -18,7 +18,7 @@ use warmcore_types::{Cid, CpuId, CpuSet, Nanos, NodeId};
 /// When an id counts as unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Expiry {
-    /// It was not used between two scans: the rule of `cid`.
+    /// It was not used between two scans, which is the rule of `warmcore_cid`.
     #[default]
     TwoScans,
     /// It was not used for this long, by one clock.
@@ -73,9 +73,9 @@ impl Plan {
 pub struct Process {
     cids: ProcessCids,
     plan: Plan,
-    /// The most tasks that it had at once.
+    /// The largest number of tasks that it had at the same time.
     members: u32,
-    /// Numbers of tasks that have left.
+    /// Numbers of tasks that have left, for new tasks.
     free: Vec<u32>,
     areas: Vec<Option<ExtentId>>,
     /// By CPU: when its id was last used.
@@ -118,7 +118,7 @@ impl Process {
         self.entries
     }
 
-    /// Adds a task that may run on these CPUs.
+    /// Adds a task that may run on these CPUs. Returns the task's number.
     pub(crate) fn join(&mut self, allowed: &CpuSet) -> u32 {
         let at = self.free.pop().unwrap_or_else(|| {
             self.members += 1;
@@ -176,9 +176,10 @@ impl Process {
         memory.touch(cpu, extent, how, now)
     }
 
-    /// A tick found one of its tasks running. Returns whether a scan was due; it frees unused ids.
+    /// Handles a tick that found one of the process's tasks running. Returns whether a scan was due; a scan frees
+    /// unused ids.
     ///
-    /// `clock`: the clock of a CPU, if the rule asks for it.
+    /// `clock` returns the clock of a CPU, for [`Expiry::AgeThere`].
     pub(crate) fn tick(&mut self, now: Nanos, every: Nanos, clock: impl Fn(CpuId) -> Nanos) -> bool {
         if now.0 < self.next_scan {
             return false;

@@ -1,7 +1,8 @@
 //! Report: the results of a simulation so far.
 //!
-//! Counts per task and per CPU, marks, events; in a deadlock, what each task waits for and which tasks could end
-//! that. Forked tasks that have ended are summed by program. The hash depends on every event, in order and time.
+//! A report has counts per task and per CPU, marks and events. In a deadlock, it has what each task waits for, and
+//! which tasks could end the wait. Forked tasks that have ended are summed by program. The hash depends on every
+//! event, in order and time.
 
 use super::Simulation;
 use super::observe::Observer;
@@ -37,7 +38,7 @@ pub struct Waiting {
     pub task: String,
     /// What it waits for.
     pub for_what: WaitsFor,
-    /// The tasks that could end the wait: the holder of the lock, or tasks whose program does so in some step. At
+    /// The tasks that could end the wait: the holder of the lock, or tasks whose program has a step that ends it. At
     /// most eight.
     pub whom: Vec<String>,
     /// The step at which it waits.
@@ -69,7 +70,7 @@ impl fmt::Display for Waiting {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
-    /// All tasks have ended, without daemons.
+    /// All tasks that are not daemons have ended.
     Ended,
     /// The time given to `run` is over.
     TimeIsUp,
@@ -84,7 +85,7 @@ pub struct TaskReport {
     pub name: String,
     /// How many tasks there were: more than one for forked tasks that have ended.
     pub tasks: u64,
-    /// Summed over them.
+    /// The counts, summed over these tasks.
     #[serde(flatten)]
     pub counts: TaskCounts,
 }
@@ -97,9 +98,9 @@ pub struct Report {
     /// The virtual time.
     #[serde(rename = "now_ns", serialize_with = "number")]
     pub now: Nanos,
-    /// Events, without stale ones.
+    /// The number of events, without stale ones.
     pub events: u64,
-    /// Events that were no longer valid when they were due.
+    /// The number of stale events: those that were no longer valid when they were due.
     pub stale: u64,
     /// A hash of all events, in order.
     pub hash: u64,
@@ -147,7 +148,7 @@ impl Report {
         (busy * 1000 / (u128::from(self.now.0.max(1)) * self.cpus.len().max(1) as u128)) as u64
     }
 
-    /// A line for each of the first twelve tasks that wait, with what for; `None` if there is no deadlock.
+    /// A line for each of the first twelve tasks that wait: what the task waits for. `None` if there is no deadlock.
     pub fn deadlock(&self) -> Option<String> {
         let Outcome::Deadlock(waiting) = &self.outcome else { return None };
         let mut lines: Vec<String> = waiting.iter().take(LINES_MAX).map(Waiting::to_string).collect();

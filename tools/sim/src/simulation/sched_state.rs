@@ -1,4 +1,4 @@
-//! Scheduler state: CPUs, tasks and queues at this moment. It is what a scheduling policy sees.
+//! Scheduler state: CPUs, tasks and queues at this moment. It is the state that a scheduling policy reads.
 //!
 //! Counts that policies ask for often are updated with each change: idle CPUs and queued tasks per shard. An event
 //! thus examines all CPUs only if the policy does. A CPU takes at most 512 bytes.
@@ -24,7 +24,7 @@ pub(crate) enum CpuState {
     Running,
 }
 
-/// What was counted of a CPU so far.
+/// Counts of one CPU since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CpuCounts {
     /// Time in which it ran tasks.
@@ -41,8 +41,8 @@ pub struct CpuCounts {
     pub pulled: u64,
     /// Searches of other CPUs' run queues that it began right after it ran out of work, while tasks were queued.
     pub searches: u64,
-    /// Of those, searches that found nothing and ended before every CPU was examined, because newidle balancing was
-    /// gated.
+    /// Of those, searches that found nothing and ended before every CPU was examined, because the CPU is usually idle
+    /// for less time than the rest of the search costs.
     pub gated: u64,
     /// Time in which it searched.
     pub search_ns: u64,
@@ -77,7 +77,7 @@ pub(crate) struct Cpu {
     /// What remains of the current step at `since`, at full speed.
     pub(crate) remaining_ns: u64,
     pub(crate) since: u64,
-    /// When the step ends, and when its event is due, which is never later.
+    /// When the step ends; below, when its event is due, which is never later than that.
     pub(crate) ends_at: u64,
     pub(crate) event_at: u64,
 
@@ -97,13 +97,13 @@ pub(crate) struct Cpu {
     /// What the current search will result in, and the task that had the CPU before the search.
     pub(crate) found: StealDecision,
     pub(crate) had: u32,
-    /// What that search costs, in ns by distance: a wake on this CPU ends it after one of these parts.
+    /// The cost of that search, in ns by distance. A wake on this CPU ends the search after one of these parts.
     pub(crate) parts: [u32; 6],
 
     pub(crate) counts: CpuCounts,
     pub(crate) imbalance_count: u32,
-    /// Of its searches, by distance: failures in a row, the highest cost, when it was last done. Index 0 is the
-    /// examination of shared queues.
+    /// About its searches, by distance: failures in a row; below, the highest cost and the time of the last search.
+    /// Index 0 is the examination of shared queues.
     pub(crate) failed: [u8; 6],
     pub(crate) newidle: [NewidleCost; 6],
     pub(crate) balanced_at: [u64; 6],
@@ -215,7 +215,7 @@ pub(crate) struct SchedState {
     pub(crate) num_searching: u32,
     /// Stealable tasks that are queued anywhere.
     pub(crate) waiting: u32,
-    /// CPUs that have more than one task, and tasks in shared queues.
+    /// CPUs that have more than one task; below, tasks in shared queues.
     pub(crate) overloaded: u32,
     pub(crate) num_injected: u32,
     /// CPUs examined since this was last reset.
@@ -335,7 +335,8 @@ impl SchedState {
         self.examined_by_distance.each_ref().map(Cell::get)
     }
 
-    /// Counts a CPU as examined, once per search: a second look at it hits the searching CPU's cache.
+    /// Counts a CPU as examined, once per search: when it is examined again, its lines are in the searching CPU's
+    /// cache.
     #[inline]
     fn count_examined(&self, cpu: CpuId) {
         let Some(me) = self.searching_cpu.get() else { return };
@@ -432,7 +433,7 @@ impl SchedState {
         self.waiting += 1;
     }
 
-    /// The first task queued on this CPU that was to enter a shared queue when the CPU is awake, and that queue.
+    /// The first task queued on this CPU that enters a shared queue once the CPU is awake, and that queue.
     pub(crate) fn enters_late(&mut self, cpu: u32) -> Option<(u32, usize)> {
         let all = self.cpus[cpu as usize].queue.all(&self.tasks);
         let mut all = all.map(|id| (id, self.tasks[id as usize].enters));

@@ -1,13 +1,13 @@
 //! Settings: how the host of a simulation schedules, except for placement; and what its operations cost ([`Costs`]).
 //!
-//! The default is a kernel: fair order, ticks, time slices, preemption by wakees that have run little. `runtime` is
-//! the other host: tasks are not preempted, and the policy decides the order of a batch. Times are in whole ns; the
-//! wake of an idle CPU in C1 takes 1500 ns.
+//! The default is a kernel: fair order, ticks, time slices, preemption by wakees that have run little. The other host
+//! is [`Settings::runtime`]: it does not preempt tasks, and the policy decides the order of a batch. Times are in
+//! whole ns; by default the wake of an idle CPU in C1 takes 1500 ns.
 //!
 //! # Source
 //!
 //! Linux 6.5 `kernel/sched/fair.c` with 8 CPUs or more: `sysctl_sched_min_granularity` 3 ms,
-//! `sysctl_sched_wakeup_granularity` 4 ms, half of `sysctl_sched_latency` 12 ms.
+//! `sysctl_sched_wakeup_granularity` 4 ms; `sysctl_sched_latency` 24 ms, of which `sleeper_credit` is half.
 
 use crate::costs::Costs;
 use warmcore_topo::Distance;
@@ -18,13 +18,13 @@ use warmcore_types::Nanos;
 const LOOK_LINES_KERNEL: u32 = 4;
 
 /// Cache lines that `detach_task` and `attach_task` move: the run queue's lock, two nodes of the tree, three of the
-/// task. An estimate of the same kind.
+/// task. An estimate: counted in the source, not measured.
 const TAKE_LINES_KERNEL: u32 = 6;
 
-/// A runtime's worker publishes its queue's length in one line.
+/// Cache lines that a search in a runtime reads of each worker: the one with its queue's length.
 const LOOK_LINES_RUNTIME: u32 = 1;
 
-/// The queue's lock, the slot in it, and the task's header.
+/// Cache lines that move with a task in a runtime: the queue's lock, the task's slot in the queue, and its header.
 const TAKE_LINES_RUNTIME: u32 = 3;
 
 /// The order in which tasks queue on a CPU.
@@ -52,7 +52,7 @@ pub struct Settings {
     pub sleeper_credit: Nanos,
     /// A task that has run for this long in a row counts as stuck. `None`: no task does, because ticks preempt.
     pub long_run: Option<Nanos>,
-    /// The speed of a thread beside a busy sibling, in thousandths. `None`: as in the machine's costs.
+    /// The speed of a thread whose sibling thread is busy, in thousandths. `None`: as in the machine's costs.
     pub smt_per_mille: Option<u32>,
     /// The interval between scans for unused concurrency ids of a process.
     pub compaction: Nanos,
@@ -126,22 +126,22 @@ const DISTANCES: [Distance; 6] =
 pub(crate) struct Times {
     pub(crate) voluntary: u64,
     pub(crate) involuntary: u64,
-    /// From the wake to the wakee's first instruction, without leaving the idle state.
+    /// From the wake to the wakee's first instruction, without the time to leave the idle state.
     pub(crate) kick: u64,
     /// (residency, exit latency, whether the core's caches are flushed) of each idle state, the lightest first.
     exits: Vec<(u64, u64, bool)>,
     pub(crate) tick: u64,
     /// The time between ticks; 0: no ticks.
     pub(crate) period: u64,
-    /// The most that a CPU's tick is late.
+    /// The longest delay of a CPU's tick.
     pub(crate) tick_spread: u64,
     /// By the number of busy threads on its core, less one: the speed of a thread, in thousandths.
     pub(crate) speed: [u32; 8],
-    /// A compaction's look at one CPU's id.
+    /// The time for a compaction to examine the id of one CPU.
     pub(crate) scan: u64,
-    /// By distance, in picoseconds: a waker's read of one line of another CPU. Several such reads overlap.
+    /// By distance, in picoseconds: a waker's read of one line of another CPU, several of which overlap.
     pub(crate) look: [u64; 6],
-    /// By distance, in picoseconds: a search's look at one CPU's run queue.
+    /// By distance, in picoseconds: the examination of one CPU's run queue by a search.
     pub(crate) search: [u64; 6],
     /// By distance, in picoseconds: moving a task from another CPU's run queue.
     pub(crate) take: [u64; 6],
@@ -152,7 +152,7 @@ impl Times {
         let known = |name: &str| costs.get(name).map_or(0, |_| costs.ns(name).0);
         let exits: Vec<_> =
             costs.cstates().iter().map(|state| (state.residency.0, state.exit.0, state.flushes)).collect();
-        // The own run queue's lines are in the own cache.
+        // The lines of a CPU's own run queue are in its own cache.
         let lines = |lines: u32, distance| match distance {
             Distance::Same => 0,
             _ => costs.hand_over(distance).saturating_mul(lines.into()),

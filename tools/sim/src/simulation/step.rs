@@ -1,8 +1,9 @@
 //! Step: what a running task does next.
 //!
-//! Steps that take time add up until a step that affects other tasks: that step happens when the time has passed, at
-//! an event of its own. Passes over memory in a row are computed as beginning one after the other, without an event
-//! between them. `run, wake, wait` thus costs two events: the end of the run, and the end of the wake's cost.
+//! The times of steps add up until a step that affects other tasks: that step happens when the time has passed, at an
+//! event of its own. Successive passes over memory are computed as if each began at the end of the one before,
+//! without an event between them. So `run, wake, wait` costs two events: the end of the run, and the end of the
+//! wake's cost.
 
 use super::observe::{Observer, SwitchReason};
 use super::task::{BlockedOn, NONE, TaskState};
@@ -15,7 +16,7 @@ use warmcore_types::{CpuId, Nanos};
 /// The clock stops here, at half of its range, so that times added to it fit.
 const CLOCK_MAX: u64 = 1 << 63;
 
-/// The most tasks at a time. A program that forks without end gets an error before it needs more memory, 2 GiB.
+/// The most tasks at the same time. A program that forks without end gets an error at this number, which takes 2 GiB.
 const TASKS_MAX: usize = 1 << 22;
 
 /// What the current task does next.
@@ -186,7 +187,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 self.sleep_until(id, due)
             }
             Op::Yield => {
-                // Behind all queued tasks.
+                // The task goes behind all queued tasks.
                 let behind = self.sched.cpus[cpu as usize].queue.least_vruntime(&self.sched.tasks);
                 let task = self.sched.task(id);
                 task.vruntime = behind.map_or(task.vruntime, |v| task.vruntime.max(v + 1));
@@ -257,7 +258,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let took = match op {
             Op::Touch(extent, how) => memory.touch(kernel, extent, how, now),
             Op::TouchOwn { kib, pages, how } => {
-                // One extent per size: what that size has beyond the next smaller one.
+                // One extent per size: the part that this size has beyond the next smaller one.
                 let task = &mut self.sched.tasks[id as usize];
                 let sizes = &self.codes[task.code as usize].own_kib;
                 if task.own.is_none() {
@@ -313,7 +314,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         taken
     }
 
-    /// Ends a task that has run all its steps. `false`: it holds a lock, which would stay locked for ever.
+    /// Ends a task that has run all its steps. Returns `false` if it holds a lock, which would stay locked for ever.
     fn end(&mut self, cpu: u32, id: u32) -> bool {
         let code = &mut self.codes[self.sched.tasks[id as usize].code as usize];
         if let Some((wait_queue, step)) =
@@ -356,14 +357,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.error = Some(ProgramError::new(place, fact, next));
     }
 
-    /// Ends the simulation with an error: the task just leaves the CPU.
+    /// Ends the simulation with an error. The task just leaves the CPU.
     fn fail(&mut self, id: u32) -> StepOutcome {
         self.sched.task(id).state = TaskState::Blocked(BlockedOn::Wake);
         StepOutcome::Switch(SwitchReason::Blocked)
     }
 }
 
-/// What comes of a step that may block the task.
+/// The result of a step that may block the task.
 enum OpOutcome {
     /// The task continues, after this many ns.
     Continue(u64),

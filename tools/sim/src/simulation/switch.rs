@@ -1,8 +1,8 @@
 //! Switch: which task has a CPU, and what happens when it gets or loses it.
 //!
-//! A CPU without a task takes one from its shard's shared queue, from its own queue, or steals what the policy says;
-//! else it goes idle. A search takes the time of the cache lines that it reads, and a stolen task the time of the
-//! lines that move with it. So what the search saw may have changed when the CPU acts on it.
+//! A CPU without a task takes one from its shard's shared queue or from its own queue, or steals one as the policy
+//! decides; otherwise it goes idle. A search takes the time of the cache lines that it reads, and a stolen task the
+//! time of the lines that move with it. So the queues may have changed when the CPU acts on the result of its search.
 //!
 //! Threads of one core slow each other down: when one becomes busy or idle, the remaining time of its siblings' steps
 //! changes. Two busy threads run at 620 thousandths each. A step that got longer keeps its event, which is then found
@@ -25,7 +25,7 @@ use crate::random::{Purpose, below};
 use warmcore_sched::StealDecision;
 use warmcore_types::{CpuId, Nanos};
 
-/// Attempts in a row to steal. Each succeeds unless the policy's answer is wrong.
+/// The most attempts in a row to steal. An attempt fails only if the policy decided on something impossible.
 const STEAL_ATTEMPTS_MAX: u8 = 4;
 
 /// After failed attempts the CPU searches again after this time.
@@ -42,7 +42,7 @@ const NEIGHBOURS: usize = 8;
 enum Next {
     /// Runs this task, after this many ns.
     Run(u32, u64),
-    /// Searches; its `AWAKE` event decides what comes of it.
+    /// Searches; the CPU's `AWAKE` event applies the result.
     Search,
     /// Goes idle.
     Idle,
@@ -59,7 +59,7 @@ impl Next {
 }
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// Ends a step if it is over. Returns whether the event was stale.
+    /// Handles a step's event: ends the step if it is over. Returns whether the event was stale.
     pub(super) fn finish_step(&mut self, cpu: u32) -> bool {
         let at = &mut self.sched.cpus[cpu as usize];
         if self.sched.now < at.ends_at {
@@ -73,7 +73,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         false
     }
 
-    /// A CPU is awake, or its search is over.
+    /// Handles the event that a CPU is awake, or that its search is over.
     pub(super) fn finish_wakeup(&mut self, cpu: u32) {
         let mut entering = 0;
         while let Some((id, queue)) = self.sched.enters_late(cpu) {
@@ -163,7 +163,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             _ if is_same => 0,
             Some((_, SwitchReason::Runnable)) => self.times.involuntary,
             Some(_) => self.times.voluntary,
-            // It searched in between.
+            // The CPU has searched since it ran out of tasks.
             None if at.is_newly_idle => self.times.voluntary,
             None => 0,
         };
@@ -273,7 +273,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             at.average_idle.idle(now);
         }
         if is_interrupted || !has_surplus {
-            // The counts say that no stealable task is queued anywhere: there is nothing to ask the policy.
+            // By the counts no task can be stolen, so the policy is not asked.
             return Next::Idle;
         }
         at.counts.searches += u64::from(had.is_some());
@@ -283,19 +283,20 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.search(cpu)
     }
 
-    /// The first task queued here or, on no CPU, in the shard's shared queue. `had`: the task that had the CPU.
+    /// Takes the first task that is queued on this CPU, after moving one here from the shard's shared queue if that
+    /// one is queued on no CPU. `had`: the task that had the CPU.
     fn pick_local(&mut self, cpu: u32, had: Option<u32>) -> Option<Next> {
         let shard = self.sched.cpus[cpu as usize].shard as usize;
         let mut cost = 0;
         if self.has_unassigned_task(shard) {
-            // One task at a time. The runtime takes a share of several, to take the lock once.
+            // Takes one task at a time. The runtime takes several at once, to take the lock only once for them.
             cost = self.pop_inject(CpuId(cpu), shard).unwrap_or(0);
         }
         self.dequeue(cpu, cost, had)
     }
 
-    /// Whether the first task of the shard's shared queue is on no CPU. A task that is also on a CPU runs in that
-    /// CPU's order.
+    /// Whether the first task of the shard's shared queue is queued on no CPU. A task that is also queued on a CPU
+    /// runs in that CPU's order.
     fn has_unassigned_task(&self, shard: usize) -> bool {
         let first = self.sched.inject_queues[shard].first();
         first.is_some_and(|id| self.sched.tasks[id as usize].queued_on == NONE)
@@ -315,7 +316,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Some(Next::Run(id, cost + leaving))
     }
 
-    /// Takes the lock of a shared queue. Returns for how long the line travels.
+    /// Takes the lock of a shared queue. Returns how long the transfer of the lock's line takes.
     pub(super) fn lock_queue(&mut self, cpu: u32, queue: usize) -> u64 {
         let kernel = self.sched.cpus[cpu as usize].kernel;
         self.memory.write_line(kernel, self.queue_lines[queue], Nanos(self.sched.now)).0
@@ -346,7 +347,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         (self.times.take[self.sched.machine.distance(me, from) as usize] + 500) / 1000
     }
 
-    /// Queues a task that comes from elsewhere. Returns the cost of entering a shared queue.
+    /// Queues a task that was moved from another CPU. Returns the cost of entering a shared queue.
     fn enqueue_stolen(&mut self, cpu: u32, id: u32) -> u64 {
         self.sched.migrate_vruntime(id, cpu, u64::MAX);
         let allowed = self.sched.tasks[id as usize].allowed;
@@ -356,7 +357,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         queue.map_or(0, |queue| self.lock_queue(cpu, queue))
     }
 
-    /// Searches as the policy says. A search that reads other CPUs' lines takes time and ends with an event.
+    /// Searches as the policy decides. A search that reads other CPUs' lines takes time and ends with an event.
     fn search(&mut self, cpu: u32) -> Next {
         loop {
             let found = self.ask_steal(cpu);
@@ -378,7 +379,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Ends a search: a task that was queued here meanwhile goes first, else the search's result is applied.
+    /// Ends a search. If a task was queued here meanwhile, it runs; otherwise the search's result is applied.
     fn finish_search(&mut self, cpu: u32) -> Next {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -410,7 +411,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Does what the policy decided. `None`: that was no longer possible, and the policy has to be asked again.
+    /// Carries out what the policy decided. `None`: that was not possible any more, and the policy has to be asked
+    /// again.
     fn apply_steal(&mut self, cpu: u32, pull: StealDecision) -> Option<Next> {
         let (me, now) = (CpuId(cpu), self.sched.now);
         let cost = match pull {
@@ -458,7 +460,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let is_vain = waiting && !matches!(pull, StealDecision::From { .. } | StealDecision::Shard(_));
         let at = &mut self.sched.cpus[cpu as usize];
         at.parts = [0; 6];
-        // Index 0 is the own CPU, which is no other CPU.
+        // Index 0 is the CPU that searches, which `others` does not count.
         let is_whole = looked[1..].iter().sum::<u32>() >= others;
         let is_gated = self.settings.order == Order::Fair && overloaded && is_vain && !is_whole;
         at.counts.gated += u64::from(is_gated && at.is_newly_idle);
@@ -483,14 +485,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         pull
     }
 
-    /// Sets a search timer, if the CPU goes idle.
+    /// Sets the time of the search timer, which `idle` starts.
     fn search_at(&mut self, cpu: u32, at: u64) {
         self.sched.cpus[cpu as usize].ends_at = at;
         self.sched.cpus[cpu as usize].has_search_timer = true;
-        // The CPU counts as searching from when it is idle: see `idle`.
+        // The CPU counts as searching once it is idle: see `idle`.
     }
 
-    /// Idles a CPU.
+    /// Makes a CPU idle.
     fn idle(&mut self, cpu: u32) {
         let now = self.sched.now;
         self.set_busy(cpu, false);
@@ -545,7 +547,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             return;
         }
         if at.is_searching {
-            // A search waits for cache lines, whose travel does not depend on the CPU's speed: its end stays.
+            // A search waits for cache lines. Their transfer does not depend on the CPU's speed, so the search's end
+            // stays.
             at.speed = speed;
             return;
         }
@@ -615,7 +618,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         if process != NONE {
             let every = self.settings.compaction;
             let cpus = &self.sched.cpus;
-            // The clock of an idle CPU stands still since it went idle.
+            // The clock of an idle CPU shows the time at which it went idle.
             let clock = |there: CpuId| {
                 let at = &cpus[there.index()];
                 Nanos(if at.is_busy { now } else { at.state_since })
@@ -648,8 +651,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Compares with one of the nearest CPUs, chosen at random. After several checks in a row that found more tasks
-    /// there, some move here. Returns what that costs.
+    /// Compares this CPU's queue with that of one of the nearest CPUs, chosen at random. After several checks in a
+    /// row that found more tasks there, some of them move here. Returns what that costs.
     fn balance(&mut self, cpu: u32) -> u64 {
         let me = CpuId(cpu);
         let near = self.sched.machine.cpus().saturating_sub(1).min(NEIGHBOURS);

@@ -1,7 +1,7 @@
 //! Task: one run of a program.
 //!
-//! Its position in the program, what it is blocked on, the CPU on which it last ran, and what placement remembers of
-//! it. At most 512 bytes, which a test checks.
+//! A task has its position in the program, what it is blocked on, the CPU on which it last ran, and its history for
+//! placement. It takes at most 512 bytes, which a test checks.
 
 use crate::memory::ExtentId;
 use crate::policy::kernel::Flips;
@@ -38,7 +38,7 @@ pub(crate) enum BlockedOn {
     WaitQueue(u32),
 }
 
-/// What was counted of a task so far.
+/// Counts of one task since its start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 #[repr(C)]
 pub struct TaskCounts {
@@ -46,9 +46,9 @@ pub struct TaskCounts {
     pub run_ns: u64,
     /// Time in which it was runnable without a CPU.
     pub wait_ns: u64,
-    /// The longest such time.
+    /// The longest of these times.
     pub wait_ns_max: u64,
-    /// How often it got a CPU that it had not just had.
+    /// How often it got a CPU, without the times when it kept its CPU.
     pub switches: u64,
     /// How often it was woken.
     pub wakes: u64,
@@ -88,10 +88,10 @@ impl TaskCounts {
 pub(crate) struct Task {
     pub(crate) state: TaskState,
     pub(crate) allowed: Allowed,
-    /// The (previous, next) task in the lists that it is in.
+    /// The (previous, next) task in each of the lists that it is in.
     pub(crate) links: [(u32, u32); 2],
     pub(crate) prev_cpu: u32,
-    /// The CPU on which it is queued, and the shared queue that it is in.
+    /// The CPU on which it is queued; below, the shared queue that it is in.
     pub(crate) queued_on: u32,
     pub(crate) inject_queue: u32,
     /// The shared queue that it enters once the CPU on which it is queued is awake.
@@ -122,9 +122,9 @@ pub(crate) struct Task {
     pub(crate) last_ran: u64,
     /// The average time it runs before it blocks.
     pub(crate) average_run: u64,
-    /// What it ran since its latest wake.
+    /// How long it ran since its latest wake.
     pub(crate) burst: u64,
-    /// The entity for which its random numbers are drawn, and how many were drawn.
+    /// The entity for which its random numbers are drawn; below, how many were drawn.
     pub(crate) entity: u64,
     pub(crate) draws: u64,
     pub(crate) loops: [u32; LOOPS_MAX],

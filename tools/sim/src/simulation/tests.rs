@@ -448,7 +448,7 @@ fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_sear
         (now, now + parts.iter().map(|p| u64::from(*p)).sum::<u64>(), true);
     sim.sched.now += 1_000;
     sim.cut_search(0);
-    assert_eq!(sim.sched.cpu(cpu).ends_at, now + u64::from(parts[2]), "it looks at its LLC alone");
+    assert_eq!(sim.sched.cpu(cpu).ends_at, now + u64::from(parts[2]), "it examines only its LLC");
 }
 
 /// CPU 0 searches its core, its LLC and then the other socket. That its sibling becomes busy or idle does not change
@@ -480,7 +480,11 @@ fn a_sibling_that_changes_its_speed_does_not_lengthen_a_search_that_is_cut() {
         assert_eq!((sim.sched.cpus[0].ends_at, sim.sched.cpus[0].speed), (ends, speed));
     }
     sim.cut_search(0);
-    assert_eq!(sim.sched.cpus[0].ends_at, now + u64::from(parts[1]) + u64::from(parts[2]), "its LLC alone");
+    assert_eq!(
+        sim.sched.cpus[0].ends_at,
+        now + u64::from(parts[1]) + u64::from(parts[2]),
+        "it examines only its core and LLC"
+    );
 }
 
 #[test]
@@ -762,6 +766,6 @@ fn a_shared_queue_without_a_task_for_this_cpu_does_not_end_its_search() {
     sim.spawn(&hog("c", 2)).unwrap();
     sim.spawn(&Program::new("ends").on(cpu(3)).run(2 * ms)).unwrap();
     assert!(sim.run(Nanos(3 * ms)).is_ok());
-    assert!(sim.sched.inject_queues[0].len > 0, "the kept one waits in the shared queue");
+    assert!(sim.sched.inject_queues[0].len > 0, "the restricted task waits in the shared queue");
     assert!(sim.sched.cpus[3].counts.pulled > 0, "cpu3 sleeps beside cpu2");
 }

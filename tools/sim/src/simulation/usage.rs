@@ -1,8 +1,8 @@
 //! Usage: how much a group of CPUs ran lately.
 //!
-//! The time in which its CPUs ran tasks is summed per window of about a millisecond and folded into an average that
-//! halves in 32 windows. A CPU that is leaving its idle state does not run yet. Four CPUs that always run: 4096. One
-//! CPU that begins to run: 512 after 32 ms.
+//! The time in which the group's CPUs ran tasks is summed per window of about a millisecond, and added to an average
+//! whose older part halves in 32 windows. A CPU that is leaving its idle state does not count as running. Four CPUs
+//! that always run give 4096. One CPU that begins to run gives 512 after 32 ms.
 //!
 //! # Source
 //!
@@ -11,7 +11,7 @@
 /// The length of a window, in ns.
 const WINDOW: u64 = 1 << 20;
 
-/// What a window leaves of the older average, in 65536ths: 0.5^(1/32).
+/// The part of the older average that remains after a window, in 65536ths: 0.5^(1/32).
 const KEPT: u64 = 64_132;
 
 /// After this many windows nothing is left of the older average.
@@ -24,7 +24,7 @@ pub(crate) struct Usage {
     running: u64,
     /// The time up to which everything is counted.
     at: u64,
-    /// Of the current window, in CPU × ns.
+    /// The run time in the current window, in CPU × ns.
     ran: u64,
     /// The average, in 65536ths of 1/1024 CPU.
     average: u64,

@@ -1,6 +1,7 @@
 //! Wait queue: tasks that are blocked on a lock, a condition or a barrier.
 //!
-//! First in, first out, linked through the tasks. An unlocked lock goes to its first waiter. 56 bytes a queue.
+//! The queue is first in, first out, and linked through the tasks. An unlocked lock goes to its first waiter. A queue
+//! takes 56 bytes.
 
 use super::task::{NONE, Task};
 

@@ -6,8 +6,8 @@
 //!
 //! # Source
 //!
-//! Linux `try_to_wake_up`; `place_entity` and `check_preempt_wakeup` of 6.5. When an idle CPU is notified:
-//! `sched::Policy::cpu_to_notify`.
+//! Linux `try_to_wake_up`; `place_entity` and `check_preempt_wakeup` of 6.5. `sched::Policy::cpu_to_notify` documents
+//! when an idle CPU is notified.
 
 use super::observe::Observer;
 use super::sched_state::CpuState;
@@ -35,7 +35,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// The task that runs on `cpu` wakes a blocked task. Returns the cost for the waker.
+    /// Wakes a blocked task, by the task that runs on `cpu`. Returns the cost for the waker.
     pub(super) fn wake_by(&mut self, id: u32, cpu: u32, is_sync: bool) -> u64 {
         let waker = self.sched.cpus[cpu as usize].current;
         let now = Nanos(self.sched.now);
@@ -55,7 +55,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.sched.machine.within(CpuId(cpu), warmcore_sched::Distance::Llc).len() as u32
     }
 
-    /// The timer of a sleeping task expires.
+    /// Handles the expiry of a sleeping task's timer.
     pub(super) fn timer(&mut self, id: u32) {
         let prev_cpu = self.sched.tasks[id as usize].prev_cpu;
         let at = &self.sched.cpus[prev_cpu as usize];
@@ -71,8 +71,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Makes a blocked task runnable. `by_task`: another task wakes it, not a timer. `delay`: until the wake begins.
-    /// Returns the cost for the waker.
+    /// Makes a blocked task runnable. `by_task`: another task wakes it, not a timer. `delay`: the time until the wake
+    /// begins. Returns the cost for the waker.
     pub(super) fn wake(&mut self, id: u32, waker: WakeSource, by_task: bool, delay: u64) -> u64 {
         let from = match waker {
             WakeSource::Cpu(cpu) => cpu.0,
@@ -154,7 +154,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         looks * self.times.look[warmcore_sched::Distance::Llc as usize] / 1000 + entering
     }
 
-    /// Queues a woken task on a CPU, and starts or preempts that CPU if due.
+    /// Queues a woken task on a CPU. Wakes that CPU if it is idle, or preempts its task if that is due.
     fn enqueue_wakee(
         &mut self,
         cpu: u32,
@@ -213,8 +213,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// A task is woken on an idle or searching CPU: records how long the CPU was idle. A CPU that is only told to
-    /// search counts as idle on.
+    /// Records how long a CPU was idle, when a task is woken on it while it is idle or searches. A CPU that was only
+    /// notified to search still counts as idle.
     fn record_idle_end(&mut self, cpu: u32) {
         let now = Nanos(self.sched.now);
         let at = &mut self.sched.cpus[cpu as usize];
@@ -228,7 +228,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let at = &mut self.sched.cpus[cpu as usize];
         debug_assert_eq!(at.state, CpuState::Idle, "only an idle CPU is kicked");
         let (exit, _) = self.times.exit(now - at.state_since);
-        // The CPU's own timer takes the same way out of the idle state.
+        // The CPU's own timer wakes it in the same way, without an interrupt from another CPU.
         let takes = self.times.kick + exit + if is_ipi { delay } else { 0 };
         at.counts.ipis += u64::from(is_ipi);
         at.counts.idle_exits += 1;
@@ -238,7 +238,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.events.push(Nanos(now + takes), event_class::AWAKE, Target { index: cpu, generation });
     }
 
-    /// More tasks are queued at `at` than it will soon run: makes an idle CPU search, unless one searches already.
+    /// Makes an idle CPU search, unless a CPU searches already. Called when more tasks are queued at `at` than it
+    /// will soon run.
     pub(super) fn notify_idle_cpu(&mut self, at: u32) {
         if self.sched.num_searching > 0 || self.sched.idle == 0 || self.sched.waiting == 0 {
             return;

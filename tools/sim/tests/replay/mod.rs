@@ -1,8 +1,9 @@
 //! Replay: a random case as a line of text, and the command that runs exactly that case.
 //!
-//! A case is a set of named numbers. A property draws cases, shrinks one that fails, and ends its message with the
-//! command: `WARMCORE_CASE='sockets=1 … seed=7' cargo test -p warmcore-sim --test simulation NAME -- --exact`. With
-//! `WARMCORE_CASE` set, a property runs that case only.
+//! A case is a set of named numbers. A property draws cases, shrinks one that fails, and gives the command in its
+//! message: `WARMCORE_CASE='sockets=1 … seed=7' cargo test -p warmcore-sim --test simulation NAME -- --exact`.
+//! proptest adds a full stop, which is not part of the command. If `WARMCORE_CASE` is set, a property runs only that
+//! case.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;

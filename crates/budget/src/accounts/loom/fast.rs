@@ -1,4 +1,4 @@
-//! The same with [`RseqStocks`], whose sections are models: see `stock/rseq/loom.rs`.
+//! Loom models of accounts with [`RseqStocks`], whose sections are replaced by models: see `stock/rseq/loom.rs`.
 
 use super::*;
 
@@ -36,7 +36,8 @@ fn reclaiming_loses_nothing() {
     conserves(3, |tree| tree.accounts.reclaim_idle());
 }
 
-/// A limit is exceeded by at most what a section under way spends; the next slow charge there pays it.
+/// A limit is exceeded by at most the units that a section under way spends; the next slow charge on that CPU
+/// charges them.
 #[test]
 fn a_limit_is_exceeded_by_at_most_a_capacity_and_the_debt_is_paid() {
     static DEBTS: Seen = Seen::new();
@@ -58,7 +59,7 @@ fn a_limit_is_exceeded_by_at_most_a_capacity_and_the_debt_is_paid() {
     assert!(DEBTS.happened());
 }
 
-/// The slot is account 1's; account 2 takes it over while another thread drains both.
+/// The slot has account 1's stock; account 2 takes the slot over while another thread drains both accounts.
 #[test]
 fn binding_a_slot_to_another_account_loses_nothing() {
     static TAKEN: Seen = Seen::new();
@@ -67,7 +68,7 @@ fn binding_a_slot_to_another_account_loses_nothing() {
             Tree::with(RseqStocks::model(2), [(None, LIMIT), (Some(0), u64::MAX), (Some(0), u64::MAX)]);
         tree.open(1, THERE, 1);
         let other = go(&tree, |tree| {
-            // The first attempt marks it, the second may take it.
+            // The first attempt marks the stock, the second may take over the slot.
             assert!(tree.charge(2, THERE, 1) && tree.charge(2, THERE, 1));
             tree.uncharge(2, THERE, 1);
         });
@@ -79,7 +80,7 @@ fn binding_a_slot_to_another_account_loses_nothing() {
     assert!(TAKEN.happened());
 }
 
-/// The account's last handle is dropped after a charge of which a drain has not seen all.
+/// The account's last handle is dropped after a charge that a drain has seen only in part.
 #[test]
 fn an_account_in_debt_is_not_freed() {
     model(|| {

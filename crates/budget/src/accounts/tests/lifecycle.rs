@@ -1,8 +1,8 @@
-//! Many accounts, created one after the other, leave nothing behind.
+//! Many accounts that are created and dropped leave no units and no memory behind.
 
 use super::*;
 
-/// Accounts at once, and rounds.
+/// The number of accounts at the same time, and the number of rounds.
 const ACCOUNTS: usize = 10_000;
 const ROUNDS: usize = if cfg!(debug_assertions) { 3 } else { 20 };
 
@@ -19,7 +19,7 @@ fn accounts_made_again_and_again_use_the_same_nodes() {
             nodes.push(node);
         }
         assert_eq!(accounts.accounts(), ACCOUNTS + 1);
-        // Accounts are dropped before their units come back, or after.
+        // Some accounts are dropped before their units come back, others after.
         for (i, node) in nodes.iter().enumerate() {
             let n = 1 + i as u64 % 50;
             if i % 2 == round % 2 {
@@ -38,7 +38,7 @@ fn accounts_made_again_and_again_use_the_same_nodes() {
     }
     accounts.drop_handle(root);
     assert_eq!(accounts.accounts(), 0);
-    // At most one page for each 256 accounts and CPU.
+    // The stocks take at most one page per CPU for each 256 accounts.
     assert!(accounts.stocks().resident_bytes().unwrap() <= 4 << 15);
 }
 

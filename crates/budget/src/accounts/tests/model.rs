@@ -1,9 +1,9 @@
-//! Accounts against a plain tree of integers: random trees, limits, guarantees and orders.
+//! Compares accounts with a model, a tree of integers, under random trees, limits, guarantees and operations.
 //!
-//! In the model an account uses what its owner holds and, for each child, the larger of the child's use and its
-//! guarantee. A charge succeeds if that fits every limit on its path, and ends where a guarantee covers it. The
-//! model has no stocks: units in stocks must not change a single answer. After every step the accounts' own
-//! sums are checked as well.
+//! In the model, the use of an account is the units that its owner holds plus, for each child, the larger of the
+//! child's use and its guarantee. A charge succeeds if the use then fits every limit on its path; accounts above
+//! one whose guarantee covers the charge are not charged. The model has no stocks: units in stocks must not
+//! change any result. After every step the accounts' own sums are checked as well.
 //!
 //! A million steps for each kind of stock, in sequences of 400. A failure prints the sequence's seed and its
 //! last steps; `WARMCORE_BUDGET_SEED=<seed>` runs that sequence alone.
@@ -14,7 +14,8 @@ use crate::stock::RseqStocks;
 use std::cell::{Cell, RefCell};
 use warmcore_sys::{affinity, rseq::current_cpu};
 
-/// Steps for each kind. Debug builds take a twentieth, because each step is many times slower there.
+/// The number of steps for each kind. Debug builds make a twentieth of them, because each step is many times
+/// slower there.
 const STEPS: usize = if cfg!(debug_assertions) { 50_000 } else { 1_000_000 };
 const STORY: usize = 400;
 const ACCOUNTS_MAX: usize = 20;
@@ -64,7 +65,7 @@ struct Known<'a> {
     limit: u64,
     guarantee: u64,
     held: u64,
-    /// Handles and children.
+    /// The number of handles and children.
     handles: usize,
     is_gone: bool,
 }
@@ -80,7 +81,7 @@ struct Story<'a, S, C> {
     cpu: &'a C,
     rng: &'a Rng,
     known: Vec<Known<'a>>,
-    /// Accounts that only occupy keys.
+    /// Accounts whose only purpose is to occupy keys.
     pads: usize,
     steps: Vec<Step>,
     seed: u64,
@@ -226,7 +227,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         }
     }
 
-    /// Copies how many of the units came from which orphan.
+    /// Copies to the model how many of the units came from which orphan.
     fn learn_from_orphans(&mut self, i: usize, needed: u64) {
         let mut taken = 0;
         for c in self.children(i).collect::<Vec<_>>() {
@@ -276,7 +277,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
                     }
                     (Err(over), Err(full)) => {
                         self.refused(&over, full);
-                        // The account that was not made ends as any other.
+                        // An account whose creation failed ends as any other account.
                         self.reap();
                     }
                     (made, expected) => panic!("{:?}, expected {expected:?}", made.map(Node::key)),
@@ -386,7 +387,8 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         self.check();
     }
 
-    /// An amount that may be interesting for account `i`.
+    /// A random number of units for account `i`: 0, a small number, any number, or one close to a limit or a
+    /// guarantee.
     fn amount(&self, i: usize) -> u64 {
         let rng = self.rng;
         let left = |i: usize| {
@@ -472,7 +474,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         }
     }
 
-    /// Whether it has handles besides its children.
+    /// Whether the account has handles besides its children.
     fn has_handle(&self, i: usize) -> bool {
         self.known[i].handles > self.children(i).count()
     }
@@ -482,7 +484,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         let mut pads = Vec::new();
         while self.steps.len() < STORY {
             if self.known.len() == pads_at && pads.is_empty() {
-                // From here on every new account shares a slot with one of the first.
+                // Every account made after this shares a slot with one of the first accounts.
                 while pads.last().is_none_or(|node: &&Node| node.key() < SLOTS) {
                     pads.push(self.accounts.create(None, config("pad", 0)).unwrap());
                 }
@@ -490,7 +492,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
             }
             self.do_step(self.step());
         }
-        // Everything is given back in the account that holds it, wherever it was charged.
+        // All units are given back in the account that holds them, on any CPU.
         for i in self.present() {
             while self.known[i].held > 0 {
                 let part = 1 + self.known[i].held / 2;
@@ -524,12 +526,12 @@ fn tell_stories<S: Stocks, C: Fn() -> CpuId>(stocks: impl Fn(u64) -> S, cpu: imp
     }
 }
 
-/// Sometimes a single CPU, or more than there are bits in a word.
+/// The number of CPUs: sometimes one, sometimes more than there are bits in a word.
 fn cpus(seed: u64) -> u32 {
     [4, 1, 3, 2, 4, 3, 66, 4][(seed % 8) as usize]
 }
 
-/// Another CPU at every call: the thread migrates all the time.
+/// Returns a random CPU at every call, as if the thread migrated all the time.
 fn moved(seed: u64, cpus: u32) -> impl Fn() -> CpuId {
     let rng = Rng::new(seed ^ 0xabcd);
     let stays = Cell::new(CpuId(0));
@@ -554,7 +556,7 @@ fn locked_stocks_change_no_answer() {
 
 #[test]
 fn rseq_stocks_change_no_answer() {
-    // Sections run from here on, if they run at all.
+    // This enables sections if the system supports them.
     let _ = warmcore_percpu::try_backend();
     // SAFETY: the backend was chosen.
     tell_stories(|_| unsafe { RseqStocks::new(affinity::nr_cpu_ids() as u32) }, |_, _| current_cpu);

@@ -1,8 +1,8 @@
 //! Loom models of a stock's two words. Run by `cargo xtask test --full`.
 //!
-//! A section is modelled as other CPUs see it: plain loads and one store. A lock per CPU, which only sections
-//! of that CPU take, keeps another section of the CPU from coming in between, and orders the sections of two
-//! threads there as the switch between them does. `snapshot`, `reduce`, `refill` and `bind` are the real ones.
+//! A section is modelled as other CPUs see it: plain loads and one store. A lock per CPU, which only sections of
+//! that CPU take, keeps two sections of one CPU from interleaving, and orders the sections of two threads there
+//! as a context switch does. `snapshot`, `reduce`, `refill` and `bind` are the real functions.
 
 use super::*;
 use crate::stock::capacity;
@@ -106,7 +106,7 @@ impl Stock {
         (seen.is_leaving || seen.free == 0 && !seen.is_open()) && self.rseq.bind(HERE, key, &seen)
     }
 
-    /// On its CPU: fills it up.
+    /// Fills the stock, on its CPU.
     fn fill(&self, key: Key) {
         let seen = self.snapshot();
         let units = capacity(CAPACITY_LOG2) as i32 - seen.free;
@@ -186,7 +186,7 @@ fn a_debt_is_at_most_the_capacity() {
         let free = stock.end().free;
         assert!(free >= -(capacity(CAPACITY_LOG2) as i32), "{free}");
         DEEPEST.fetch_min(free, real::Ordering::Relaxed);
-        // The next drain sees the debt, and then nothing is spent there any more.
+        // The next drain sees the debt, and after it no units are spent there any more.
         stock.close(1, 1);
         assert_eq!(stock.end().free, 0);
         assert!(!stock.rseq.charge(|| HERE, 1, 1) && !stock.rseq.uncharge(|| HERE, 1, 1));
@@ -198,7 +198,8 @@ fn a_debt_is_at_most_the_capacity() {
     );
 }
 
-/// As above: units that come back late are in a closed stock, at most its capacity.
+/// As above, but units are returned: those that are returned late are in a closed stock, and are at most its
+/// capacity.
 #[test]
 fn late_uncharges_are_at_most_the_capacity() {
     static MOST: real::AtomicI32 = real::AtomicI32::new(0);

@@ -62,7 +62,7 @@ impl RseqStocks {
     }
 }
 
-/// [`Stocks::charge`](super::Stocks::charge), without a look at the table.
+/// [`Stocks::charge`](super::Stocks::charge) at a given address, without reading the table's.
 ///
 /// # Safety
 ///
@@ -74,7 +74,7 @@ pub(crate) unsafe fn charge_at(area: RseqArea, addr: StockAddr, n: u32) -> bool 
     unsafe { section::stock_charge::<SHIFT>(area, addr.first.as_ptr(), addr.key, n) }
 }
 
-/// [`Stocks::uncharge`](super::Stocks::uncharge), without a look at the table.
+/// [`Stocks::uncharge`](super::Stocks::uncharge) at a given address, without reading the table's.
 ///
 /// # Safety
 /// As [`charge_at`].

@@ -1,4 +1,4 @@
-//! How many ids there are, and how high they go.
+//! The number of ids in use, and the highest of them.
 
 use super::drive::ids;
 use super::*;
@@ -86,7 +86,7 @@ fn an_id_above_the_bound_goes_back_at_the_first_reentry_after_a_compaction() {
     assert_eq!(visit(&ids, 7, &mut last), 0);
 }
 
-/// Leaves as a holder does that read the flags just before the recall.
+/// Leaves as a holder would that read the flags just before they were changed by the recall.
 fn leave_unaware_of_a_recall(held: HeldCid<'_>) {
     held.pcpu_cid.expect("a pcpu_cid").leave();
 }
@@ -122,7 +122,7 @@ fn cpus_may_be_allowed_while_ids_are_held() {
         assert_eq!(ids.stats().nr_cpus_allowed, 3, "cpu 70 is beyond the end");
         assert_eq!(ids.held_cid(&users[0]), Some(Cid(0)));
         let second = hold(&ids, 1, &mut users[1]);
-        // No user was allowed on this CPU, and yet one runs there.
+        // No user was allowed on this CPU, but one runs there.
         let third = hold(&ids, 40, &mut users[2]);
         assert!(ids.is_allowed(CpuId(40)) && !ids.is_allowed(CpuId(41)));
         assert_eq!(ids.stats().nr_cpus_allowed, 4, "{rules:?}");

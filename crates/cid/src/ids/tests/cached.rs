@@ -1,4 +1,4 @@
-//! What becomes of an id while no user holds it.
+//! Ids that no user holds: when they stay, are freed, or are used again.
 
 use super::drive::ids;
 use super::*;
@@ -12,7 +12,7 @@ fn an_id_in_use_every_period_is_never_taken_and_an_unused_one_is_after_two() {
     for rules in [Rules::KeptPerCpu, Rules::CacheLocal] {
         let ids = ids(rules, 4, 0);
         let mut users = users(&ids, 4, 4);
-        // The lower id is the busy one: KeptPerCpu takes those that are not dense.
+        // The lower id is the one in use, because KeptPerCpu takes back the ids at or above the number in use.
         let busy = visit(&ids, 1, &mut users[1]);
         let unused = visit(&ids, 3, &mut users[3]);
         assert_eq!(ids.compact(), 2, "the first compaction only sees it unused");
@@ -129,8 +129,8 @@ fn a_move_frees_no_id_when_every_cpu_can_have_one() {
     }
 }
 
-/// There are three CPUs. One user may use all of them, the other, which moves, `its_cpus`. Whether the move frees the id
-/// that it leaves.
+/// Returns whether a move frees the id that the user leaves. There are three CPUs. One user may use all of them;
+/// the other, which moves, may use `its_cpus`.
 fn frees_when_it_moves(rules: Rules, its_cpus: u32) -> bool {
     let ids = ids(rules, 3, 0);
     let (mut all, mut some) = (ids.add_user(0, &set(0..3)), ids.add_user(1, &set(0..its_cpus)));
@@ -192,7 +192,7 @@ fn a_changed_mask_is_needed_once_by_each_user_at_its_next_move() {
 
 #[test]
 fn before_6_13_an_id_may_be_picked_beyond_the_allowed_cpus() {
-    // A user holds an id that is in no pcpu_cid yet, as when two enter at once.
+    // A user holds an id that is in no `PcpuCid` yet, as if two users entered at once.
     let used = SharedBits::new(8);
     (0..2).for_each(|cid| _ = used.insert(cid));
     let facts = Facts { users: 2, nr_cpus_allowed: 2, max_nr_cid: 2, in_use: 2, cpus: 8 };

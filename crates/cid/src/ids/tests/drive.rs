@@ -1,8 +1,9 @@
-//! The same operations on the ids and on the model, compared after each.
+//! Performs the same operations on the ids and on the model, and compares the two after each.
 //!
-//! An [`Op`] is plain data that fits every state, so that random sequences can be made in advance and shortened.
-//! [`Pair::step`] performs it on both sides and checks what it touched; [`Pair::check_all`] checks all CPUs and users. On
-//! large machines that does not happen after every step: a difference stays until the next entry on that CPU.
+//! An [`Op`] is plain data that is valid in every state, so that random sequences can be made in advance and
+//! shortened. [`Pair::step`] performs it on the ids and on the model and checks the CPU and the user that it
+//! changed; [`Pair::check_all`] checks all CPUs and users. On large machines `check_all` is not called after
+//! every step; a difference is still found, because it stays until the next entry on that CPU.
 
 use super::model::{CidModel, Entered, Rules};
 use super::*;
@@ -16,11 +17,11 @@ pub(super) enum Op {
         first: u32,
         len: u32,
     },
-    /// Removes a user, after it left everything that it holds.
+    /// Removes a user, after it gave back all ids that it holds.
     Remove {
         index: u32,
     },
-    /// `cpu` is None: on the CPU where it was last.
+    /// If `cpu` is `None`, the user enters on the CPU where it was last.
     Enter {
         index: u32,
         cpu: Option<u32>,
@@ -30,7 +31,7 @@ pub(super) enum Op {
         index: u32,
         guard: u32,
     },
-    /// Only to a CPU in the tenant's set.
+    /// Moves a user, only to a CPU in the tenant's set.
     Migrate {
         index: u32,
         cpu: u32,
@@ -45,7 +46,7 @@ pub(super) enum Op {
         len: u32,
     },
     Compact,
-    /// Takes ids back by a rule that has nothing to do with time.
+    /// Compacts by a rule that does not depend on time.
     CompactIf {
         salt: u32,
     },
@@ -110,7 +111,8 @@ impl<'a> Pair<'a> {
         stats.users.min(stats.nr_cpus_allowed)
     }
 
-    /// Performs an operation on both sides. One that makes no sense in this state does nothing.
+    /// Performs an operation on the ids and on the model. An operation that is impossible in this state does
+    /// nothing.
     pub(super) fn step(&mut self, op: Op) {
         self.steps += 1;
         let index = |index: u32| (!self.members.is_empty()).then(|| index as usize % self.members.len());
@@ -294,7 +296,7 @@ impl<'a> Pair<'a> {
         assert_eq!(held + stats.overflow_in_use as usize, self.held.len(), "ids in use, and holders");
     }
 
-    /// Every holder leaves and enters again where it is.
+    /// Every holder leaves and enters again on its CPU.
     pub(super) fn reenter_all(&mut self) {
         for index in 0..self.members.len() {
             if !self.members[index].guards.is_empty() {
@@ -325,7 +327,7 @@ impl<'a> Pair<'a> {
     }
 }
 
-/// What the operations of one run look like.
+/// The parameters of one run's random operations.
 struct Mix {
     /// CPUs in use: `spread` of them, from `first` on.
     first: u32,

@@ -1,4 +1,4 @@
-//! What an entry promises until the leave.
+//! Ids that a user holds: from the entry until the leave.
 
 use super::drive::ids;
 use super::*;
@@ -86,7 +86,7 @@ fn a_user_with_an_overflow_id_gets_the_same_one_on_every_cpu() {
         let other = hold(&ids, 1, b);
         let overflow = hold(&ids, 1, a);
         assert!(overflow.is_overflow());
-        // It moves back while it holds the id, to a CPU that may still have an id.
+        // The user moves back while it holds the id, to a CPU that may still have an id.
         let nested = hold(&ids, 0, a);
         assert_eq!(nested.cid(), overflow.cid(), "{rules:?}");
         ids.leave(nested, a);
@@ -104,7 +104,7 @@ fn leaving_with_another_user_frees_no_id_in_use() {
     let [a, b, c] = &mut users[..] else { panic!("three users") };
     let on_0 = hold(&ids, 0, a);
     let on_1 = hold(&ids, 1, b);
-    // A panic is as good as freeing the right id.
+    // A panic is as acceptable as freeing the right id.
     _ = catch_unwind(AssertUnwindSafe(|| ids.leave(on_0, b)));
     if let Some(third) = ids.enter(CpuId(0), c) {
         assert_ne!(third.cid(), on_1.cid(), "{on_1:?} is still held");

@@ -1,8 +1,8 @@
-//! The rules of concurrency ids, slowly and one step at a time.
+//! A model of the rules of concurrency ids, in simple and slow code.
 //!
-//! Which CPU has which id is a map, the free ids are those not in a set, and a rule is an `if`. The model cids only the
-//! names of the counters with the code that it checks. It calls no `Policy`: the rules of all three are written here a second
-//! time, from the doc comments of `Ids`.
+//! A map from CPUs to ids, a set of the ids in use, and an `if` for each rule. The model shares only the names of
+//! the counters with the code that it checks. It calls no `Policy`: the rules of all three are written here a
+//! second time, from the doc comments of `Ids`.
 
 use crate::Stats;
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,15 +20,15 @@ pub(super) enum Rules {
 struct CpuCid {
     id: u32,
     holder: Option<u32>,
-    /// A compaction found it unused, and no user entered since.
+    /// A compaction found the id unused, and no user entered since.
     is_unused: bool,
-    /// Its holder gives it back on leaving.
+    /// Its holder must give the id back when it leaves.
     is_recalled: bool,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Holding {
-    /// That of this CPU.
+    /// The id of this CPU.
     Cpu(u32),
     Overflow(u32),
 }
@@ -37,7 +37,7 @@ enum Holding {
 struct ModelUser {
     /// On how many CPUs this user may run.
     may_use: u32,
-    /// The CPU that it entered on last, and the id that it had there.
+    /// The CPU on which the user entered last, and the id that it had there.
     was: Option<(u32, u32)>,
     holds: Option<Holding>,
     /// Entries beyond the first.
@@ -96,7 +96,7 @@ impl CidModel {
         self.nr_users().min(self.nr_allowed())
     }
 
-    /// Every id that is picked is below this.
+    /// The policy picks only ids below this.
     fn end(&self) -> u32 {
         match self.rules {
             Rules::Lowest | Rules::KeptPerCpu => self.cpus,

@@ -4,7 +4,7 @@ use super::*;
 use crate::policy::{self, Policy, Rule, Without};
 use std::collections::BTreeMap;
 
-/// Users enter, leave, move and pause: no id is ever held twice, and none is above the highest there is.
+/// Users enter, leave, move and pause: no id is ever held twice, and no id is above the highest possible one.
 fn stays_unique(policy: &'static dyn Policy, seed: u64) {
     const CPUS: u32 = 5;
     let (ids, mut rng) = (Ids::new(pcpu_cids(CPUS), 8, policy), fastrand::Rng::with_seed(seed));

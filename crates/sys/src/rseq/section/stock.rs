@@ -1,4 +1,5 @@
-//! Stocks: two words per CPU, of which the CPU writes one and all CPUs may write the other.
+//! Stocks: units that a CPU holds ready for an account, in two words per CPU. Only that CPU writes one of the
+//! words; all CPUs may write the other.
 //!
 //! `slot = first + (*index << SHIFT)` has 16 aligned bytes:
 //!
@@ -8,10 +9,10 @@
 //! free = granted - used                   modulo 2³², as a signed number: below 0 is a debt
 //! ```
 //!
-//! A CPU charges its stock by increasing its own `used`, up to `granted`, without a locked instruction. Another CPU takes
-//! units out by decreasing `granted`, without waiting for the stock's CPU. A charge in progress may miss that and leave
-//! a debt; an uncharge in progress may leave more free than the capacity. No units are lost by this, since both words
-//! are totals of what was done.
+//! A CPU charges its stock by increasing its own `used`, up to `granted`, without a locked instruction. Another
+//! CPU takes units out by decreasing `granted`, without waiting for the stock's CPU. A charge in progress may
+//! miss that and leave a debt; an uncharge in progress may leave more free units than the capacity. No units are
+//! lost by this, since both words are totals of all units used and granted so far.
 //!
 //! # Cost
 //!
@@ -35,8 +36,8 @@ use super::unsupported::stock as arch;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 use super::x86_64::stock as arch;
 
-/// Charges `n` units to the current CPU's stock if its key is `key` and it has them free. Returns false, and changes
-/// nothing, if it has another key or fewer free units, or if the section was aborted.
+/// Charges `n` units to the current CPU's stock if its key is `key` and it has that many free units. Returns
+/// false, and changes nothing, if it has another key or fewer free units, or if the section was aborted.
 ///
 /// ```text
 /// if slot.key != key: return false
@@ -55,8 +56,9 @@ pub unsafe fn stock_charge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key
     unsafe { arch::charge::<SHIFT>(area, first, key, n) }
 }
 
-/// Returns `n` units to the current CPU's stock if its key is `key`, and if it then has no debt and less free than its
-/// capacity. Returns false, and changes nothing, if that is not so or if the section was aborted.
+/// Returns `n` units to the current CPU's stock if its key is `key`, and if afterwards it has no debt and fewer
+/// free units than its capacity. Returns false, and changes nothing, if that is not so or if the section was
+/// aborted.
 ///
 /// ```text
 /// if slot.key != key: return false

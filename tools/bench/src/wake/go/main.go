@@ -1,8 +1,7 @@
-// Wake: the cases of `warmcore bench wake`, in Go. One line on stdin asks for a slice, one line on stdout
-// answers with its numbers, as the Rust side names them in `metrics`.
+// The cases of `warmcore bench wake`, in Go. A line on stdin requests a slice; a line on stdout answers with the
+// slice's numbers, in the order of `metrics` on the Rust side.
 //
-// The work is that of the Rust side, step by step: the same sets, the same random cycles, the same
-// buckets of times, the same messages.
+// The work is the same as on the Rust side: the same sets, random cycles, buckets of times, and messages.
 package main
 
 import (
@@ -26,12 +25,12 @@ var zero = time.Now()
 
 func now() int64 { return int64(time.Since(zero)) }
 
-// A window is when a slice counts.
+// A window is the time in which a slice counts events.
 type window struct{ begin, end int64 }
 
 func (w window) holds(t int64) bool { return w.begin <= t && t <= w.end }
 
-// In thousands per second, as all rates.
+// The rate is in thousands per second, as all rates.
 func (w window) rate(count int64) float64 { return float64(count) * 1e6 / float64(w.end-w.begin) }
 
 const (
@@ -40,7 +39,7 @@ const (
 	buckets = sub * 36
 )
 
-// times are counts in 64 buckets to each power of two.
+// times is a histogram with 64 buckets for each power of two.
 type times struct {
 	counts [buckets]uint32
 	total  int64
@@ -102,7 +101,7 @@ type padded struct {
 	_ [120]byte
 }
 
-// counts are what tasks count together: here a count for each task, as no goroutine knows its thread.
+// counts has a count for each task, since a goroutine does not know its thread.
 type counts struct {
 	each []padded
 	stop atomic.Bool
@@ -126,7 +125,7 @@ func (c *counts) watch(warm, measure time.Duration) float64 {
 	return rate
 }
 
-// shares are the slowest of tasks that together did rate, and the fastest over the slowest.
+// shares returns the rate of the slowest task, and the fastest task's rate divided by it. The tasks together have rate.
 func shares(rate float64, did []int64) []float64 {
 	sum, least, most := int64(0), int64(math.MaxInt64), int64(0)
 	for _, n := range did {
@@ -135,7 +134,7 @@ func shares(rate float64, did []int64) []float64 {
 	return []float64{rate * float64(least) / float64(max(sum, 1)), float64(max(most, 1)) / float64(max(least, 1))}
 }
 
-// totals are how many times each saw.
+// totals returns the number of times in each histogram.
 func totals(seen []times) []int64 {
 	did := make([]int64, len(seen))
 	for i := range seen {
@@ -220,7 +219,7 @@ func warmSets(between string, chase bool, tasks, kib int, sleep, warm, measure t
 		go func() {
 			defer all.Done()
 			set, mine := sets[i], &seen[i]
-			// Of two partners, the second one waits for the first.
+			// The second of two partners waits for the first.
 			to, from := links[i^1], links[i]
 			if between == "message" && i%2 == 1 {
 				<-from
@@ -238,7 +237,7 @@ func warmSets(between string, chase bool, tasks, kib int, sleep, warm, measure t
 				}
 				last = thread
 				if t > w.end {
-					// Who waits for it goes on, and sees that it is over.
+					// A partner that waits continues, and sees that the slice is over.
 					close(to)
 					return
 				}
@@ -389,7 +388,7 @@ func messaging(groups, side, held int, warm, measure time.Duration) []float64 {
 	return append([]float64{rate}, shares(rate, c.did())...)
 }
 
-// Spawn and join: a channel for each, as nothing else brings a result.
+// Spawn and join: each goroutine has a channel for its result, since Go has no join.
 func spawn(batch int, warm, measure time.Duration) []float64 {
 	w := window{now() + int64(warm), now() + int64(warm+measure)}
 	counted := int64(0)
@@ -419,7 +418,7 @@ func spawn(batch int, warm, measure time.Duration) []float64 {
 	return []float64{w.rate(counted)}
 }
 
-// Parked: the sender has its thread locked and sleeps in the kernel, so that it is outside of the pool.
+// Parked: the sender is locked to its thread and sleeps in the kernel, so that it is outside of the pool.
 func parked(from, width int, warm, measure time.Duration) []float64 {
 	messages, answers := make(chan int64, 1), make(chan int64, 1)
 	go func() {
@@ -571,7 +570,7 @@ func timers(tasks int, timer, warm, measure time.Duration) []float64 {
 	return []float64{cpu / 1e6, wakes, cpu / (wakes * 1e3)}
 }
 
-// Idle: goroutines that wait for ever, in a process that does nothing else.
+// Idle: goroutines that wait for ever, in a process without other work.
 func idle(tasks, spans int, warm, span time.Duration) []float64 {
 	for i := 0; i < tasks; i++ {
 		go func() { select {} }()
@@ -586,7 +585,7 @@ func idle(tasks, spans int, warm, span time.Duration) []float64 {
 	return seen
 }
 
-// What this process has in memory, in bytes.
+// The resident memory of this process, in bytes.
 func resident() float64 {
 	text, _ := os.ReadFile("/proc/self/smaps_rollup")
 	for _, line := range strings.Split(string(text), "\n") {
@@ -598,7 +597,7 @@ func resident() float64 {
 	return math.NaN()
 }
 
-// Memory: what a goroutine takes that has run once and waits for ever.
+// Memory: the memory of a goroutine that has run once and waits for ever.
 func memory(tasks, batch int) []float64 {
 	var ran atomic.Int64
 	made := int64(0)
@@ -621,7 +620,7 @@ func memory(tasks, batch int) []float64 {
 	return []float64{(resident() - before) / float64(tasks)}
 }
 
-// Scope: a goroutine for each job, and all are waited for. Counted are whole scopes that began in the window.
+// Scope: starts a goroutine for each job and waits for all of them. Whole scopes that began in the window are counted.
 func scope(jobs int, job, warm, measure time.Duration) []float64 {
 	steps, results := stepsIn(job), make([]uint64, jobs)
 	w := window{now() + int64(warm), now() + int64(warm+measure)}
@@ -701,7 +700,7 @@ func run(words []string) ([]float64, error) {
 }
 
 func main() {
-	// Ctrl-C and `timeout` are for who asks: it ends this program by closing its stdin.
+	// Ignore Ctrl-C and the signal of `timeout`: the parent process ends this program by closing its stdin.
 	signal.Ignore(os.Interrupt, syscall.SIGTERM)
 	lines := bufio.NewScanner(os.Stdin)
 	for lines.Scan() {
@@ -714,7 +713,7 @@ func main() {
 				continue
 			}
 		}
-		// Not a number is null: JSON has no other word for it.
+		// NaN is written as null, since JSON has no NaN.
 		answer := make([]any, len(values))
 		for i, value := range values {
 			if !math.IsNaN(value) && !math.IsInf(value, 0) {

@@ -2,7 +2,7 @@ use super::*;
 use std::path::Path;
 use warmcore_topo::Quota;
 
-/// A machine with so many cores of so many CPUs; sibling t of core c is CPU t × cores + c.
+/// A machine with `cores` cores of `smt` CPUs each; sibling t of core c is CPU t × cores + c.
 fn drawn(cores: u32, smt: u32) -> Topology {
     let text = format!("[drawn]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = {cores}\nsmt = {smt}\n");
     Topology::from_machine(&text, "drawn").unwrap()
@@ -57,7 +57,7 @@ fn with_a_quota_of_one_cpu_it_is_the_quota_that_is_to_be_raised() {
         state == State::Limited && advice.contains("raise it") && !advice.contains("a second one"),
         "{advice}"
     );
-    // The quota has room for two, the affinity has not.
+    // The quota allows two workers, the affinity only one.
     let (.., advice) = told(workers(&facts(&with_quota(drawn(4, 1), 2.0), "3", 1)));
     assert!(advice.contains("a second one") && !advice.contains("raise it"), "{advice}");
 }
@@ -77,13 +77,13 @@ fn siblings_are_as_warm_and_slow_each_other_down() {
     let (state, fact, advice) = told(siblings(&facts(&drawn(4, 2), "0-7", 8)).unwrap());
     assert!(state == State::Ok && fact.contains("8 CPUs that are allowed are 4 cores: SMT"), "{fact}");
     assert!(!fact.contains("a part only") && advice.contains("`smt(Smt::OnePerCore)` makes 4"), "{advice}");
-    // Both CPUs of core 0, one of core 1.
+    // The process may use both CPUs of core 0 and one of core 1.
     let (_, fact, _) = told(siblings(&facts(&drawn(4, 2), "0-1,4", 3)).unwrap());
     assert!(fact.contains("are 2 cores") && fact.contains("a part only: 1 of 2"), "{fact}");
     // The quota leaves two workers for four cores.
     let (.., advice) = told(siblings(&facts(&with_quota(drawn(4, 2), 2.0), "0-7", 2)).unwrap());
     assert!(advice.contains("the system chooses") && !advice.contains("OnePerCore"), "{advice}");
-    // One CPU of each core: other processes may use the rest of the core.
+    // The process may use one CPU of each core; other processes may use the other CPU.
     let (state, fact, advice) = told(siblings(&facts(&drawn(4, 2), "0-3", 4)).unwrap());
     assert!(state == State::Limited && fact.ends_with("a part only: 4 of 4"), "{fact}");
     assert!(advice.contains("whole cores"), "{advice}");

@@ -1,12 +1,12 @@
 //! The text above and below the boxes.
 //!
-//! Above: what the machine is and what is the same everywhere in it. Below: what the letters in the boxes mean, what limits
-//! this process, and what no box shows.
+//! The text above describes the machine and the properties that are the same everywhere in it. The text below has the
+//! meaning of the letters in the boxes, the limits of this process, and the parts of the machine that no box shows.
 
 use super::{Cores, Painter, alike};
 use warmcore_types::CpuSet;
 
-/// With more nodes than this, the range of their distances is shown and not each one.
+/// With more nodes than this, only the range of their distances is shown.
 const DISTANCES_MAX: usize = 8;
 
 /// `3 cores`, `1 core`.

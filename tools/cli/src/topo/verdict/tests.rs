@@ -12,7 +12,7 @@ fn machine(llcs: u32, cores: u32, smt: u32) -> Topology {
     Topology::from_machine(&text, "m").unwrap()
 }
 
-/// All pairs of a small machine, each with its median and a tenth to either side.
+/// All pairs of a small machine, each with a median, and a tenth less and more as its range.
 fn times(t: &Topology, ns: impl Fn(u32, u32) -> f64) -> Vec<Timed> {
     let timed = |(a, b): (CpuId, CpuId)| {
         let ns = ns(a.0, b.0);
@@ -49,7 +49,7 @@ fn siblings_that_are_said_to_be_two_cores_are_found() {
     let expected = "The kernel says cpu0 and cpu1 are two cores, but they hand a line over in 8.0 ns, like SMT siblings: \
                     the hypervisor (KVM) hides it.";
     assert!(!noisy && text.starts_with(expected), "{text}");
-    // With other causes too, and then the caches are not taken for split.
+    // The times may have other causes too, and then the verdict does not say that the cache is split.
     let t = machine(1, 8, 1);
     let (text, noisy) = verdict(&t, &times(&t, |a, b| if a / 2 == b / 2 { 8.0 } else { 23.0 }), KVM);
     assert!(
@@ -77,7 +77,7 @@ fn two_caches_that_are_said_to_be_one_are_found() {
         "{text}"
     );
     assert!(text.contains("the hypervisor (KVM) hides it"), "{text}");
-    // Of two CPUs there is one time, and only its size can tell.
+    // Two CPUs have one time, and only its size can show where they are.
     let t = machine(1, 2, 1);
     let (text, _) = verdict(&t, &times(&t, |_, _| 104.0), KVM);
     assert!(text.contains("share llc0, but they take 104 ns") && text.contains("15.7 to 60 ns"), "{text}");
@@ -110,7 +110,7 @@ fn a_machine_that_moves_its_cpus_is_not_trusted() {
     assert_eq!((text.as_str(), noisy), (expected, true));
     let (text, noisy) = verdict(&t, &[drifting], None);
     assert!(noisy && text.contains("this machine is busy"), "{text}");
-    // Nothing in a machine is 42 µs away: another thread had the CPU.
+    // No transfer takes 42 µs: another thread had the CPU.
     let (text, noisy) = verdict(&t, &[Timed { hi_ns: 42_243.0, ..drifting }], KVM);
     assert!(
         noisy && text.contains("23–42243 ns between rounds: this virtual machine (KVM) has other work"),
@@ -148,7 +148,7 @@ fn a_sampled_genoa_with_the_known_times_is_agreed_with() {
             Distance::Node | Distance::Socket => "same_socket",
             Distance::Other => "other_socket",
         };
-        // Pairs of one class differ by some percent.
+        // Pairs of one class differ by a few percent.
         c2c(key).unwrap() * (0.97 + 0.01 * f64::from((a * 31 + b * 17) % 7))
     });
     assert_eq!(times.len(), 657);

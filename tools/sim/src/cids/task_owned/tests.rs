@@ -1,4 +1,4 @@
-//! The imitation of Linux 6.19's ids: how they change owner, and what holds in any history.
+//! The imitation of Linux 6.19's ids: how ids change their owner, and what holds after any history.
 
 use super::*;
 use crate::random::{Purpose, Random, below};
@@ -14,7 +14,7 @@ fn process(cpus: u32, overflow: u32, tasks: u32, allowed: u32) -> TaskOwnedCids 
     cids
 }
 
-/// Enters and leaves; the id between the two.
+/// Enters and leaves. Returns the id that the task had.
 fn visit(cids: &mut TaskOwnedCids, cpu: u32, task: u32) -> u32 {
     let cid = cids.enter(task, CpuId(cpu)).expect("an id");
     assert!(cid.0 < cids.cpus, "{cid} is an overflow id");

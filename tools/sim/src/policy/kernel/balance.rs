@@ -1,13 +1,13 @@
-//! Balance: which task a CPU takes that has run out of tasks, or was kicked.
+//! Balance: which task a CPU takes when it has run out of tasks, or was kicked.
 //!
-//! Domain by domain from the innermost to the outermost (threads of the core, the LLC, the node, the socket, the
-//! machine): the busiest group, if it is enough busier than the CPU's own group; in that the CPU with the most tasks;
-//! from that the task that has not run for the longest time, unless it ran there so recently that its data are still in
-//! the cache.
+//! It searches domain by domain from the innermost to the outermost: threads of the core, the LLC, the node, the
+//! socket, the machine. In each it chooses the busiest group, if that is enough busier than the CPU's own group; of
+//! its CPUs the one with the most tasks; of these tasks the one that has not run for the longest time, unless that
+//! ran there so recently that its data are still in the cache.
 //!
-//! A CPU that has just run out of tasks does not begin with a domain if it is usually idle for less time than searching
-//! that domain and those before it costs: one that is idle for 30 µs at a time does not search 16 CPUs at 2 µs each. So
-//! it may stay idle while tasks wait, which is why the shared wake queue was proposed.
+//! A CPU that has just run out of tasks does not search a domain if it is usually idle for less time than searching
+//! that domain and those before it costs: a CPU that is idle for 30 µs at a time does not search 16 CPUs at 2 µs
+//! each. So it may stay idle while tasks wait, which is why the shared wake queue was proposed.
 //!
 //! # Source
 //! `newidle_balance`, `update_sd_pick_busiest`, `group_is_overloaded`, `find_busiest_group`, `find_busiest_queue`,
@@ -19,17 +19,18 @@ use warmcore_types::{CpuId, Nanos};
 
 /// A kicked CPU takes a cache-hot task after this many searches in vain, up to the node.
 pub const CACHE_NICE_TRIES: u32 = 1;
-/// The same beyond the node.
+/// The same number for domains beyond the node.
 pub const CACHE_NICE_TRIES_FAR: u32 = 2;
 
 /// A kicked CPU searches a domain once in this many nanoseconds per CPU of it.
 const INTERVAL_PER_CPU: u64 = 1_000_000;
 
-/// Between nodes a difference of this many tasks is tolerated while few run: a pair that talks.
+/// Between nodes a difference of this many tasks is tolerated while few tasks run, so that a pair of tasks that wake
+/// each other stays together.
 const NUMA_IMBALANCE_MIN: u64 = 2;
 
-/// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference counts for nothing while at most
-/// `imb_numa_nr` tasks would run here with the one that moves: one per LLC, or an eighth of the node's CPUs.
+/// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference is ignored while at most `imb_numa_nr`
+/// tasks would run here with the one that moves: one per LLC, or an eighth of the node's CPUs.
 pub(super) fn is_small_across_nodes(
     machine: &SchedDomains,
     at: CpuId,
@@ -53,14 +54,15 @@ pub(super) fn imbalance_pct(domain: Distance) -> u64 {
     }
 }
 
-/// `rd->overload` is not set: no task waits anywhere, and every CPU knows that.
+/// `rd->overload` is not set: no task waits anywhere. All CPUs share this flag.
 fn no_task_waits(machine: &SchedDomains, view: &impl KernelView, me: CpuId) -> bool {
     !machine.shards_from(me).any(|shard| view.has_backlog_in(shard))
 }
 
 impl Kernel {
-    /// Whether a free CPU looks into the shared queues before it searches. With the check, if it is usually idle for
-    /// longer than searching its LLC costs. Whether any CPU has more than one task is asked only afterwards.
+    /// Whether a free CPU looks into the shared queues before it searches. With the check of [`QueueRule::V3Checked`]
+    /// it does so if it is usually idle for longer than searching its LLC costs. Whether any CPU has more than one
+    /// task is asked only afterwards.
     pub(super) fn queues_are_worth_a_look(
         &self,
         machine: &SchedDomains,
@@ -100,7 +102,7 @@ impl Kernel {
             {
                 return StealDecision::Nothing;
             }
-            // The search began with the look into the queues.
+            // The cost of the look into the queues is part of the search's cost.
             cost = view.newidle_cost(me, Distance::Same).0;
         }
         for (domain, inner) in domains(machine, me) {
@@ -168,7 +170,7 @@ impl Group {
 }
 
 impl Kernel {
-    /// The CPU of the domain to take a task from, if there is one that is worth it.
+    /// The CPU of the domain to take a task from, if its group is busy enough and the task is not cache-hot.
     fn busiest(
         &self,
         machine: &SchedDomains,
@@ -195,7 +197,7 @@ impl Kernel {
                 return None;
             }
         }
-        // Asks each queue once; of several longest ones the first.
+        // Asks each queue once; takes the first of several longest ones.
         let mut longest: Option<(u32, &CpuId)> = None;
         for cpu in cpus {
             let runs = view.runs(*cpu);
@@ -208,8 +210,8 @@ impl Kernel {
         (!self.is_hot(view, me, *cpu, domain, now)).then_some(*cpu)
     }
 
-    /// `task_hot`: the task ran there less than a migration cost ago. Threads of a core share their caches, and a CPU
-    /// that was kicked in vain too often takes the task all the same.
+    /// `task_hot`: the task ran there less than a migration cost ago. Not if both CPUs are threads of a core, which
+    /// share their caches. A CPU whose searches after a kick were in vain too often takes the task even if it is hot.
     fn is_hot(&self, view: &impl KernelView, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
         let tries = if domain > Distance::Node { CACHE_NICE_TRIES_FAR } else { CACHE_NICE_TRIES };
         let ran = view.last_ran(cpu).0;
@@ -228,7 +230,7 @@ fn is_imbalanced(local: &Group, busiest: &Group, pct: u64) -> bool {
     if local.group_type == GroupType::Overloaded {
         return 100 * busiest.load() > pct * local.load();
     }
-    // SD_PREFER_SIBLING: what is too much for one group moves to the next.
+    // SD_PREFER_SIBLING: a group with more tasks than another gives some to it, though both have spare CPUs.
     if local.group_type == GroupType::HasSpare && busiest.runs > local.runs + 1 {
         return true;
     }

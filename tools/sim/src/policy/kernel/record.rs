@@ -1,11 +1,12 @@
-//! Record: what the kernel remembers from one question to the next, by its rules. The simulation stores it.
+//! Record: the state that the kernel keeps from one decision to the next, updated by its rules. The simulation stores
+//! it.
 //!
-//! Per CPU, how long it is idle on average ([`AverageIdle`]), updated by the CPU that ends its idling. Per CPU and
-//! domain, the most that a search has cost ([`NewidleCost`]), updated by that CPU. Per task, how often it wakes another
-//! task than the last time ([`Flips`]), updated by that task.
+//! Per CPU, the average time for which it is idle ([`AverageIdle`]), updated by the CPU that wakes a task on it. Per
+//! CPU and domain, the highest cost of a search ([`NewidleCost`]), updated by that CPU. Per task, how often it wakes
+//! another task than the one that it woke before ([`Flips`]), updated by that task.
 //!
-//! The average has weight 1/8, and is at most twice what a search costs, or twice the migration cost if that is more: 1
-//! ms with Linux's 500 µs. So one long idle time counts no more than that.
+//! A new idle time has weight 1/8 in the average. The average is at most twice what a search costs, or twice the
+//! migration cost if that is more: 1 ms with Linux's 500 µs. So one long idle time counts no more than that.
 //!
 //! # Source
 //! Linux 6.6: `ttwu_do_activate`, `update_avg`, `update_newidle_cost`, `record_wakee`, `wake_wide`.
@@ -31,7 +32,7 @@ impl Default for AverageIdle {
 }
 
 impl AverageIdle {
-    /// For a CPU that has not been idle yet: the largest value that the average can have.
+    /// For a CPU that has not been idle yet: the average is twice the migration cost.
     pub fn new(migration_cost: Nanos) -> Self {
         Self { since: None, average: Nanos(migration_cost.0.saturating_mul(2)) }
     }
@@ -88,7 +89,7 @@ impl NewidleCost {
     }
 }
 
-/// How often a task wakes another task than the last time: the kernel's `wakee_flips`.
+/// How often a task wakes another task than the one that it woke before: the kernel's `wakee_flips`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Flips {
     last: Option<u64>,
@@ -97,7 +98,7 @@ pub struct Flips {
 }
 
 impl Flips {
-    /// The task wakes the task with this number, which the simulation has given it.
+    /// Records that the task wakes the task with this number, which the simulation assigns.
     pub fn wakes(&mut self, wakee: u64, now: Nanos) {
         if now.0 > self.halved.0.saturating_add(SECOND) {
             (self.flips, self.halved) = (self.flips / 2, now);
@@ -107,8 +108,8 @@ impl Flips {
         }
     }
 
-    /// Whether one of the two flips more often than an LLC has CPUs, and the other that many times more often still: a
-    /// task that wakes many, which are too many to run beside it.
+    /// Whether one of the two tasks flips more often than an LLC has CPUs, and the other that many times more often
+    /// still. Then one of them wakes more tasks than can run in its LLC.
     pub fn is_wide(waker: &Self, wakee: &Self, llc_cpus: u32) -> bool {
         let (master, slave) = (waker.flips.max(wakee.flips), waker.flips.min(wakee.flips));
         slave >= llc_cpus && u64::from(master) >= u64::from(slave) * u64::from(llc_cpus)

@@ -1,15 +1,15 @@
-//! KernelView: the facts that [`Kernel`](super::Kernel) asks for beyond those of the other policies.
+//! KernelView: the facts that [`Kernel`](super::Kernel) asks for and the other policies do not.
 //!
-//! A runtime does not have them, so they are no part of [`View`]. A simulation answers them from its own state. Each
-//! has a default, so that a test answers only those that it is about.
+//! A runtime does not have these facts, so they are not part of [`View`]. A simulation answers them from its own
+//! state. Each has a default, so that a test implements only those that it tests.
 
 use warmcore_sched::{Distance, View};
 use warmcore_types::{CpuId, Nanos};
 
 /// The state of the scheduler, as the Linux kernel knows it.
 pub trait KernelView: View {
-    /// Whether the first task of a shared queue may run on `me`: a steal takes no other one. By default yes, for shared
-    /// queues whose tasks may run anywhere.
+    /// Whether the first task of a shared queue may run on `me`. A steal takes only the first task. By default yes,
+    /// for shared queues whose tasks may run anywhere.
     fn can_steal_in(&self, _me: CpuId, _queue: usize) -> bool {
         true
     }
@@ -22,11 +22,11 @@ pub trait KernelView: View {
         self.backlog(cpu).saturating_add(u32::from(!self.is_idle(cpu)))
     }
     /// The average load of a CPU, including tasks that ran there and sleep: 1024 is a task that always runs or waits.
-    /// By default, without averages, the tasks that are there now.
+    /// By default 1024 for each task that is there now.
     fn load(&self, cpu: CpuId) -> u64 {
         1024 * u64::from(self.runs(cpu))
     }
-    /// The part of its previous CPU's load that the wakee makes up. 0 where loads are no averages.
+    /// The part of its previous CPU's load that the wakee makes up. 0 if loads are not averages.
     fn wakee_load(&self) -> u64 {
         0
     }
@@ -44,8 +44,8 @@ pub trait KernelView: View {
     fn has_idle_core_in(&self, _shard: usize) -> bool {
         true
     }
-    /// The average use of the CPUs of a shard, in sum: 1024 is a CPU that is always busy. `None`: the CPUs that are
-    /// busy now count.
+    /// The sum over the CPUs of a shard of their average use: 1024 is a CPU that is always busy. `None`: there is no
+    /// average, and the CPUs that are busy now count.
     fn usage_in(&self, _shard: usize) -> Option<u64> {
         None
     }
@@ -53,8 +53,8 @@ pub trait KernelView: View {
     fn average_idle(&self, _cpu: CpuId) -> Nanos {
         Nanos(u64::MAX)
     }
-    /// The most that it has cost `cpu` to search the CPUs at this distance for a task, without those of nearer domains.
-    /// [`Distance::Same`]: what it has cost to look into the shared queues and to take a task from one.
+    /// The highest cost for `cpu` of searching the CPUs at this distance for a task, without the CPUs of nearer
+    /// domains. [`Distance::Same`]: of looking into the shared queues and taking a task from one.
     fn newidle_cost(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
@@ -63,8 +63,8 @@ pub trait KernelView: View {
     fn is_newly_idle(&self, _cpu: CpuId) -> bool {
         true
     }
-    /// When the task that a steal would take, the one that has not run for the longest time, last ran on this CPU. 0:
-    /// not since it came there.
+    /// When the task that a steal would take (the one that has not run for the longest time) last ran on this CPU. 0:
+    /// it has not run there since it came.
     fn last_ran(&self, _cpu: CpuId) -> Nanos {
         Nanos(0)
     }

@@ -1,17 +1,18 @@
 //! Wake: which CPU a woken or new task goes to.
 //!
-//! First a target: the waker's CPU or the previous one. Then the first of these that is idle: the target; the previous
-//! CPU, if it is of the same LLC; the CPU before that; an idle core, or an idle thread beside the previous CPU, or an
-//! idle CPU among the first `nr_idle_scan` after the target (10 of an LLC of 16 CPUs that is half used; none from 86 %
-//! on). If there is none, the task waits on the target. A new task has no previous CPU: from the whole machine down to
-//! the core it goes to the group with the most idle CPUs, and stays where it is if that has as many.
+//! First a target is chosen: the waker's CPU or the task's previous CPU. The task goes to the first of these that is
+//! idle: the target; the previous CPU, if it is of the same LLC; the CPU before that; an idle core, or an idle thread
+//! beside the previous CPU, or an idle CPU among the first `nr_idle_scan` after the target (10 of an LLC of 16 CPUs
+//! that is half used; none from 86 % on). If none is idle, the task waits on the target. A new task has no previous
+//! CPU: from the whole machine down to the core it goes to the group with the most idle CPUs, and stays in the
+//! waker's group if that has as many.
 //!
-//! Hot windows: a search passes over an idle CPU that is kept for another task, as [`HotRule`] says. The target, the
-//! previous CPU, the one before and the thread beside it are taken whether kept or not, as published. The rules differ
-//! in what the windows cause. Under v1 and v2 a search that used up its depth on kept CPUs ends at the waker's CPU, so
-//! that two tasks that talk meet there and stay. A task that takes the first kept CPU instead drives out that CPU's
-//! owner, which then does the same. A search that reaches the end of the LLC before it has used up its depth takes the
-//! first kept CPU under all rules.
+//! Hot windows: a search passes over an idle CPU that is kept for another task, as [`HotRule`] defines. The target,
+//! the previous CPU, the one before it and the thread beside it are taken whether kept or not, as published. The
+//! rules differ in their effects. Under v1 and v2 a search that used up its depth on kept CPUs ends at the waker's
+//! CPU, so that two tasks that wake each other meet there and stay. If a task takes the first kept CPU instead, the
+//! task for which that CPU was kept must go elsewhere, and then does the same. A search that reaches the end of the
+//! LLC before it has used up its depth takes the first kept CPU under all rules.
 //!
 //! # Source
 //! `wake_affine_idle`, `wake_affine_weight`, `select_idle_sibling`, `select_idle_core`, `select_idle_smt`,
@@ -109,7 +110,7 @@ impl Kernel {
         let allowed = wake.wakee.allowed;
         let depth = depth(machine, view, target);
         if depth == 0 {
-            // An LLC that is this full hardly has an idle CPU.
+            // An LLC that is used this much hardly has an idle CPU.
             return None;
         }
         let is_hot = |cpu: CpuId| self.hot_windows && view.hot_until(cpu) > wake.now;
@@ -129,7 +130,7 @@ impl Kernel {
                     continue; // With its sibling's turn.
                 }
                 let mut all_idle = true;
-                // Threads on which the task may not run count too: the core's caches are to be free.
+                // Threads on which the task may not run are examined too: the core's caches should be unused.
                 for thread in core.iter().filter(|thread| !view.is_offline(**thread)) {
                     match view.is_idle(*thread) {
                         true if may(machine, allowed, *thread) => first = first.or(Some(*thread)),
@@ -176,7 +177,7 @@ fn has_idle_core(machine: &SchedDomains, view: &impl KernelView, near: CpuId) ->
         && llc_shards(machine, near).any(|shard| view.has_idle_core_in(shard))
 }
 
-/// How many CPUs of an LLC a search looks at, by the average use of the LLC.
+/// How many CPUs of an LLC a search examines, by the average use of the LLC.
 fn depth(machine: &SchedDomains, view: &impl KernelView, near: CpuId) -> u32 {
     let used = llc_shards(machine, near).map(|shard| {
         view.usage_in(shard).unwrap_or_else(|| {
@@ -199,7 +200,7 @@ fn affine(
         return prev;
     }
     let shares = machine.distance(this, prev) <= Distance::Llc;
-    // An interrupt on an idle CPU.
+    // The wake comes from an interrupt on an idle CPU.
     if shares && view.is_idle(this) {
         return if view.is_idle(prev) { prev } else { this };
     }
@@ -224,7 +225,7 @@ fn affine(
     if here < there.saturating_add(u64::from(is_sync)) { this } else { prev }
 }
 
-/// A group of CPUs, as the slow path sees it.
+/// A group of CPUs, with what the placement of a new task compares.
 #[derive(Debug, Clone, Copy)]
 struct SpareCapacity {
     cpus: u64,
@@ -244,7 +245,8 @@ impl SpareCapacity {
         (all.cpus > 0).then_some(all)
     }
 
-    /// More is better: idle CPUs, then more of them; else fewer tasks per CPU.
+    /// A larger value is better. A group with idle CPUs is better than one without; then more idle CPUs, or else
+    /// fewer tasks per CPU, are better.
     fn spare_capacity(&self) -> (bool, u64, u64) {
         (self.idle > 0, self.idle, u64::MAX - self.runs * SCALE / self.cpus)
     }
@@ -259,7 +261,7 @@ fn idlest(machine: &SchedDomains, view: &impl KernelView, near: CpuId, allowed: 
         let local = machine.within(at, inner);
         let Some(here) = SpareCapacity::of(machine, view, local, allowed) else { continue };
         let others = groups(machine, machine.within(at, level), inner).filter(|group| group[0] != local[0]);
-        // Of equal groups the first.
+        // Takes the first of equal groups.
         let mut best: Option<(SpareCapacity, &[CpuId])> = None;
         for group in others {
             if let Some(spare) = SpareCapacity::of(machine, view, group, allowed)
@@ -278,7 +280,7 @@ fn idlest(machine: &SchedDomains, view: &impl KernelView, near: CpuId, allowed: 
     idlest_of(machine, view, core, allowed).unwrap_or(at)
 }
 
-/// Whether the local group is as good as the other, or the other not enough better.
+/// Whether the task stays in the local group: it is as good as the other, or the other is not enough better.
 fn stays(
     machine: &SchedDomains,
     at: CpuId,
@@ -302,7 +304,7 @@ fn stays(
     }
 }
 
-/// `find_idlest_group_cpu`: an idle CPU by the kernel's numbers, else the least loaded one.
+/// `find_idlest_group_cpu`: the first idle CPU in the order of the kernel's numbers, or else the least loaded one.
 fn idlest_of(
     machine: &SchedDomains,
     view: &impl KernelView,
