@@ -239,7 +239,7 @@ fn another_version_is_an_error_and_an_unknown_field_is_not() {
 fn an_answer_of_the_version_before_is_read() {
     let line = r#"{"schema":2,"what":"top","pid":1,"process":"p","name":"a","policy":"home","at_ns":1,"up_ns":1,
         "num_alive_tasks":7,"remote_schedules":8,"injection_queue_depths":[9],"workers":[],"tenants":[]}"#;
-    let line = line.replace("num_alive_tasks", "living"); // the previous version's name, as in the next two lines
+    let line = line.replace("num_alive_tasks", "living"); // alias: the name in the previous version
     let line = line.replace("remote_schedules", "outside_wakes"); // alias
     let line = line.replace("injection_queue_depths", "shelves"); // alias
     let read = Snapshot::parse(&line).unwrap();
