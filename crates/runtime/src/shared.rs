@@ -2,7 +2,8 @@
 //!
 //! Model.   A `Remote` per worker: its inbox, its queue, what it says of itself. An injection queue per shard of an LLC: tasks
 //!          that have no home yet, for whoever of the shard is free first. Placement asks through `View`.
-//! Number.  A remote is 9 lines, of which a wake from elsewhere writes one.
+//! Number.  A remote is 9 pairs of cache lines. A wake from another thread writes one of them, the inbox, and if the worker
+//!          is parked another, its statistics.
 //! Writers. Of each field: said there.
 
 use crate::driver::Driver;
@@ -294,7 +295,8 @@ impl Shared {
         cancel(runnable);
     }
 
-    /// Ends a worker's sleep. The caller has made its inbox say that it is awake.
+    /// Unparks a worker. The caller has marked its inbox as not parked. Makes a system call, and writes the worker's
+    /// statistics and its driver's flag.
     pub(crate) fn unpark(&self, cpu: CpuId) {
         let remote = self.remote(cpu);
         remote.stats.unparks.fetch_add(1, Relaxed);

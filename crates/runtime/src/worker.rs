@@ -651,6 +651,8 @@ impl Worker {
         outcome
     }
 
+    /// Looks for work once more, and without any parks in the driver: until a push or an unpark, or until a task may be
+    /// stolen or a check is due. May return without having parked. [`Self::idle`] has marked the worker as parked.
     fn park(&self, now: Nanos) -> Idle {
         let (remote, me) = (self.remote(), self.me);
         if self.shared.is_shutdown.load(Acquire) {
