@@ -300,6 +300,11 @@ impl Program {
         self
     }
 
+    fn named_op(mut self, name: impl Into<String>, op: impl FnOnce(Name) -> Op) -> Self {
+        let name = self.name_of(name);
+        self.op(op(name))
+    }
+
     fn name_of(&mut self, name: impl Into<String>) -> Name {
         let name = name.into();
         let known = self.names.iter().position(|known| *known == name);
@@ -351,12 +356,11 @@ impl Program {
         self.wake_op(target.into(), true)
     }
 
-    fn wake_op(mut self, target: WakeTarget, is_sync: bool) -> Self {
-        let op = match target {
-            WakeTarget::Task(task) => Op::Wake { task, is_sync },
-            WakeTarget::Named(name) => Op::WakeNamed { target: self.name_of(name), is_sync },
-        };
-        self.op(op)
+    fn wake_op(self, target: WakeTarget, is_sync: bool) -> Self {
+        match target {
+            WakeTarget::Task(task) => self.op(Op::Wake { task, is_sync }),
+            WakeTarget::Named(name) => self.named_op(name, |target| Op::WakeNamed { target, is_sync }),
+        }
     }
 
     /// Waits for one wake.
@@ -397,15 +401,13 @@ impl Program {
     }
 
     /// Takes a lock, and waits while another task holds it.
-    pub fn lock(mut self, name: &str) -> Self {
-        let name = self.name_of(name);
-        self.op(Op::Lock(name))
+    pub fn lock(self, name: &str) -> Self {
+        self.named_op(name, Op::Lock)
     }
 
     /// Unlocks.
-    pub fn unlock(mut self, name: &str) -> Self {
-        let name = self.name_of(name);
-        self.op(Op::Unlock(name))
+    pub fn unlock(self, name: &str) -> Self {
+        self.named_op(name, Op::Unlock)
     }
 
     /// Unlocks, waits until the condition is signalled, and takes the lock again.
@@ -415,27 +417,23 @@ impl Program {
     }
 
     /// Waits until the condition is signalled. A signal that comes before the wait is lost.
-    pub fn suspend(mut self, condition: &str) -> Self {
-        let name = self.name_of(condition);
-        self.op(Op::Suspend(name))
+    pub fn suspend(self, condition: &str) -> Self {
+        self.named_op(condition, Op::Suspend)
     }
 
     /// Wakes the first task that waits for the condition.
-    pub fn signal(mut self, condition: &str) -> Self {
-        let name = self.name_of(condition);
-        self.op(Op::Signal(name))
+    pub fn signal(self, condition: &str) -> Self {
+        self.named_op(condition, Op::Signal)
     }
 
     /// Wakes all tasks that wait for the condition.
-    pub fn broadcast(mut self, condition: &str) -> Self {
-        let name = self.name_of(condition);
-        self.op(Op::Broadcast(name))
+    pub fn broadcast(self, condition: &str) -> Self {
+        self.named_op(condition, Op::Broadcast)
     }
 
     /// Waits until this many tasks have reached the barrier.
-    pub fn barrier(mut self, name: &str, parties: u32) -> Self {
-        let name = self.name_of(name);
-        self.op(Op::Barrier { name, parties })
+    pub fn barrier(self, name: &str, parties: u32) -> Self {
+        self.named_op(name, |name| Op::Barrier { name, parties })
     }
 
     /// Charges an account. A refused charge is counted, and the task continues; its later `uncharge` omits the units
@@ -450,9 +448,8 @@ impl Program {
     }
 
     /// Counts how often tasks pass this step, to measure throughput.
-    pub fn mark(mut self, name: &str) -> Self {
-        let name = self.name_of(name);
-        self.op(Op::Mark(name))
+    pub fn mark(self, name: &str) -> Self {
+        self.named_op(name, Op::Mark)
     }
 
     /// Restricts where the task may run from now on. It moves when it next waits.
@@ -464,21 +461,27 @@ impl Program {
 
     /// Repeats the body this many times.
     pub fn repeat(self, times: u32, body: impl FnOnce(Self) -> Self) -> Self {
-        self.in_loop(times.min(FOREVER - 1), body)
+        let begin = self.steps();
+        body(self.begin_loop(times.min(FOREVER - 1))).end_loop(begin)
     }
 
     /// Repeats the body for ever.
     pub fn forever(self, body: impl FnOnce(Self) -> Self) -> Self {
-        self.in_loop(FOREVER, body)
+        let begin = self.steps();
+        body(self.begin_loop(FOREVER)).end_loop(begin)
     }
 
-    fn in_loop(self, times: u32, body: impl FnOnce(Self) -> Self) -> Self {
-        let begin = self.ops.len();
-        let mut done = body(self.op(Op::Begin { times, end: 0 })).op(Op::End(begin as u32));
-        let end = done.ops.len() as u32;
+    pub(crate) fn begin_loop(self, times: u32) -> Self {
+        self.op(Op::Begin { times, end: 0 })
+    }
+
+    /// Ends the loop that begins at the step `begin`.
+    pub(crate) fn end_loop(self, begin: usize) -> Self {
+        let mut done = self.op(Op::End(begin as u32));
+        let after = done.steps() as u32;
         // If the body returned another program than it was given, this step does not exist; `check` reports that.
-        if let Some(op @ Op::Begin { end: 0, .. }) = Arc::make_mut(&mut done.ops).get_mut(begin) {
-            *op = Op::Begin { times, end };
+        if let Some(Op::Begin { end: end @ 0, .. }) = Arc::make_mut(&mut done.ops).get_mut(begin) {
+            *end = after;
         }
         done
     }
@@ -496,17 +499,13 @@ impl Program {
             .map_or_else(|| format!("program `{}`", self.name), |(_, location)| (**location).to_owned())
     }
 
-    /// A step's location.
+    /// A step's location in its file, or else its number.
     pub(crate) fn at(&self, step: usize) -> String {
-        location_of(&self.name, &self.locations, step as u32)
-    }
-}
-
-/// A step's location in its file, or else its number.
-pub(crate) fn location_of(name: &str, locations: &[(u32, Arc<str>)], step: u32) -> String {
-    match locations[..locations.partition_point(|(first, _)| *first <= step)].last() {
-        Some((_, location)) => (**location).to_owned(),
-        None => format!("program `{name}`, step {}", step + 1),
+        let locations = &self.locations;
+        match locations[..locations.partition_point(|(first, _)| *first as usize <= step)].last() {
+            Some((_, location)) => (**location).to_owned(),
+            None => format!("program `{}`, step {}", self.name, step + 1),
+        }
     }
 }
 

@@ -39,15 +39,13 @@ use crate::random::Random;
 use code::{Code, Names};
 use sched_state::{CpuState, SchedState};
 use settings::Times;
-use task::{NONE, Task};
-use wait_queue::WaitQueue;
+use task::{NONE, Task, WaitQueue};
 use warmcore_sched::{SchedDomains, WakeSource};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
 mod account;
 mod code;
-mod observe;
 pub mod process;
 mod queue;
 mod report;
@@ -58,11 +56,9 @@ mod switch;
 mod task;
 #[cfg(test)]
 mod tests;
-mod usage;
-mod wait_queue;
 mod wake;
 
-pub use observe::{Observer, SwitchReason};
+pub use crate::trace::{Observer, SwitchReason};
 pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
 pub use sched_state::CpuCounts;
 pub use settings::{Order, Settings};
@@ -99,7 +95,8 @@ pub struct Simulation<P, O = ()> {
     random: Random,
     events: Events<Target>,
     codes: Vec<Code>,
-    /// The steps of all programs, one program after the other. `parts`: where those of each program begin and end.
+    /// The linked steps of all programs, one program after the other. `parts`: where those of each program begin and
+    /// end.
     steps: Vec<Op>,
     parts: Vec<(u32, u32)>,
     names: Names,
@@ -251,7 +248,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let id = self.make(code, entity, NONE);
         self.names.tasks.insert(program.name.clone(), id);
         let at = program.delay.map_or(0, |delay| self.draw(id, delay));
-        self.events.push(Nanos(self.sched.now + at), event_class::BEGIN, Target { index: id, generation: 0 });
+        self.push_event(self.sched.now + at, event_class::BEGIN, id, 0);
         Ok(TaskId(id))
     }
 
@@ -259,9 +256,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     fn make(&mut self, code: u32, entity: u64, parent: u32) -> u32 {
         let of = &self.codes[code as usize];
         let mut task = Task::new(code, entity, of.starts_at);
-        task.is_daemon = of.is_daemon;
+        task.is_daemon = of.program.is_daemon;
         let inherited = if parent == NONE { NONE } else { self.sched.tasks[parent as usize].process };
-        task.process = of.process.map_or(inherited, |process| process.0);
+        task.process = of.program.process.map_or(inherited, |process| process.0);
         task.parent = parent;
         task.is_forked = parent != NONE;
         if !task.is_daemon {
@@ -283,7 +280,11 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         } else {
             tasks[id as usize] = task
         }
-        self.observer.task_created(Nanos(self.sched.now), TaskId(id), &self.codes[code as usize].name);
+        self.observer.task_created(
+            Nanos(self.sched.now),
+            TaskId(id),
+            &self.codes[code as usize].program.name,
+        );
         id
     }
 
@@ -299,11 +300,6 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// hold.
     pub fn run(&mut self, until: Nanos) -> Result<Report, ProgramError> {
         self.link()?;
-        for code in &self.codes[self.parts.len()..] {
-            let begin = self.steps.len() as u32;
-            self.steps.extend(&code.ops);
-            self.parts.push((begin, self.steps.len() as u32));
-        }
         while self.num_alive_tasks > 0 || !self.has_end {
             let Some(due) = self.events.pop_until(until) else { break };
             debug_assert!(due.at.0 >= self.sched.now, "time goes back");
@@ -325,11 +321,11 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Ok(self.report())
     }
 
-    /// A step of a program; `None` after the last one.
+    /// The steps of a program.
     #[inline]
-    fn op_at(&self, code: u32, step: u32) -> Option<Op> {
+    fn ops(&self, code: u32) -> &[Op] {
         let (begin, end) = self.parts[code as usize];
-        self.steps[begin as usize..end as usize].get(step as usize).copied()
+        &self.steps[begin as usize..end as usize]
     }
 
     /// Handles an event. Returns whether it was stale.
@@ -350,6 +346,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             _ => self.kick(index, 0, false),
         }
         false
+    }
+
+    /// Pushes an event of a CPU or task, which is stale if the generation is older by then.
+    #[inline]
+    fn push_event(&mut self, at: u64, class: u8, index: u32, generation: u32) {
+        self.events.push(Nanos(at), class, Target { index, generation });
     }
 
     fn is_running(&self, cpu: u32) -> bool {

@@ -1,6 +1,10 @@
-//! Trace: a simulation as the text of a kernel trace, which Perfetto's UI draws.
+//! Trace: what a simulation reports to an observer while it runs, and an observer that writes the text of a kernel
+//! trace, which Perfetto's UI draws.
 //!
-//! An observer that writes a line of ftrace for each `sched_switch`, `sched_waking` and `sched_wakeup`. CPUs are
+//! A simulation is generic over its observer; `()` observes nothing and costs no instruction. Observers get what a
+//! kernel trace has, `sched_waking` and `sched_switch`, and cannot change the simulation.
+//!
+//! [`Trace`] writes a line of ftrace for each `sched_switch`, `sched_waking` and `sched_wakeup`. CPUs are
 //! numbered by their index in the topology. A task's pid is its index plus one, since 0 is the idle task; the index
 //! of a task that has ended is used again under another name. A line takes about 150 bytes. The number of lines is
 //! limited; if there were more, the last line gives the number of those left out.
@@ -10,10 +14,46 @@
 //! Linux, `include/trace/events/sched.h`; Perfetto reads it as systrace.
 
 use crate::program::TaskId;
-use crate::simulation::{Observer, SwitchReason};
+use std::collections::HashMap;
 use std::fmt::Write;
 use warmcore_sched::{TargetQueue, WakeSource};
 use warmcore_types::{CpuId, Nanos};
+
+/// Why a task lost its CPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SwitchReason {
+    /// It sleeps, or is blocked on another task.
+    Blocked,
+    /// It is still runnable: it was preempted, or it yielded.
+    Runnable,
+    /// It has ended.
+    Exited,
+}
+
+/// An observer of a simulation. CPUs are numbered by their index in the topology.
+pub trait Observer {
+    /// A task is woken. For a new task this is its first wake.
+    fn waking(&mut self, now: Nanos, waker: WakeSource, wakee: TaskId) {
+        let _ = (now, waker, wakee);
+    }
+
+    /// A runnable task is queued on a CPU, or in a shared queue.
+    fn queued(&mut self, now: Nanos, task: TaskId, at: TargetQueue) {
+        let _ = (now, task, at);
+    }
+
+    /// A CPU switches from one task to another. `None`: the CPU was idle, or becomes idle.
+    fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, SwitchReason)>, next: Option<TaskId>) {
+        let _ = (now, cpu, prev, next);
+    }
+
+    /// A task was created, with this name.
+    fn task_created(&mut self, now: Nanos, task: TaskId, name: &str) {
+        let _ = (now, task, name);
+    }
+}
+
+impl Observer for () {}
 
 /// A limit on lines: the UI does not open files over 300 MB.
 const LINES_MAX: u64 = 2_000_000;
@@ -23,11 +63,12 @@ const LINES_MAX: u64 = 2_000_000;
 pub struct Trace {
     text: String,
     lines: u64,
-    names: Vec<String>,
+    /// The maps are only looked up, never iterated.
+    names: HashMap<TaskId, String>,
     /// By CPU: the task that has it.
-    has: Vec<Option<TaskId>>,
+    has: HashMap<CpuId, TaskId>,
     /// By task: the CPU on which it was last queued.
-    last: Vec<u32>,
+    last: HashMap<TaskId, CpuId>,
 }
 
 impl Trace {
@@ -41,11 +82,7 @@ impl Trace {
     }
 
     fn name(&self, task: TaskId) -> &str {
-        self.names.get(task.0 as usize).map_or("?", String::as_str)
-    }
-
-    fn on(&self, cpu: CpuId) -> Option<TaskId> {
-        self.has.get(cpu.index()).copied().flatten()
+        self.names.get(&task).map_or("?", String::as_str)
     }
 
     /// Writes one line, as an event of the task that has the CPU.
@@ -55,12 +92,29 @@ impl Trace {
             return;
         }
         let (seconds, rest) = (now.0 / 1_000_000_000, now.0 % 1_000_000_000);
-        let (name, number) = match self.on(cpu) {
-            Some(task) => (self.name(task).to_owned(), task.0 + 1),
+        let (name, number) = match self.has.get(&cpu) {
+            Some(task) => (self.name(*task).to_owned(), task.0 + 1),
             None => ("<idle>".to_owned(), 0),
         };
         let cpu = cpu.0;
         _ = writeln!(self.text, "{name:>16}-{number:<7} [{cpu:03}] d... {seconds}.{rest:09}: {what}");
+    }
+
+    /// Writes that a task is woken, by the task that has `cpu`.
+    fn woken(&mut self, now: Nanos, cpu: CpuId, event: &str, wakee: TaskId, target: u32) {
+        let (name, number) = (self.name(wakee).to_owned(), wakee.0 + 1);
+        self.line(
+            now,
+            cpu,
+            format_args!("{event}: comm={name} pid={number} prio=120 target_cpu={target:03}"),
+        );
+    }
+
+    fn set(&mut self, cpu: CpuId, task: Option<TaskId>) {
+        match task {
+            Some(task) => self.has.insert(cpu, task),
+            None => self.has.remove(&cpu),
+        };
     }
 }
 
@@ -70,30 +124,15 @@ impl Observer for Trace {
             WakeSource::Cpu(cpu) | WakeSource::Outside(Some(cpu)) => cpu,
             WakeSource::Outside(None) => CpuId(0),
         };
-        let (name, last) =
-            (self.name(wakee).to_owned(), self.last.get(wakee.0 as usize).copied().unwrap_or(0));
-        let number = wakee.0 + 1;
-        self.line(
-            now,
-            cpu,
-            format_args!("sched_waking: comm={name} pid={number} prio=120 target_cpu={last:03}"),
-        );
+        let last = self.last.get(&wakee).map_or(0, |cpu| cpu.0);
+        self.woken(now, cpu, "sched_waking", wakee, last);
     }
 
     fn queued(&mut self, now: Nanos, task: TaskId, at: TargetQueue) {
         // A task in a shared queue is on no CPU yet.
         let TargetQueue::Cpu(cpu) = at else { return };
-        let index = task.0 as usize;
-        if self.last.len() <= index {
-            self.last.resize(index + 1, 0);
-        }
-        self.last[index] = cpu.0;
-        let (name, number, target) = (self.name(task).to_owned(), task.0 + 1, cpu.0);
-        self.line(
-            now,
-            cpu,
-            format_args!("sched_wakeup: comm={name} pid={number} prio=120 target_cpu={target:03}"),
-        );
+        self.last.insert(task, cpu);
+        self.woken(now, cpu, "sched_wakeup", task, cpu.0);
     }
 
     fn switch(&mut self, now: Nanos, cpu: CpuId, prev: Option<(TaskId, SwitchReason)>, next: Option<TaskId>) {
@@ -106,10 +145,7 @@ impl Observer for Trace {
             Some((_, SwitchReason::Exited)) => "X",
             Some((_, SwitchReason::Runnable)) | None => "R",
         };
-        if self.has.len() <= cpu.index() {
-            self.has.resize(cpu.index() + 1, None);
-        }
-        self.has[cpu.index()] = prev.map(|(task, _)| task);
+        self.set(cpu, prev.map(|(task, _)| task));
         self.line(
             now,
             cpu,
@@ -118,16 +154,13 @@ impl Observer for Trace {
                  next_comm={next_name} next_pid={next_number} next_prio=120"
             ),
         );
-        self.has[cpu.index()] = next;
+        self.set(cpu, next);
     }
 
     fn task_created(&mut self, _now: Nanos, task: TaskId, name: &str) {
-        let index = task.0 as usize;
-        if self.names.len() <= index {
-            self.names.resize(index + 1, String::new());
-        }
         // As the kernel's names: without blanks, and at most 15 characters.
-        self.names[index] = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).take(15).collect();
+        let name = name.chars().map(|c| if c.is_whitespace() { '_' } else { c }).take(15).collect();
+        self.names.insert(task, name);
     }
 }
 

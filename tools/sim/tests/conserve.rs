@@ -7,7 +7,7 @@ mod common;
 use common::drawn;
 use common::model::{Model, Outcome, Task, Then, WAKEUP_COST};
 use warmcore_sched::{Home, Policy};
-use warmcore_sim::policy::PrevCpu;
+use warmcore_sim::policy::SimPolicyKind;
 use warmcore_types::{CpuId, Nanos};
 
 const US: u64 = 1_000;
@@ -32,7 +32,7 @@ fn run(policy: impl Policy) -> Outcome {
 
 #[test]
 fn under_prev_cpu_a_cpu_sleeps_beside_a_task_that_waits() {
-    let (home, prev_cpu) = (run(Home), run(PrevCpu));
+    let (home, prev_cpu) = (run(Home), run(SimPolicyKind::PrevCpu));
     assert!(home.idle_beside_work <= bound(), "{home:?}");
     assert!(prev_cpu.idle_beside_work > 2 * bound(), "{prev_cpu:?}");
     assert!(prev_cpu.moves == 0 && home.polls > 20 * prev_cpu.polls, "{home:?}; {prev_cpu:?}");

@@ -12,7 +12,7 @@ use warmcore_sched::{Allowed, PolicyKind, TargetQueue, WakeSource};
 use warmcore_sim::cids::CidRules;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
-use warmcore_sim::policy::{Kernel, PrevCpu, SimPolicy, SimPolicyKind};
+use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::{Length, Program, TaskId};
 use warmcore_sim::simulation::process::Plan;
 use warmcore_sim::simulation::{Observer, Outcome, Report, Settings, Simulation, SwitchReason};
@@ -449,7 +449,7 @@ fn work_is_conserved_as_the_policies_promise() {
     // The test can fail: under a policy that never steals, tasks are queued for longer.
     let load =
         Load { pairs: 7, timers: 9, forks: 0, locks: 0, kept: 0, cids: 3, run_max: 5_000_000, seed: 1 };
-    let done = run(&drawn(1, 1, 4, 2), Settings::runtime(), PrevCpu, &load);
+    let done = run(&drawn(1, 1, 4, 2), Settings::runtime(), SimPolicyKind::PrevCpu, &load);
     assert!(done.1.beside > KICKS, "{:?}", done.1.beside);
 }
 

@@ -17,7 +17,7 @@
 //!
 //! # What a simulation provides
 //! [`SharedQueue`](warmcore_sched::SharedQueue) is the part of this placement that a runtime can use. [`KernelView`]
-//! has fifteen more facts, of which five matter: `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`,
+//! has fourteen more facts, of which five matter: `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`,
 //! `last_ran`.
 //!
 //! - `is_idle` is the kernel's `available_idle_cpu`: no task runs there, waits there or is on its way there.
@@ -39,14 +39,13 @@
 
 mod balance;
 mod record;
-mod view;
 mod wake;
 
 pub use balance::{CACHE_NICE_TRIES, CACHE_NICE_TRIES_FAR};
+pub(crate) use record::Usage;
 pub use record::{AverageIdle, Flips, NewidleCost};
-pub use view::KernelView;
 
-use super::{Enqueued, SimPolicy};
+use super::{Enqueued, KernelView, SimPolicy};
 use warmcore_sched::{
     Allowed, Distance, SHARD_CPUS_MAX, SYSCTL_MIGRATION_COST, SchedDomains, SleepHistory, StealDecision,
     Wake, WakeDecision,
@@ -145,7 +144,7 @@ impl Default for Kernel {
 
 impl SimPolicy for Kernel {
     fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision {
-        self.select(machine, view, wake)
+        Decision { kernel: self, machine, view }.wake(wake)
     }
 
     fn learn_sleep(&self, sleeps: &mut SleepHistory, now: Nanos) {
@@ -170,8 +169,9 @@ impl SimPolicy for Kernel {
     }
 
     fn steal(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, now: Nanos) -> StealDecision {
+        let decision = Decision { kernel: self, machine, view };
         if self.wake_queue {
-            let is_open = self.queues_are_worth_a_look(machine, view, me);
+            let is_open = decision.queues_are_worth_a_look(me);
             if !is_open && view.is_newly_idle(me) {
                 return StealDecision::Nothing;
             }
@@ -181,7 +181,7 @@ impl SimPolicy for Kernel {
                 return StealDecision::Shard(queue);
             }
         }
-        self.search(machine, view, me, now)
+        decision.search(me, now)
     }
 
     /// `nohz_balancer_kick`, `find_new_ilb`: if the CPU has two tasks, the idle CPU with the lowest number is to
@@ -233,24 +233,29 @@ impl Kernel {
     }
 }
 
-/// The domains of a CPU from the innermost to the outermost, each with the next domain within it. The groups of a
-/// domain have the size of that inner domain. A level that has no more CPUs than the level within it is left out.
-fn domains(machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = (Distance, Distance)> + '_ {
-    use Distance::{Llc, Node, Other, Same, Smt, Socket};
-    let mut inner = Same;
-    [Smt, Llc, Node, Socket, Other].into_iter().filter_map(move |level| {
-        let adds = machine.within(cpu, level).len() > machine.within(cpu, inner).len();
-        adds.then(|| (level, std::mem::replace(&mut inner, level)))
-    })
+/// A decision that is being made: the settings, the machine and the facts.
+struct Decision<'a, V> {
+    kernel: &'a Kernel,
+    machine: &'a SchedDomains,
+    view: &'a V,
 }
 
-/// The groups of a domain: its CPUs that are within `inner` of each other.
-fn groups<'m>(
-    machine: &'m SchedDomains,
-    all: &'m [CpuId],
-    inner: Distance,
-) -> impl DoubleEndedIterator<Item = &'m [CpuId]> {
-    all.chunk_by(move |a, b| machine.distance(*a, *b) <= inner)
+impl<'a, V> Decision<'a, V> {
+    /// The domains of a CPU from the innermost to the outermost, each with the next domain within it. The groups of a
+    /// domain have the size of that inner domain. A level that has no more CPUs than the level within it is left out.
+    fn domains(&self, cpu: CpuId) -> impl Iterator<Item = (Distance, Distance)> {
+        use Distance::{Llc, Node, Other, Same, Smt, Socket};
+        let mut inner = Same;
+        [Smt, Llc, Node, Socket, Other].into_iter().filter_map(move |level| {
+            let adds = self.machine.within(cpu, level).len() > self.machine.within(cpu, inner).len();
+            adds.then(|| (level, std::mem::replace(&mut inner, level)))
+        })
+    }
+
+    /// The groups of a domain: its CPUs that are within `inner` of each other.
+    fn groups(&self, all: &'a [CpuId], inner: Distance) -> impl Iterator<Item = &'a [CpuId]> {
+        all.chunk_by(move |a, b| self.machine.distance(*a, *b) <= inner)
+    }
 }
 
 /// Updates a task's history when it wakes, by the rule of SIS_CACHE's code, which is the same in versions 1 and 2. A

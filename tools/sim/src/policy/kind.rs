@@ -1,22 +1,45 @@
 //! SimPolicyKind: the policies of a simulated runtime by name: those of the product, and those of other runtimes.
+//!
+//! `PrevCpu`: a new task goes to the least loaded CPU; of several, to the nearest to its waker. From then on it is
+//! woken there, however many tasks wait, and is never stolen. So no task ever moves, and a CPU may be idle while its
+//! neighbour has a queue.
+//!
+//! `GlobalFifo`: a woken task goes to the end of one queue, here that of shard 0, and one parked CPU is kicked. A free
+//! CPU takes the first task. No CPU is idle while a task waits, but a task returns to its previous CPU only by chance:
+//! on n CPUs (n − 1)/n of all polls run on another CPU than the task's poll before. A task that may not run everywhere
+//! goes to the least loaded CPU of those that it may run on.
+//!
+//! `WorkSteal`: a task that is woken by another task goes to the waker's CPU, and may run next there, at most 3 times
+//! in a row. A task that is woken from outside goes to one injection queue for all CPUs, as in `GlobalFifo`. An idle
+//! CPU takes from that queue, or else steals half of the backlog of another CPU; it tries the CPUs in order from a
+//! random one. When a task must wait and no CPU is searching, one parked CPU is kicked.
+//!
+//! # Source
+//! `PrevCpu`: seastar, glommio, a current-thread runtime per core. `GlobalFifo`: smol's executor, without the local
+//! queues of its runners. `WorkSteal`: tokio 1.54, multi-thread scheduler: `next_task`, `steal_work`, the LIFO slot and
+//! its limit.
 
-use super::{GlobalFifo, PrevCpu, WorkSteal};
 use std::fmt;
+use warmcore_sched::policy::near::{first_idle, least_loaded, may, nearest_allowed, origin, shared};
 use warmcore_sched::{
-    Policy, PolicyKind, QueueOrder, SchedDomains, StealDecision, StealOrder, View, Wake, WakeDecision,
+    Allowed, Policy, PolicyKind, QueueOrder, SchedDomains, StealDecision, StealOrder, View, Wake,
+    WakeDecision, WakeSource,
 };
 use warmcore_types::{CpuId, Nanos};
+
+/// The shard whose queue all CPUs share, under `GlobalFifo` and `WorkSteal`.
+const THE_QUEUE: usize = 0;
 
 /// The policies by name. [`Kernel`](super::Kernel) is not among them: it has settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum SimPolicyKind {
     /// A policy of the product.
     Product(PolicyKind),
-    /// [`PrevCpu`]: a task always runs on its first CPU, as in a runtime per core.
+    /// A task always runs on its first CPU, as in a runtime per core.
     PrevCpu,
-    /// [`GlobalFifo`]: one queue for all CPUs, as in smol.
+    /// One queue for all CPUs, as in smol.
     GlobalFifo,
-    /// [`WorkSteal`]: a task wakes on its waker's CPU, and idle CPUs steal at once, as in tokio.
+    /// A task wakes on its waker's CPU, and idle CPUs steal at once, as in tokio.
     WorkSteal,
 }
 
@@ -41,6 +64,10 @@ impl SimPolicyKind {
     pub fn by_name(name: &str) -> Option<Self> {
         Self::all().into_iter().find(|kind| kind.name() == name)
     }
+
+    fn product(self) -> Option<PolicyKind> {
+        if let Self::Product(kind) = self { Some(kind) } else { None }
+    }
 }
 
 impl fmt::Display for SimPolicyKind {
@@ -49,34 +76,62 @@ impl fmt::Display for SimPolicyKind {
     }
 }
 
-/// Calls a method of the policy that a kind names.
-macro_rules! ask {
-    ($kind:expr, $policy:ident => $question:expr) => {
-        match $kind {
-            SimPolicyKind::Product($policy) => $question,
-            SimPolicyKind::PrevCpu => {
-                let $policy = PrevCpu;
-                $question
-            }
-            SimPolicyKind::GlobalFifo => {
-                let $policy = GlobalFifo;
-                $question
-            }
-            SimPolicyKind::WorkSteal => {
-                let $policy = WorkSteal;
-                $question
-            }
-        }
-    };
-}
-
 impl Policy for SimPolicyKind {
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
-        ask!(self, policy => policy.wake(machine, view, wake))
+        let allowed = wake.wakee.allowed;
+        let origin = || origin(machine, view, wake.waker);
+        match (self, wake.waker) {
+            (Self::Product(kind), _) => kind.wake(machine, view, wake),
+            (Self::PrevCpu, _) => {
+                let cpu = match wake.wakee.prev_cpu {
+                    Some(prev_cpu) => nearest_allowed(machine, view, prev_cpu, allowed),
+                    None => least_loaded(machine, view, origin(), allowed),
+                };
+                WakeDecision::on(cpu, view.is_idle(cpu))
+            }
+            (Self::WorkSteal, WakeSource::Cpu(waker)) if may(machine, allowed, waker) => {
+                WakeDecision::on(waker, false)
+            }
+            (Self::GlobalFifo | Self::WorkSteal, _) => {
+                let near = origin();
+                let placed = shared(machine, view, near, allowed, Some(THE_QUEUE));
+                if allowed != Allowed::Anywhere {
+                    return placed;
+                }
+                WakeDecision { kick: first_idle(machine, view, near), ..placed }
+            }
+        }
     }
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
-        ask!(self, policy => policy.steal(machine, view, me, now))
+        let queue = match self {
+            Self::Product(kind) => return kind.steal(machine, view, me, now),
+            // This policy puts no task into the shared queue, but the scheduler may have.
+            Self::PrevCpu => machine.shard_of(me),
+            Self::GlobalFifo | Self::WorkSteal => THE_QUEUE,
+        };
+        if view.shared_queue_len(queue) > 0 {
+            return StealDecision::Shard(queue);
+        }
+        if *self != Self::WorkSteal {
+            return StealDecision::Nothing;
+        }
+        let all = machine.cpus() as u64;
+        let begin = scatter(now.0 ^ u64::from(me.0) << 32) % all;
+        let victims = (0..all).map(|i| CpuId(((begin + i) % all) as u32)).filter(|cpu| *cpu != me);
+        let mut waiting = victims.map(|cpu| (cpu, view.backlog(cpu)));
+        match waiting.find(|(cpu, waiting)| *waiting > 0 && view.can_steal(me, *cpu)) {
+            Some((cpu, waiting)) => StealDecision::From { cpu, at_most: waiting.div_ceil(2) },
+            None => StealDecision::Nothing,
+        }
+    }
+
+    fn steal_order(&self) -> StealOrder {
+        match self {
+            // A thief takes from the head of the victim's queue.
+            Self::WorkSteal => StealOrder::Oldest,
+            _ => self.product().map_or(StealOrder::Last, |kind| kind.steal_order()),
+        }
     }
 
     fn cpu_to_notify(
@@ -86,34 +141,44 @@ impl Policy for SimPolicyKind {
         at: CpuId,
         now: Nanos,
     ) -> Option<CpuId> {
-        ask!(self, policy => policy.cpu_to_notify(machine, view, at, now))
+        match self {
+            Self::Product(kind) => kind.cpu_to_notify(machine, view, at, now),
+            Self::PrevCpu => None,
+            Self::GlobalFifo | Self::WorkSteal => first_idle(machine, view, at),
+        }
     }
 
     fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
-        ask!(self, policy => policy.balance(machine, view, me, other))
-    }
-
-    fn steal_order(&self) -> StealOrder {
-        ask!(self, policy => policy.steal_order())
+        self.product().map_or(0, |kind| kind.balance(machine, view, me, other))
     }
 
     fn shares(&self) -> bool {
-        ask!(self, policy => policy.shares())
+        self.product().is_some_and(|kind| kind.shares())
     }
 
     fn notify_threshold(&self, average_poll: Nanos) -> u32 {
-        ask!(self, policy => policy.notify_threshold(average_poll))
+        self.product().map_or(1, |kind| kind.notify_threshold(average_poll))
     }
 
     fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        ask!(self, policy => policy.queue_order(average_poll))
+        self.product().map_or(QueueOrder::Fifo, |kind| kind.queue_order(average_poll))
     }
 
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        ask!(self, policy => policy.max_lifo_polls(average_poll))
+        match self {
+            Self::WorkSteal => 3,
+            _ => self.product().map_or(0, |kind| kind.max_lifo_polls(average_poll)),
+        }
     }
 
     fn migration_cost(&self, average_poll: Nanos) -> Nanos {
-        ask!(self, policy => policy.migration_cost(average_poll))
+        self.product().map_or(Nanos(0), |kind| kind.migration_cost(average_poll))
     }
+}
+
+/// A number that looks random: the finaliser of splitmix64.
+fn scatter(seed: u64) -> u64 {
+    let x = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let x = (x ^ (x >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+    x ^ (x >> 31)
 }

@@ -4,47 +4,32 @@
 //! `link`, when the simulation runs, resolves the tasks and locks that programs name. A forked program is loaded
 //! once, with the program that forks it. A step takes 40 bytes.
 
-use super::Simulation;
-use super::observe::Observer;
-use super::task::NONE;
-use super::wait_queue::WaitQueue;
+use super::task::{NONE, WaitQueue};
+use super::{Simulation, TaskCounts};
 use crate::policy::SimPolicy;
-use crate::program::{Length, Op, ProcessId, Program, ProgramError, TaskAffinity, TaskId, location_of};
-use std::collections::{BTreeMap, HashMap};
+use crate::program::{Op, Program, ProgramError, TaskAffinity, TaskId};
+use crate::trace::Observer;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use warmcore_sched::Allowed;
 use warmcore_types::{CpuId, CpuSet};
 
-/// A program as a simulation runs it.
-#[derive(Debug)]
+/// A program as a simulation runs it. Its linked steps are in `Simulation::steps`.
+#[derive(Debug, Default)]
 pub(crate) struct Code {
-    pub(crate) name: String,
-    pub(crate) ops: Vec<Op>,
-    names: Arc<Vec<String>>,
-    locations: Arc<Vec<(u32, Arc<str>)>>,
+    pub(crate) program: Program,
     children: Vec<u32>,
     pub(crate) affinities: Vec<Allowed>,
     pub(crate) starts_at: Allowed,
-    pub(crate) process: Option<ProcessId>,
-    pub(crate) is_daemon: bool,
-    pub(crate) delay: Option<Length>,
     /// The sizes of a task's own working set that its steps pass over, in KiB, ascending.
     pub(crate) own_kib: Vec<u32>,
     /// The wait queues of locks that it takes, each with the first step that does.
-    pub(crate) locks: Vec<(u32, u32)>,
+    pub(crate) locks: Vec<(u32, usize)>,
     /// By (task, account): units of refused charges that the task has not uncharged yet.
     pub(crate) refused: BTreeMap<(u32, u32), u64>,
-    is_linked: bool,
     /// The summed counts of forked tasks that ran it and have ended.
-    pub(crate) past: super::TaskCounts,
+    pub(crate) past: TaskCounts,
     pub(crate) past_tasks: u64,
-}
-
-impl Code {
-    /// The location of a step, in words.
-    pub(crate) fn at(&self, step: u32) -> String {
-        location_of(&self.name, &self.locations, step)
-    }
 }
 
 /// What a name refers to. Only looked up, never iterated: the order of a `HashMap` must not matter.
@@ -73,54 +58,31 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             loaded.insert(Arc::as_ptr(child), code);
             children.push(code);
         }
-        let resolve = |affinity: &TaskAffinity, step: Option<usize>| {
+        if let Some(process) = program.process.filter(|process| process.0 as usize >= self.processes.len()) {
+            let location = format!("program `{}`", program.name);
+            let fact = format!("process {} is not of this sim", process.0);
+            return Err(ProgramError::new(location, fact, "make one with `process`"));
+        }
+        let resolve = |affinity: &TaskAffinity, location: &dyn Fn() -> String| {
             self.allowed(affinity).map_err(|fact| {
                 let all = self.topology.online();
                 let next = format!("name one CPU of {all}, all of an LLC or of a node, or none for all");
-                ProgramError::new(
-                    step.map_or_else(|| program.location(), |step| program.at(step)),
-                    fact,
-                    next,
-                )
+                ProgramError::new(location(), fact, next)
             })
         };
-        if let Some(process) = program.process.filter(|process| process.0 as usize >= self.processes.len()) {
-            let fact = format!("process {} is not of this sim", process.0);
-            return Err(ProgramError::new(
-                format!("program `{}`", program.name),
-                fact,
-                "make one with `process`",
-            ));
-        }
-        let step_of = |at: usize| program.ops.iter().position(|op| *op == Op::Allow(at as u32));
-        let affinities = program.affinities.iter().enumerate().map(|(at, of)| resolve(of, step_of(at)));
-        let (starts_at, affinities) =
-            (resolve(&program.starts_at, None)?, affinities.collect::<Result<_, _>>()?);
+        let starts_at = resolve(&program.starts_at, &|| program.location())?;
+        let affinities = (0..).zip(program.affinities.iter()).map(|(at, affinity)| {
+            let step = || program.ops.iter().position(|op| *op == Op::Allow(at));
+            resolve(affinity, &|| step().map_or_else(|| program.location(), |step| program.at(step)))
+        });
+        let affinities = affinities.collect::<Result<_, _>>()?;
         let own = program.ops.iter().filter_map(|op| match op {
             Op::TouchOwn { kib, .. } => Some(*kib),
             _ => None,
         });
-        let mut own_kib: Vec<u32> = own.collect();
-        own_kib.sort_unstable();
-        own_kib.dedup();
-        self.codes.push(Code {
-            name: program.name.clone(),
-            ops: program.ops.to_vec(),
-            names: program.names.clone(),
-            locations: program.locations.clone(),
-            children,
-            affinities,
-            starts_at,
-            process: program.process,
-            is_daemon: program.is_daemon,
-            delay: program.delay,
-            own_kib,
-            locks: Vec::new(),
-            refused: BTreeMap::new(),
-            is_linked: false,
-            past: super::TaskCounts::default(),
-            past_tasks: 0,
-        });
+        let own_kib = own.collect::<BTreeSet<_>>().into_iter().collect();
+        let program = program.clone();
+        self.codes.push(Code { program, children, affinities, starts_at, own_kib, ..Code::default() });
         Ok(self.codes.len() as u32 - 1)
     }
 
@@ -178,39 +140,37 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Resolves the names in programs. A program with an unknown name is left as it was, for the next call.
+    /// Resolves the names in programs that are not linked yet. A program with an unknown name stays unlinked until the
+    /// next call.
     pub(super) fn link(&mut self) -> Result<(), ProgramError> {
-        for at in 0..self.codes.len() {
-            let code = &mut self.codes[at];
-            if code.is_linked {
-                continue;
-            }
-            let (mut ops, mut locks) = (Vec::with_capacity(code.ops.len()), Vec::<(u32, u32)>::new());
+        for code in &mut self.codes[self.parts.len()..] {
+            let program = &code.program;
             let (names, wait_queues, marks) = (&mut self.names, &mut self.wait_queues, &mut self.marks);
-            for step in 0..code.ops.len() {
-                let name = |name: u32| code.names[name as usize].clone();
-                let mut wait_queue = |of: u32| {
-                    *names.wait_queues.entry(name(of)).or_insert_with(|| {
-                        wait_queues.push(WaitQueue::new(name(of)));
-                        wait_queues.len() as u32 - 1
-                    })
-                };
-                let linked = match code.ops[step] {
+            let name = |name: u32| program.names[name as usize].clone();
+            let mut wait_queue = |of: u32| {
+                *names.wait_queues.entry(name(of)).or_insert_with(|| {
+                    wait_queues.push(WaitQueue::new(name(of)));
+                    wait_queues.len() as u32 - 1
+                })
+            };
+            let (mut ops, mut locks) = (Vec::with_capacity(program.ops.len()), Vec::<(u32, usize)>::new());
+            for (step, op) in program.ops.iter().enumerate() {
+                ops.push(match *op {
                     Op::WakeNamed { target, is_sync } => match names.tasks.get(&name(target)) {
                         Some(task) => Op::Wake { task: TaskId(*task), is_sync },
                         None => {
                             let fact = format!("wakes `{}`, and no task is called so", name(target));
-                            return Err(ProgramError::new(code.at(step as u32), fact, "spawn it first"));
+                            return Err(ProgramError::new(program.at(step), fact, "spawn it first"));
                         }
                     },
                     Op::Wake { task, .. } if task.0 as usize >= self.sched.tasks.len() => {
                         let fact = format!("wakes task {}, and there is none", task.0);
-                        return Err(ProgramError::new(code.at(step as u32), fact, "take what `spawn` gave"));
+                        return Err(ProgramError::new(program.at(step), fact, "take what `spawn` gave"));
                     }
                     Op::Lock(of) => {
                         let of = wait_queue(of);
                         if locks.iter().all(|(known, _)| *known != of) {
-                            locks.push((of, step as u32));
+                            locks.push((of, step));
                         }
                         Op::Lock(of)
                     }
@@ -228,10 +188,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                         marks.len() as u32 - 1
                     })),
                     other => other,
-                };
-                ops.push(linked);
+                });
             }
-            (code.ops, code.locks, code.is_linked) = (ops, locks, true);
+            code.locks = locks;
+            let begin = self.steps.len() as u32;
+            self.steps.append(&mut ops);
+            self.parts.push((begin, self.steps.len() as u32));
         }
         Ok(())
     }

@@ -5,12 +5,12 @@
 //! event, in order and time.
 
 use super::Simulation;
-use super::observe::Observer;
 use super::sched_state::CpuCounts;
 use super::task::{BlockedOn, NONE, TaskCounts, TaskState};
 use crate::memory;
 use crate::policy::SimPolicy;
 use crate::program::Op;
+use crate::trace::Observer;
 use serde::Serialize;
 use std::fmt;
 use warmcore_types::Nanos;
@@ -191,18 +191,22 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
         let alive = tasks.len();
         for code in self.codes.iter().filter(|code| code.past_tasks > 0) {
-            let known = tasks[alive..].iter().position(|past| past.name == code.name);
+            let known = tasks[alive..].iter().position(|past| past.name == code.program.name);
             let at = known.map_or(tasks.len(), |at| alive + at);
             if at == tasks.len() {
-                tasks.push(TaskReport { name: code.name.clone(), tasks: 0, counts: TaskCounts::default() });
+                tasks.push(TaskReport {
+                    name: code.program.name.clone(),
+                    tasks: 0,
+                    counts: TaskCounts::default(),
+                });
             }
             tasks[at].tasks += code.past_tasks;
             tasks[at].counts.add(&code.past);
         }
         let cpu = |cpu: &super::sched_state::Cpu| CpuCounts {
             busy_ns: cpu.counts.busy_ns
-                + if cpu.is_busy && !cpu.is_searching { now - cpu.state_since } else { 0 },
-            search_ns: cpu.counts.search_ns + if cpu.is_searching { now - cpu.state_since } else { 0 },
+                + if cpu.is_busy && cpu.found.is_none() { now - cpu.state_since } else { 0 },
+            search_ns: cpu.counts.search_ns + if cpu.found.is_some() { now - cpu.state_since } else { 0 },
             ..cpu.counts
         };
         Report {
@@ -219,14 +223,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     fn name_of(&self, code: u32) -> String {
-        self.codes[code as usize].name.clone()
+        self.codes[code as usize].program.name.clone()
     }
 
     fn waiting(&self) -> Vec<Waiting> {
         let tasks = &self.sched.tasks;
         let alive = || (0..tasks.len() as u32).filter(|id| tasks[*id as usize].state != TaskState::Dead);
         let name = |id: u32| self.name_of(tasks[id as usize].code);
-        let ops = |id: u32| self.codes[tasks[id as usize].code as usize].ops.iter();
+        let ops = |id: u32| self.ops(tasks[id as usize].code);
         let named = |would: &dyn Fn(u32) -> bool| -> Vec<String> {
             alive().filter(|id| would(*id)).take(WHOM_MAX).map(name).collect()
         };
@@ -236,7 +240,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             let (for_what, whom) = match what {
                 BlockedOn::Wake => {
                     let wakes = |op: &Op| matches!(op, Op::Wake { task, .. } if task.0 == id);
-                    (WaitsFor::Wake, named(&|other| ops(other).any(wakes)))
+                    (WaitsFor::Wake, named(&|other| ops(other).iter().any(wakes)))
                 }
                 BlockedOn::Children => {
                     (WaitsFor::Children, named(&|other| tasks[other as usize].parent == id))
@@ -249,29 +253,25 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                         _ => false,
                     };
                     let whom = match at.owner {
-                        NONE => named(&|other| other != id && ops(other).any(tells)),
+                        NONE => named(&|other| other != id && ops(other).iter().any(tells)),
                         owner => vec![name(owner)],
                     };
                     let name = at.name.clone();
-                    let for_what = match self.step_of(id) {
-                        Some(Op::Barrier { .. }) => WaitsFor::Barrier(name),
-                        Some(Op::Lock(_)) => WaitsFor::Lock(name),
-                        _ => WaitsFor::Signal(name),
-                    };
+                    // It waits at the step before its next.
+                    let for_what =
+                        match (tasks[id as usize].step as usize).checked_sub(1).map(|step| ops(id)[step]) {
+                            Some(Op::Barrier { .. }) => WaitsFor::Barrier(name),
+                            Some(Op::Lock(_)) => WaitsFor::Lock(name),
+                            _ => WaitsFor::Signal(name),
+                        };
                     (for_what, whom)
                 }
             };
             let task = &tasks[id as usize];
-            let place = self.codes[task.code as usize].at(task.step.saturating_sub(1));
+            let place = self.codes[task.code as usize].program.at((task.step as usize).saturating_sub(1));
             all.push(Waiting { task: name(id), for_what, whom, place });
         }
         all
-    }
-
-    /// The step at which a task waits: the one before its next.
-    fn step_of(&self, id: u32) -> Option<&Op> {
-        let task = &self.sched.tasks[id as usize];
-        self.codes[task.code as usize].ops.get((task.step as usize).checked_sub(1)?)
     }
 
     /// Bytes allocated for CPUs, for tasks, and for pending events, without the model of memory.

@@ -6,17 +6,17 @@
 use super::queue::{List, RunQueue};
 use super::settings::{Order, Settings};
 use super::task::{NONE, Task};
-use super::usage::Usage;
 use crate::policy::KernelView;
-use crate::policy::kernel::{AverageIdle, NewidleCost};
+use crate::policy::kernel::{AverageIdle, NewidleCost, Usage};
 use std::cell::{Cell, RefCell};
 use warmcore_sched::{Allowed, Distance, SchedDomains, StealDecision, StealOrder, View};
 use warmcore_types::{CpuId, Nanos};
 
 /// What a CPU is doing.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) enum CpuState {
     /// It is idle and parked.
+    #[default]
     Idle,
     /// It is leaving its idle state after a wake, or it searches for work.
     Coming,
@@ -49,7 +49,7 @@ pub struct CpuCounts {
 }
 
 /// A CPU. The fields that a switch needs come first, on four lines: state, clocks, queue, counts.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Cpu {
     pub(crate) state: CpuState,
@@ -62,8 +62,6 @@ pub(crate) struct Cpu {
     pub(crate) is_busy: bool,
     /// The task that runs on it will block right after the wake that is being decided.
     pub(crate) sleeps_next: bool,
-    /// It searches; its `AWAKE` event ends the search.
-    pub(crate) is_searching: bool,
     /// Searches in a row that found nothing.
     pub(crate) tries: u8,
     pub(crate) current: u32,
@@ -94,8 +92,9 @@ pub(crate) struct Cpu {
     pub(crate) hot_until: u64,
     pub(crate) queue: RunQueue,
 
-    /// What the current search will result in, and the task that had the CPU before the search.
-    pub(crate) found: StealDecision,
+    /// What the current search will result in; the CPU's `AWAKE` event ends the search. `None`: it does not search.
+    /// Below, the task that had the CPU before the search.
+    pub(crate) found: Option<StealDecision>,
     pub(crate) had: u32,
     /// The cost of that search, in ns by distance. A wake on this CPU ends the search after one of these parts.
     pub(crate) parts: [u32; 6],
@@ -112,49 +111,8 @@ pub(crate) struct Cpu {
 /// The initial `vruntime` of a CPU: high enough that subtracting a credit does not underflow.
 const INITIAL_VRUNTIME: u64 = 1 << 40;
 
-impl Cpu {
-    fn new(core: u32, shard: u32, kernel: CpuId, migration_cost: Nanos) -> Self {
-        Self {
-            state: CpuState::Idle,
-            has_search_timer: false,
-            ticks: false,
-            current: NONE,
-            generation: 0,
-            core,
-            shard,
-            kernel,
-            remaining_ns: 0,
-            since: 0,
-            speed: 1000,
-            ends_at: 0,
-            event_at: 0,
-            on_since: 0,
-            vruntime_at: 0,
-            min_vruntime: INITIAL_VRUNTIME,
-            state_since: 0,
-            hot_until: 0,
-            average_run: 0,
-            average_idle: AverageIdle::new(migration_cost),
-            newidle: [NewidleCost::default(); 6],
-            balanced_at: [0; 6],
-            failed: [0; 6],
-            is_newly_idle: false,
-            is_busy: false,
-            sleeps_next: false,
-            is_searching: false,
-            tries: 0,
-            found: StealDecision::Nothing,
-            had: NONE,
-            parts: [0; 6],
-            queue: RunQueue::default(),
-            imbalance_count: 0,
-            counts: CpuCounts::default(),
-        }
-    }
-}
-
 /// The part of a CPU's state that policies read of many CPUs in a row, kept apart: four CPUs on a cache line.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 struct CpuSummary {
     state: CpuState,
     /// The last search that examined this CPU.
@@ -242,16 +200,25 @@ impl SchedState {
     ) -> Self {
         let cpu = |(i, core): (usize, &u32)| {
             let id = CpuId(i as u32);
-            Cpu::new(*core, machine.shard_of(id) as u32, machine.kernel_cpu(id), migration_cost)
+            Cpu {
+                current: NONE,
+                core: *core,
+                shard: machine.shard_of(id) as u32,
+                kernel: machine.kernel_cpu(id),
+                speed: 1000,
+                min_vruntime: INITIAL_VRUNTIME,
+                average_idle: AverageIdle::new(migration_cost),
+                had: NONE,
+                ..Cpu::default()
+            }
         };
         let cpus: Vec<Cpu> = core_of.iter().enumerate().map(cpu).collect();
         let shard = |shard| Shard { idle: machine.cpus_of(shard).len() as u32, ..Shard::default() };
-        let shards: Vec<Shard> = (0..machine.shards()).map(shard).collect();
+        let mut shards: Vec<Shard> = (0..machine.shards()).map(shard).collect();
         let mut of_cores: Vec<u32> = (0..core_of.len() as u32).collect();
         of_cores.sort_by_key(|cpu| (core_of[*cpu as usize], *cpu));
         let mut cores: Vec<Core> = Vec::new();
         cores.resize_with(core_of.iter().max().map_or(0, |core| *core as usize + 1), Core::default);
-        let mut shards: Vec<Shard> = shards;
         let mut begin = 0;
         for all in of_cores.chunk_by(|a, b| core_of[*a as usize] == core_of[*b as usize]) {
             let core = &mut cores[core_of[all[0] as usize] as usize];
@@ -266,15 +233,7 @@ impl SchedState {
             order: settings.order,
             long_run: settings.long_run,
             idle: cpus.len() as u32,
-            summaries: vec![
-                CpuSummary {
-                    state: CpuState::Idle,
-                    seen_by_search: Cell::new(0),
-                    runs: 0,
-                    stealable: 0
-                };
-                cpus.len()
-            ],
+            summaries: vec![CpuSummary::default(); cpus.len()],
             cpus,
             tasks: Vec::new(),
             shards,

@@ -5,12 +5,12 @@
 //! without an event between them. So `run, wake, wait` costs two events: the end of the run, and the end of the
 //! wake's cost.
 
-use super::observe::{Observer, SwitchReason};
 use super::task::{BlockedOn, NONE, TaskState};
-use super::{Simulation, Target, event_class};
-use crate::memory::ExtentId;
+use super::{Simulation, event_class};
+use crate::memory::{Access, ExtentId, Pages};
 use crate::policy::SimPolicy;
 use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
+use crate::trace::{Observer, SwitchReason};
 use warmcore_types::{CpuId, Nanos};
 
 /// The clock stops here, at half of its range, so that times added to it fit.
@@ -21,56 +21,83 @@ const TASKS_MAX: usize = 1 << 22;
 
 /// What the current task does next.
 pub(super) enum StepOutcome {
-    /// It runs for this many ns at full speed.
+    /// It runs for this many ns at full speed, which is 0 ns for a step that takes no time.
     Run(u64),
     /// It loses the CPU.
     Switch(SwitchReason),
 }
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// Runs the current task's steps until one takes time. `overhead`: what the CPU does before them.
+    /// Runs the current task's steps until one takes time. `overhead`: what the CPU does before them. An error ends the
+    /// simulation; the task just leaves the CPU.
     pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> StepOutcome {
         let id = self.sched.cpus[cpu as usize].current;
+        self.run_steps(cpu, id, overhead).unwrap_or_else(|error| {
+            self.error = Some(error);
+            self.sched.task(id).state = TaskState::Blocked(BlockedOn::Wake);
+            StepOutcome::Switch(SwitchReason::Blocked)
+        })
+    }
+
+    fn run_steps(&mut self, cpu: u32, id: u32, overhead: u64) -> Result<StepOutcome, ProgramError> {
         let kernel = self.sched.cpus[cpu as usize].kernel;
         if self.sched.now >= CLOCK_MAX {
-            self.stop(id, "the clock is at its end, 292 years", "let the sim run for a shorter time");
-            return self.fail(id);
+            return Err(self.wrong(
+                id,
+                "the clock is at its end, 292 years",
+                "let the sim run for a shorter time",
+            ));
         }
         // `pending`: time that passes before the next step. `ran`: part of it is a run. `worked`: part of it is any
         // step.
         let (mut pending, mut ran, mut worked) = (overhead, false, false);
         for _ in 0..self.settings.steps_max {
             if pending >= LENGTH_MAX.0 {
-                return StepOutcome::Run(pending);
+                return Ok(StepOutcome::Run(pending));
             }
             let task = &self.sched.tasks[id as usize];
-            let (code, step) = (task.code as usize, task.step);
+            let (code, step) = (task.code, task.step);
             let now = Nanos(self.sched.now.saturating_add(pending));
-            let Some(op) = self.op_at(code as u32, step) else {
+            let Some(op) = self.ops(code).get(step as usize).copied() else {
                 if pending > 0 {
-                    return StepOutcome::Run(pending);
+                    return Ok(StepOutcome::Run(pending));
                 }
-                if !self.end(cpu, id) {
-                    return self.fail(id);
-                }
-                return StepOutcome::Switch(SwitchReason::Exited);
+                self.end(cpu, id)?;
+                return Ok(StepOutcome::Switch(SwitchReason::Exited));
             };
+            let is_touch = matches!(
+                op,
+                Op::Touch(..) | Op::TouchOwn { .. } | Op::TouchCid(_) | Op::ReadLine(_) | Op::WriteLine(_)
+            );
+            // Whether the step happens only when the pending time has passed.
+            let is_due_later = match op {
+                Op::Run(_) | Op::Begin { .. } => false,
+                Op::End(_) | Op::Mark(_) => worked && pending > 0,
+                Op::Allow(_) => ran,
+                _ if is_touch => ran,
+                _ => pending > 0,
+            };
+            if is_due_later {
+                return Ok(StepOutcome::Run(pending));
+            }
+            worked |= is_touch;
             match op {
                 Op::Run(length) => {
                     pending += self.draw(id, length);
                     (ran, worked) = (true, true);
                 }
-                Op::Touch(..)
-                | Op::TouchOwn { .. }
-                | Op::TouchCid(_)
-                | Op::ReadLine(_)
-                | Op::WriteLine(_) => {
-                    if ran {
-                        return StepOutcome::Run(pending);
-                    }
-                    pending += self.touch(cpu, kernel, id, op, now);
-                    worked = true;
+                Op::Touch(extent, how) => pending += self.memory.touch(kernel, extent, how, now).0,
+                Op::TouchOwn { kib, pages, how } => {
+                    pending += self.touch_own(kernel, id, (kib, pages, how), now)
                 }
+                Op::TouchCid(how) => {
+                    let task = &self.sched.tasks[id as usize];
+                    debug_assert_eq!(task.prev_cpu, cpu);
+                    let process = &mut self.processes[task.process as usize];
+                    pending += process.touch(task.user, &mut self.memory, kernel, how, now).0;
+                }
+                Op::ReadLine(line) => pending += self.memory.read_line(kernel, line, now).0,
+                Op::WriteLine(line) => pending += self.memory.write_line(kernel, line, now).0,
                 Op::Begin { times, end } => {
                     let task = self.sched.task(id);
                     if times == 0 {
@@ -81,9 +108,6 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                     task.depth += 1;
                 }
                 Op::End(begin) => {
-                    if worked && pending > 0 {
-                        return StepOutcome::Run(pending);
-                    }
                     let task = self.sched.task(id);
                     let left = &mut task.loops[usize::from(task.depth) - 1];
                     if *left == FOREVER || *left > 1 {
@@ -93,43 +117,20 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                         task.depth -= 1;
                     }
                 }
-                Op::Mark(mark) => {
-                    if worked && pending > 0 {
-                        return StepOutcome::Run(pending);
-                    }
-                    self.marks[mark as usize].1 += 1;
-                }
-                Op::Allow(place) => {
-                    if ran {
-                        return StepOutcome::Run(pending);
-                    }
-                    self.allow(id, self.codes[code].affinities[place as usize]);
-                }
-                _ if pending > 0 => return StepOutcome::Run(pending),
+                Op::Mark(mark) => self.marks[mark as usize].1 += 1,
+                Op::Allow(place) => self.allow(id, self.codes[code as usize].affinities[place as usize]),
                 Op::Wake { task, is_sync } => pending += self.wake_for_wait(task.0, cpu, is_sync),
                 Op::Fork(_) if self.free.is_empty() && self.sched.tasks.len() >= TASKS_MAX => {
                     let fact = format!("forks one task more, and there are {TASKS_MAX}");
-                    self.stop(id, &fact, "let it join those before");
-                    return self.fail(id);
+                    return Err(self.wrong(id, fact, "let it join those before"));
                 }
                 Op::Fork(child) => pending += self.fork(cpu, id, child),
-                Op::Signal(wait_queue) => {
-                    if let Some(waiter) = self.wait_queues[wait_queue as usize].pop(&self.sched.tasks) {
-                        pending += self.wake_by(waiter, cpu, false);
-                    }
-                }
-                Op::Broadcast(wait_queue) => {
-                    while let Some(waiter) = self.wait_queues[wait_queue as usize].pop(&self.sched.tasks) {
-                        pending += self.wake_by(waiter, cpu, false);
-                    }
-                }
-                Op::Unlock(wait_queue) => match self.unlock(cpu, id, wait_queue) {
-                    Some(cost) => pending += cost,
-                    None => return self.fail(id),
-                },
+                Op::Signal(wait_queue) => pending += self.wake_waiters(cpu, wait_queue, 1),
+                Op::Broadcast(wait_queue) => pending += self.wake_waiters(cpu, wait_queue, u32::MAX),
+                Op::Unlock(wait_queue) => pending += self.unlock(cpu, id, wait_queue)?,
                 Op::Charge(account, units) => {
                     if !self.accounts.charge(account, CpuId(cpu), units) {
-                        let refused = self.codes[code].refused.entry((id, account.0)).or_default();
+                        let refused = self.codes[code as usize].refused.entry((id, account.0)).or_default();
                         *refused = refused.saturating_add(units);
                     }
                     pending += self.settings.charge.0;
@@ -139,42 +140,40 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                     if units > 0 {
                         if !self.accounts.uncharge(account, CpuId(cpu), units) {
                             let fact = format!("gives back {units} units, and so many are not charged");
-                            self.stop(id, &fact, "charge before");
-                            return self.fail(id);
+                            return Err(self.wrong(id, fact, "charge before"));
                         }
                         pending += self.settings.charge.0;
                     }
                 }
-                _ => match self.run_blocking_op(cpu, id, op) {
-                    OpOutcome::Continue(cost) => pending += cost,
-                    OpOutcome::Switch(reason) => {
+                _ => match self.run_blocking_op(cpu, id, op)? {
+                    StepOutcome::Run(cost) => pending += cost,
+                    switch => {
                         self.sched.task(id).step += 1;
-                        return StepOutcome::Switch(reason);
+                        return Ok(switch);
                     }
-                    OpOutcome::Failed => return self.fail(id),
                 },
             }
             self.sched.task(id).step += 1;
         }
         let fact = format!("{} steps, and no time has passed", self.settings.steps_max);
-        self.stop(id, &fact, "let it run, sleep or wait in its loop");
-        self.fail(id)
+        Err(self.wrong(id, fact, "let it run, sleep or wait in its loop"))
     }
 
     /// Runs a step that may block the task.
-    fn run_blocking_op(&mut self, cpu: u32, id: u32, op: Op) -> OpOutcome {
+    fn run_blocking_op(&mut self, cpu: u32, id: u32, op: Op) -> Result<StepOutcome, ProgramError> {
         let now = self.sched.now;
+        let at_once = Ok(StepOutcome::Run(0));
         let state = match op {
             Op::Wait => {
                 let task = self.sched.task(id);
                 if task.permits > 0 {
                     task.permits -= 1;
-                    return OpOutcome::Continue(0);
+                    return at_once;
                 }
                 TaskState::Blocked(BlockedOn::Wake)
             }
             Op::Sleep(length) => match self.draw(id, length) {
-                0 => return OpOutcome::Continue(0),
+                0 => return at_once,
                 ns => self.sleep_until(id, now.saturating_add(ns)),
             },
             Op::Timer { period, is_absolute, slot } => {
@@ -182,7 +181,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 let due = if *last == u64::MAX { now } else { *last }.saturating_add(period.0);
                 *last = if due > now || is_absolute { due } else { now };
                 if due <= now {
-                    return OpOutcome::Continue(0);
+                    return at_once;
                 }
                 self.sleep_until(id, due)
             }
@@ -192,97 +191,87 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 let task = self.sched.task(id);
                 task.vruntime = behind.map_or(task.vruntime, |v| task.vruntime.max(v + 1));
                 task.remaining_ns = self.times.voluntary;
-                return OpOutcome::Switch(SwitchReason::Runnable);
+                return Ok(StepOutcome::Switch(SwitchReason::Runnable));
             }
             Op::Join => match self.sched.tasks[id as usize].children {
-                0 => return OpOutcome::Continue(0),
+                0 => return at_once,
                 _ => TaskState::Blocked(BlockedOn::Children),
             },
             Op::Lock(wait_queue) => {
                 let at = &mut self.wait_queues[wait_queue as usize];
                 if at.owner == NONE {
                     at.owner = id;
-                    return OpOutcome::Continue(0);
+                    return at_once;
                 }
-                at.push(&mut self.sched.tasks, id);
-                TaskState::Blocked(BlockedOn::WaitQueue(wait_queue))
+                self.push_waiter(id, wait_queue)
             }
             Op::WaitOn { condition, lock } => {
-                if self.unlock(cpu, id, lock).is_none() {
-                    return OpOutcome::Failed;
-                }
-                self.wait_queues[condition as usize].push(&mut self.sched.tasks, id);
-                TaskState::Blocked(BlockedOn::WaitQueue(condition))
+                // What waking the next holder of the lock costs is not charged.
+                self.unlock(cpu, id, lock)?;
+                self.push_waiter(id, condition)
             }
-            Op::Suspend(condition) => {
-                self.wait_queues[condition as usize].push(&mut self.sched.tasks, id);
-                TaskState::Blocked(BlockedOn::WaitQueue(condition))
-            }
+            Op::Suspend(condition) => self.push_waiter(id, condition),
             Op::Barrier { name, parties } => {
                 if self.wait_queues[name as usize].waiting + 1 >= parties {
-                    let mut cost = 0;
-                    while let Some(waiter) = self.wait_queues[name as usize].pop(&self.sched.tasks) {
-                        cost += self.wake_by(waiter, cpu, false);
-                    }
-                    return OpOutcome::Continue(cost);
+                    return Ok(StepOutcome::Run(self.wake_waiters(cpu, name, u32::MAX)));
                 }
-                self.wait_queues[name as usize].push(&mut self.sched.tasks, id);
-                TaskState::Blocked(BlockedOn::WaitQueue(name))
+                self.push_waiter(id, name)
             }
             other => unreachable!("{other:?} is linked"),
         };
         self.sched.task(id).state = state;
-        OpOutcome::Switch(SwitchReason::Blocked)
+        Ok(StepOutcome::Switch(SwitchReason::Blocked))
+    }
+
+    /// Puts a task into a wait queue. Returns the task's state.
+    fn push_waiter(&mut self, id: u32, wait_queue: u32) -> TaskState {
+        self.wait_queues[wait_queue as usize].push(&mut self.sched.tasks, id);
+        TaskState::Blocked(BlockedOn::WaitQueue(wait_queue))
+    }
+
+    /// Wakes the first waiters of a wait queue, at most this many. Returns the cost.
+    fn wake_waiters(&mut self, cpu: u32, wait_queue: u32, at_most: u32) -> u64 {
+        let mut cost = 0;
+        for _ in 0..at_most {
+            let Some(waiter) = self.wait_queues[wait_queue as usize].pop(&self.sched.tasks) else { break };
+            cost += self.wake_by(waiter, cpu, false);
+        }
+        cost
     }
 
     fn sleep_until(&mut self, id: u32, at: u64) -> TaskState {
-        self.events.push(Nanos(at), event_class::TIMER, Target { index: id, generation: 0 });
+        self.push_event(at, event_class::TIMER, id, 0);
         TaskState::Sleeping
     }
 
-    /// Hands a lock to the first waiter. Returns the cost, or `None` if the task does not hold the lock.
-    fn unlock(&mut self, cpu: u32, id: u32, wait_queue: u32) -> Option<u64> {
+    /// Hands a lock to the first waiter. Returns the cost.
+    fn unlock(&mut self, cpu: u32, id: u32, wait_queue: u32) -> Result<u64, ProgramError> {
         let at = &mut self.wait_queues[wait_queue as usize];
         if at.owner != id {
             let fact = format!("gives back the lock `{}`, which it has not", at.name);
-            self.stop(id, &fact, "lock it before");
-            return None;
+            return Err(self.wrong(id, fact, "lock it before"));
         }
         let next = at.pop(&self.sched.tasks);
         at.owner = next.unwrap_or(NONE);
-        Some(next.map_or(0, |next| self.wake_by(next, cpu, false)))
+        Ok(next.map_or(0, |next| self.wake_by(next, cpu, false)))
     }
 
-    fn touch(&mut self, cpu: u32, kernel: CpuId, id: u32, op: Op, now: Nanos) -> u64 {
-        let memory = &mut self.memory;
-        let took = match op {
-            Op::Touch(extent, how) => memory.touch(kernel, extent, how, now),
-            Op::TouchOwn { kib, pages, how } => {
-                // One extent per size: the part that this size has beyond the next smaller one.
-                let task = &mut self.sched.tasks[id as usize];
-                let sizes = &self.codes[task.code as usize].own_kib;
-                if task.own.is_none() {
-                    let mut below = 0;
-                    for size in sizes {
-                        let part = memory.extent(u64::from(size - below) * 1024, pages, None);
-                        task.own.get_or_insert(part);
-                        below = *size;
-                    }
-                }
-                let first = task.own.expect("the sizes are those of the steps").0;
-                let parts = sizes.iter().take_while(|size| **size <= kib).zip(first..);
-                Nanos(parts.map(|(_, part)| memory.touch(kernel, ExtentId(part), how, now).0).sum())
+    /// A pass over the first `kib` KiB of a task's own working set.
+    fn touch_own(&mut self, cpu: CpuId, id: u32, (kib, pages, how): (u32, Pages, Access), now: Nanos) -> u64 {
+        // One extent per size: the part that this size has beyond the next smaller one.
+        let (memory, task) = (&mut self.memory, &mut self.sched.tasks[id as usize]);
+        let sizes = &self.codes[task.code as usize].own_kib;
+        if task.own.is_none() {
+            let mut below = 0;
+            for size in sizes {
+                let part = memory.extent(u64::from(size - below) * 1024, pages, None);
+                task.own.get_or_insert(part);
+                below = *size;
             }
-            Op::TouchCid(how) => {
-                let task = &self.sched.tasks[id as usize];
-                debug_assert_eq!(task.prev_cpu, cpu);
-                self.processes[task.process as usize].touch(task.user, memory, kernel, how, now)
-            }
-            Op::ReadLine(line) => memory.read_line(kernel, line, now),
-            Op::WriteLine(line) => memory.write_line(kernel, line, now),
-            other => unreachable!("{other:?} touches nothing"),
-        };
-        took.0
+        }
+        let first = task.own.expect("the sizes are those of the steps").0;
+        let parts = sizes.iter().take_while(|size| **size <= kib).zip(first..);
+        parts.map(|(_, part)| memory.touch(cpu, ExtentId(part), how, now).0).sum()
     }
 
     fn fork(&mut self, cpu: u32, id: u32, child: u32) -> u64 {
@@ -290,13 +279,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         task.forks += 1;
         task.children += 1;
         let entity = self.random.child(task.entity, task.forks);
-        let delay = self.codes[child as usize].delay;
+        let delay = self.codes[child as usize].program.delay;
         let child = self.make(child, entity, id);
         match delay.map_or(0, |delay| self.draw(child, delay)) {
             0 => self.wake_by(child, cpu, false),
             delay => {
-                let at = Nanos(self.sched.now.saturating_add(delay));
-                self.events.push(at, event_class::BEGIN, Target { index: child, generation: 0 });
+                self.push_event(self.sched.now.saturating_add(delay), event_class::BEGIN, child, 0);
                 0
             }
         }
@@ -314,18 +302,15 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         taken
     }
 
-    /// Ends a task that has run all its steps. Returns `false` if it holds a lock, which would stay locked for ever.
-    fn end(&mut self, cpu: u32, id: u32) -> bool {
+    /// Ends a task that has run all its steps. A lock that it holds would stay locked for ever.
+    fn end(&mut self, cpu: u32, id: u32) -> Result<(), ProgramError> {
         let code = &mut self.codes[self.sched.tasks[id as usize].code as usize];
-        if let Some((wait_queue, step)) =
-            code.locks.iter().find(|(wait_queue, _)| self.wait_queues[*wait_queue as usize].owner == id)
-        {
-            let fact = format!(
-                "takes the lock `{}`, and its task ends with it",
-                self.wait_queues[*wait_queue as usize].name
-            );
-            self.error = Some(ProgramError::new(code.at(*step), fact, "unlock it before"));
-            return false;
+        for (wait_queue, step) in &code.locks {
+            let lock = &self.wait_queues[*wait_queue as usize];
+            if lock.owner == id {
+                let fact = format!("takes the lock `{}`, and its task ends with it", lock.name);
+                return Err(ProgramError::new(code.program.at(*step), fact, "unlock it before"));
+            }
         }
         while let Some((key, _)) = code.refused.range((id, 0)..=(id, u32::MAX)).next() {
             let key = *key;
@@ -336,7 +321,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let (parent, is_daemon) = (task.parent, task.is_daemon);
         self.num_alive_tasks -= u64::from(!is_daemon);
         if parent == NONE {
-            return true;
+            return Ok(());
         }
         let task = self.sched.task(parent);
         task.children -= 1;
@@ -348,26 +333,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             TaskState::Dead if task.children == 0 && task.is_forked => self.free.push(parent),
             _ => {}
         }
-        true
+        Ok(())
     }
 
-    fn stop(&mut self, id: u32, fact: &str, next: &str) {
+    /// An error about the step of a task.
+    fn wrong(&self, id: u32, fact: impl Into<String>, next: &str) -> ProgramError {
         let task = &self.sched.tasks[id as usize];
-        let place = self.codes[task.code as usize].at(task.step);
-        self.error = Some(ProgramError::new(place, fact, next));
+        ProgramError::new(self.codes[task.code as usize].program.at(task.step as usize), fact, next)
     }
-
-    /// Ends the simulation with an error. The task just leaves the CPU.
-    fn fail(&mut self, id: u32) -> StepOutcome {
-        self.sched.task(id).state = TaskState::Blocked(BlockedOn::Wake);
-        StepOutcome::Switch(SwitchReason::Blocked)
-    }
-}
-
-/// The result of a step that may block the task.
-enum OpOutcome {
-    /// The task continues, after this many ns.
-    Continue(u64),
-    Switch(SwitchReason),
-    Failed,
 }

@@ -13,15 +13,15 @@
 //! Linux `__schedule`, `pick_next_task_fair`, `newidle_balance`, `scheduler_tick`, `task_tick_mm_cid`; `worker.rs` of
 //! the runtime for shared queues, batches and `balance`.
 
-use super::observe::{Observer, SwitchReason};
 use super::sched_state::CpuState;
 use super::settings::Order;
 use super::step::StepOutcome;
 use super::task::{NONE, TaskState};
-use super::{Simulation, Target, event_class};
+use super::{Simulation, event_class};
 use crate::policy::{Enqueued, SimPolicy};
 use crate::program::TaskId;
 use crate::random::{Purpose, below};
+use crate::trace::{Observer, SwitchReason};
 use warmcore_sched::StealDecision;
 use warmcore_types::{CpuId, Nanos};
 
@@ -64,8 +64,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let at = &mut self.sched.cpus[cpu as usize];
         if self.sched.now < at.ends_at {
             at.event_at = at.ends_at;
-            let (at, target) = (at.ends_at, Target { index: cpu, generation: at.generation });
-            self.events.push(Nanos(at), event_class::STEP, target);
+            let (ends_at, generation) = (at.ends_at, at.generation);
+            self.push_event(ends_at, event_class::STEP, cpu, generation);
             return true;
         }
         at.remaining_ns = 0;
@@ -80,9 +80,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             entering += self.lock_queue(cpu, queue);
             self.sched.enter(id, queue);
         }
-        let next = match self.sched.cpus[cpu as usize].is_searching {
-            true => self.finish_search(cpu),
-            false => self.pick_next_task(cpu, None, false),
+        let next = match self.sched.cpus[cpu as usize].found.take() {
+            Some(found) => self.finish_search(cpu, found),
+            None => self.pick_next_task(cpu, None, false),
         };
         let next = next.after(entering);
         self.switch_to(cpu, None, next);
@@ -368,9 +368,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 let at = &mut self.sched.cpus[cpu as usize];
                 at.counts.busy_ns += now - at.state_since;
                 (at.state_since, at.since, at.ends_at) = (now, now, now + takes);
-                (at.is_searching, at.found) = (true, found);
-                let target = Target { index: cpu, generation: at.generation };
-                self.events.push(Nanos(now + takes), event_class::AWAKE, target);
+                at.found = Some(found);
+                let generation = at.generation;
+                self.push_event(now + takes, event_class::AWAKE, cpu, generation);
                 return Next::Search;
             }
             if let Some(next) = self.apply_steal(cpu, found) {
@@ -380,13 +380,11 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     /// Ends a search. If a task was queued here meanwhile, it runs; otherwise the search's result is applied.
-    fn finish_search(&mut self, cpu: u32) -> Next {
+    fn finish_search(&mut self, cpu: u32, found: StealDecision) -> Next {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
-        at.is_searching = false;
         at.counts.search_ns += now - at.state_since;
         at.state_since = now;
-        let found = at.found;
         self.pick_local(cpu, None)
             .or_else(|| self.apply_steal(cpu, found))
             .unwrap_or_else(|| self.search(cpu))
@@ -406,8 +404,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         if end < at.ends_at {
             at.ends_at = end;
             at.generation = at.generation.wrapping_add(1);
-            let target = Target { index: cpu, generation: at.generation };
-            self.events.push(Nanos(end), event_class::AWAKE, target);
+            let generation = at.generation;
+            self.push_event(end, event_class::AWAKE, cpu, generation);
         }
     }
 
@@ -503,7 +501,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.sched.set_cpu_state(cpu, CpuState::Idle, has_search_timer);
         if has_search_timer {
             let generation = self.sched.cpus[cpu as usize].generation;
-            self.events.push(Nanos(look_at), event_class::SEARCH, Target { index: cpu, generation });
+            self.push_event(look_at, event_class::SEARCH, cpu, generation);
         }
     }
 
@@ -546,7 +544,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         if at.speed == speed {
             return;
         }
-        if at.is_searching {
+        if at.found.is_some() {
             // A search waits for cache lines. Their transfer does not depend on the CPU's speed, so the search's end
             // stays.
             at.speed = speed;
@@ -580,8 +578,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         if at.ends_at < at.event_at {
             at.generation = at.generation.wrapping_add(1);
             at.event_at = at.ends_at;
-            let (at, target) = (at.ends_at, Target { index: cpu, generation: at.generation });
-            self.events.push(Nanos(at), event_class::STEP, target);
+            let (ends_at, generation) = (at.ends_at, at.generation);
+            self.push_event(ends_at, event_class::STEP, cpu, generation);
         }
     }
 
@@ -597,8 +595,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         // All CPUs tick at the same time, except for the latency of the interrupt.
         let count = now / period + 1;
         let late = below(self.random.bits(cpu.into(), Purpose::Tick, count), self.times.tick_spread + 1);
-        let target = Target { index: cpu, generation: 0 };
-        self.events.push(Nanos(count * period + late), event_class::TICK, target);
+        self.push_event(count * period + late, event_class::TICK, cpu, 0);
     }
 
     /// A timer tick. Returns whether the event was stale because no task runs on the CPU.

@@ -2,6 +2,9 @@
 //!
 //! A task has its position in the program, what it is blocked on, the CPU on which it last ran, and its history for
 //! placement. It takes at most 512 bytes, which a test checks.
+//!
+//! A wait queue has the tasks that are blocked on a lock, a condition or a barrier: first in, first out, and linked
+//! through the tasks. An unlocked lock goes to its first waiter.
 
 use crate::memory::ExtentId;
 use crate::policy::kernel::Flips;
@@ -83,7 +86,7 @@ impl TaskCounts {
 
 /// One run of a program. The fields that a wake and a switch need come first, on five lines: state and queues,
 /// clocks, program, counts, wakees.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Task {
     pub(crate) state: TaskState,
@@ -147,45 +150,22 @@ pub(crate) struct Task {
 impl Task {
     pub(crate) fn new(code: u32, entity: u64, allowed: Allowed) -> Self {
         Self {
-            state: TaskState::New,
             allowed,
             prev_cpu: NONE,
-            links: [(NONE, NONE); 2],
-            list: 0,
             queued_on: NONE,
             inject_queue: NONE,
             enters: NONE,
-            last_ran: 0,
             was_on: NONE,
-            flips: Flips::default(),
-            queued_at: 0,
-            vruntime: 0,
-            vruntime_cpu: NONE,
-            remaining_ns: 0,
-            migration_cost: Nanos(0),
-            sleeps: SleepHistory::default(),
-            average_run: 0,
-            burst: 0,
-            accrued_cost: Nanos(0),
             woken_from: NONE,
-            permits: 0,
-            code,
-            step: 0,
-            loops: [0; LOOPS_MAX],
-            depth: 0,
-            is_daemon: false,
-            wait_next: NONE,
+            vruntime_cpu: NONE,
             process: NONE,
-            user: NONE,
-            own: None,
+            code,
             entity,
-            draws: 0,
-            timers: [u64::MAX; TIMERS],
+            wait_next: NONE,
+            user: NONE,
             parent: NONE,
-            children: 0,
-            forks: 0,
-            is_forked: false,
-            counts: TaskCounts::default(),
+            timers: [u64::MAX; TIMERS],
+            ..Self::default()
         }
     }
 
@@ -196,5 +176,43 @@ impl Task {
     /// Whether it may run on one CPU only.
     pub(crate) fn is_pinned(&self) -> bool {
         matches!(self.allowed, Allowed::Cpu(_))
+    }
+}
+
+/// The tasks that are blocked on a lock, a condition or a barrier.
+#[derive(Debug, Clone)]
+pub(crate) struct WaitQueue {
+    pub(crate) name: String,
+    first: u32,
+    last: u32,
+    pub(crate) waiting: u32,
+    /// The task that holds the lock.
+    pub(crate) owner: u32,
+}
+
+impl WaitQueue {
+    pub(crate) fn new(name: String) -> Self {
+        Self { name, first: NONE, last: NONE, waiting: 0, owner: NONE }
+    }
+
+    pub(crate) fn push(&mut self, tasks: &mut [Task], id: u32) {
+        tasks[id as usize].wait_next = NONE;
+        if self.last == NONE {
+            self.first = id
+        } else {
+            tasks[self.last as usize].wait_next = id
+        }
+        self.last = id;
+        self.waiting += 1;
+    }
+
+    pub(crate) fn pop(&mut self, tasks: &[Task]) -> Option<u32> {
+        let id = (self.first != NONE).then_some(self.first)?;
+        self.first = tasks[id as usize].wait_next;
+        if self.first == NONE {
+            self.last = NONE;
+        }
+        self.waiting -= 1;
+        Some(id)
     }
 }

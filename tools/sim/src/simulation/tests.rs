@@ -444,8 +444,11 @@ fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_sear
     let parts = looks(&mut sim);
     assert_eq!((parts[2], parts[5]), (63 * 4 * 25, 64 * 4 * 195), "{parts:?}");
     let at = &mut sim.sched.cpus[0];
-    (at.since, at.ends_at, at.is_searching) =
-        (now, now + parts.iter().map(|p| u64::from(*p)).sum::<u64>(), true);
+    (at.since, at.ends_at, at.found) = (
+        now,
+        now + parts.iter().map(|p| u64::from(*p)).sum::<u64>(),
+        Some(warmcore_sched::StealDecision::Nothing),
+    );
     sim.sched.now += 1_000;
     sim.cut_search(0);
     assert_eq!(sim.sched.cpu(cpu).ends_at, now + u64::from(parts[2]), "it examines only its LLC");
@@ -473,7 +476,7 @@ fn a_sibling_that_changes_its_speed_does_not_lengthen_a_search_that_is_cut() {
     assert!(parts[1] > 0 && parts[2] > 0 && parts[5] > 10_000, "{parts:?}");
     let ends = now + parts.iter().map(|part| u64::from(*part)).sum::<u64>();
     let at = &mut sim.sched.cpus[0];
-    (at.since, at.ends_at, at.is_searching) = (now, ends, true);
+    (at.since, at.ends_at, at.found) = (now, ends, Some(warmcore_sched::StealDecision::Nothing));
     sim.sched.now += 1_000;
     for speed in [1000, 620] {
         sim.change_speed(0, speed);

@@ -9,14 +9,14 @@
 //! Linux `try_to_wake_up`; `place_entity` and `check_preempt_wakeup` of 6.5. `sched::Policy::cpu_to_notify` documents
 //! when an idle CPU is notified.
 
-use super::observe::Observer;
 use super::sched_state::CpuState;
 use super::settings::Order;
 use super::task::{BlockedOn, NONE, TaskState};
-use super::{Simulation, Target, event_class};
+use super::{Simulation, event_class};
 use crate::policy::kernel::Flips;
 use crate::policy::{Enqueued, SimPolicy};
 use crate::program::TaskId;
+use crate::trace::Observer;
 use warmcore_sched::{TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
@@ -180,7 +180,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             }
             CpuState::Coming => {
                 self.record_idle_end(cpu);
-                if self.sched.cpus[cpu as usize].is_searching {
+                if self.sched.cpus[cpu as usize].found.is_some() {
                     self.cut_search(cpu);
                 }
             }
@@ -208,8 +208,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         if self.sched.tasks[id as usize].vruntime.saturating_add(granularity.0) < runs {
             let delay = if is_remote { self.times.kick } else { 0 };
             self.sched.cpus[cpu as usize].counts.ipis += u64::from(is_remote);
-            let at = Nanos(self.sched.now + delay);
-            self.events.push(at, event_class::PREEMPT, Target { index: cpu, generation: current });
+            self.push_event(self.sched.now + delay, event_class::PREEMPT, cpu, current);
         }
     }
 
@@ -235,7 +234,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         at.is_newly_idle = false;
         self.sched.set_cpu_state(cpu, CpuState::Coming, false);
         let generation = self.sched.cpus[cpu as usize].generation;
-        self.events.push(Nanos(now + takes), event_class::AWAKE, Target { index: cpu, generation });
+        self.push_event(now + takes, event_class::AWAKE, cpu, generation);
     }
 
     /// Makes an idle CPU search, unless a CPU searches already. Called when more tasks are queued at `at` than it

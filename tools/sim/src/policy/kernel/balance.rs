@@ -13,8 +13,9 @@
 //! `newidle_balance`, `update_sd_pick_busiest`, `group_is_overloaded`, `find_busiest_group`, `find_busiest_queue`,
 //! `task_hot`, `can_migrate_task`, `rebalance_domains`.
 
-use super::{Kernel, KernelView, Newidle, QueueRule, domains, groups};
-use warmcore_sched::{Distance, SchedDomains, StealDecision};
+use super::{Decision, KernelView, Newidle, QueueRule};
+use std::cmp::Reverse;
+use warmcore_sched::{Distance, StealDecision};
 use warmcore_types::{CpuId, Nanos};
 
 /// A kicked CPU takes a cache-hot task after this many searches in vain, up to the node.
@@ -29,96 +30,11 @@ const INTERVAL_PER_CPU: u64 = 1_000_000;
 /// each other stays together.
 const NUMA_IMBALANCE_MIN: u64 = 2;
 
-/// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference is ignored while at most `imb_numa_nr`
-/// tasks would run here with the one that moves: one per LLC, or an eighth of the node's CPUs.
-pub(super) fn is_small_across_nodes(
-    machine: &SchedDomains,
-    at: CpuId,
-    domain: Distance,
-    runs: u64,
-    differ: u64,
-) -> bool {
-    if domain <= Distance::Node || differ > NUMA_IMBALANCE_MIN {
-        return false;
-    }
-    let node = machine.within(at, Distance::Node);
-    let llcs = groups(machine, node, Distance::Llc).count();
-    runs < (if llcs == 1 { node.len() / 8 } else { llcs }).max(1) as u64
-}
-
 /// By how many percent a group must be busier.
 pub(super) fn imbalance_pct(domain: Distance) -> u64 {
     match domain {
         Distance::Same | Distance::Smt => 110,
         _ => 117,
-    }
-}
-
-/// `rd->overload` is not set: no task waits anywhere. All CPUs share this flag.
-fn no_task_waits(machine: &SchedDomains, view: &impl KernelView, me: CpuId) -> bool {
-    !machine.shards_from(me).any(|shard| view.has_backlog_in(shard))
-}
-
-impl Kernel {
-    /// Whether a free CPU looks into the shared queues before it searches. With the check of [`QueueRule::V3Checked`]
-    /// it does so if it is usually idle for longer than searching its LLC costs. Whether any CPU has more than one
-    /// task is asked only afterwards.
-    pub(super) fn queues_are_worth_a_look(
-        &self,
-        machine: &SchedDomains,
-        view: &impl KernelView,
-        me: CpuId,
-    ) -> bool {
-        if self.queue_rule != QueueRule::V3Checked || self.newidle == Newidle::Always {
-            return true;
-        }
-        let within =
-            domains(machine, me).map(|(domain, _)| domain).take_while(|domain| *domain <= Distance::Llc);
-        let llc = within.last().map_or(Nanos(0), |domain| view.newidle_cost(me, domain));
-        view.average_idle(me) >= llc.max(view.newidle_cost(me, Distance::Same))
-    }
-
-    /// `newidle_balance`; for a kicked CPU `rebalance_domains`.
-    pub(super) fn search(
-        &self,
-        machine: &SchedDomains,
-        view: &impl KernelView,
-        me: CpuId,
-        now: Nanos,
-    ) -> StealDecision {
-        let newly = view.is_newly_idle(me);
-        if (newly && self.newidle == Newidle::Off) || no_task_waits(machine, view, me) {
-            return StealDecision::Nothing;
-        }
-        let is_gated = newly && self.newidle == Newidle::Gated;
-        let mut cost = 0u64;
-        if self.wake_queue && self.queue_rule != QueueRule::V1 {
-            let mut beyond =
-                domains(machine, me).map(|(domain, _)| domain).filter(|domain| *domain > Distance::Llc);
-            if is_gated
-                && self.queue_rule == QueueRule::V3
-                && let Some(domain) = beyond.next()
-                && view.average_idle(me) < view.newidle_cost(me, domain)
-            {
-                return StealDecision::Nothing;
-            }
-            // The cost of the look into the queues is part of the search's cost.
-            cost = view.newidle_cost(me, Distance::Same).0;
-        }
-        for (domain, inner) in domains(machine, me) {
-            cost = cost.saturating_add(view.newidle_cost(me, domain).0);
-            if is_gated && view.average_idle(me).0 < cost {
-                break;
-            }
-            let interval = machine.within(me, domain).len() as u64 * INTERVAL_PER_CPU;
-            if !newly && now.0 < view.balanced_at(me, domain).0.saturating_add(interval) {
-                continue;
-            }
-            if let Some(cpu) = self.busiest(machine, view, me, (domain, inner), now) {
-                return StealDecision::From { cpu, at_most: 1 };
-            }
-        }
-        StealDecision::Nothing
     }
 }
 
@@ -169,56 +85,109 @@ impl Group {
     }
 }
 
-impl Kernel {
+impl<V: KernelView> Decision<'_, V> {
+    /// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference is ignored while at most `imb_numa_nr`
+    /// tasks would run here with the one that moves: one per LLC, or an eighth of the node's CPUs.
+    pub(super) fn is_small_across_nodes(&self, at: CpuId, domain: Distance, runs: u64, differ: u64) -> bool {
+        if domain <= Distance::Node || differ > NUMA_IMBALANCE_MIN {
+            return false;
+        }
+        let node = self.machine.within(at, Distance::Node);
+        let llcs = self.groups(node, Distance::Llc).count();
+        runs < (if llcs == 1 { node.len() / 8 } else { llcs }).max(1) as u64
+    }
+
+    /// Whether a free CPU looks into the shared queues before it searches. With the check of [`QueueRule::V3Checked`]
+    /// it does so if it is usually idle for longer than searching its LLC costs. Whether any CPU has more than one
+    /// task is asked only afterwards.
+    pub(super) fn queues_are_worth_a_look(&self, me: CpuId) -> bool {
+        if self.kernel.queue_rule != QueueRule::V3Checked || self.kernel.newidle == Newidle::Always {
+            return true;
+        }
+        let within = self.domains(me).map(|(domain, _)| domain).take_while(|domain| *domain <= Distance::Llc);
+        let llc = within.last().map_or(Nanos(0), |domain| self.view.newidle_cost(me, domain));
+        self.view.average_idle(me) >= llc.max(self.view.newidle_cost(me, Distance::Same))
+    }
+
+    /// `newidle_balance`; for a kicked CPU `rebalance_domains`.
+    pub(super) fn search(&self, me: CpuId, now: Nanos) -> StealDecision {
+        let (machine, view, kernel) = (self.machine, self.view, self.kernel);
+        let newly = view.is_newly_idle(me);
+        if newly && kernel.newidle == Newidle::Off {
+            return StealDecision::Nothing;
+        }
+        // `rd->overload` is not set: no task waits anywhere. All CPUs share this flag.
+        if !machine.shards_from(me).any(|shard| view.has_backlog_in(shard)) {
+            return StealDecision::Nothing;
+        }
+        let is_gated = newly && kernel.newidle == Newidle::Gated;
+        let mut cost = 0u64;
+        if kernel.wake_queue && kernel.queue_rule != QueueRule::V1 {
+            let mut beyond =
+                self.domains(me).map(|(domain, _)| domain).filter(|domain| *domain > Distance::Llc);
+            if is_gated
+                && kernel.queue_rule == QueueRule::V3
+                && let Some(domain) = beyond.next()
+                && view.average_idle(me) < view.newidle_cost(me, domain)
+            {
+                return StealDecision::Nothing;
+            }
+            // The cost of the look into the queues is part of the search's cost.
+            cost = view.newidle_cost(me, Distance::Same).0;
+        }
+        for (domain, inner) in self.domains(me) {
+            cost = cost.saturating_add(view.newidle_cost(me, domain).0);
+            if is_gated && view.average_idle(me).0 < cost {
+                break;
+            }
+            let interval = machine.within(me, domain).len() as u64 * INTERVAL_PER_CPU;
+            if !newly && now.0 < view.balanced_at(me, domain).0.saturating_add(interval) {
+                continue;
+            }
+            if let Some(cpu) = self.busiest(me, (domain, inner), now) {
+                return StealDecision::From { cpu, at_most: 1 };
+            }
+        }
+        StealDecision::Nothing
+    }
+
     /// The CPU of the domain to take a task from, if its group is busy enough and the task is not cache-hot.
-    fn busiest(
-        &self,
-        machine: &SchedDomains,
-        view: &impl KernelView,
-        me: CpuId,
-        (domain, inner): (Distance, Distance),
-        now: Nanos,
-    ) -> Option<CpuId> {
+    fn busiest(&self, me: CpuId, (domain, inner): (Distance, Distance), now: Nanos) -> Option<CpuId> {
+        let (machine, view) = (self.machine, self.view);
         let pct = imbalance_pct(domain);
         let own = machine.within(me, inner);
         let local = Group::of(view, own, pct);
-        let mut found: Option<(Group, &[CpuId])> = None;
-        for cpus in groups(machine, machine.within(me, domain), inner).filter(|cpus| cpus[0] != own[0]) {
-            let group = Group::of(view, cpus, pct);
-            if group.runs > 0 && found.is_none_or(|(best, _)| group.is_busier(&best)) {
-                found = Some((group, cpus));
-            }
+        let others = self.groups(machine.within(me, domain), inner).filter(|cpus| cpus[0] != own[0]);
+        let others =
+            others.map(|cpus| (Group::of(view, cpus, pct), cpus)).filter(|(group, _)| group.runs > 0);
+        let (group, cpus) =
+            others.reduce(|best, next| if next.0.is_busier(&best.0) { next } else { best })?;
+        if !is_imbalanced(&local, &group, pct) {
+            return None;
         }
-        let (group, cpus) = found.filter(|(group, _)| is_imbalanced(&local, group, pct))?;
-        debug_assert!(group.runs > 0);
         if local.group_type == GroupType::HasSpare && group.group_type != GroupType::Overloaded {
             let differ = group.runs.saturating_sub(local.runs);
-            if is_small_across_nodes(machine, me, domain, local.runs, differ) {
+            if self.is_small_across_nodes(me, domain, local.runs, differ) {
                 return None;
             }
         }
         // Asks each queue once; takes the first of several longest ones.
-        let mut longest: Option<(u32, &CpuId)> = None;
-        for cpu in cpus {
-            let runs = view.runs(*cpu);
-            let is_one = runs > 1 && view.backlog(*cpu) > 0 && view.can_steal(me, *cpu);
-            if is_one && longest.is_none_or(|(most, _)| runs > most) {
-                longest = Some((runs, cpu));
-            }
-        }
-        let (_, cpu) = longest?;
-        (!self.is_hot(view, me, *cpu, domain, now)).then_some(*cpu)
+        let queues = cpus.iter().map(|cpu| (view.runs(*cpu), *cpu));
+        let queues =
+            queues.filter(|(runs, cpu)| *runs > 1 && view.backlog(*cpu) > 0 && view.can_steal(me, *cpu));
+        let (_, cpu) = queues.min_by_key(|(runs, _)| Reverse(*runs))?;
+        (!self.is_hot(me, cpu, domain, now)).then_some(cpu)
     }
 
     /// `task_hot`: the task ran there less than a migration cost ago. Not if both CPUs are threads of a core, which
     /// share their caches. A CPU whose searches after a kick were in vain too often takes the task even if it is hot.
-    fn is_hot(&self, view: &impl KernelView, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
+    fn is_hot(&self, me: CpuId, cpu: CpuId, domain: Distance, now: Nanos) -> bool {
         let tries = if domain > Distance::Node { CACHE_NICE_TRIES_FAR } else { CACHE_NICE_TRIES };
-        let ran = view.last_ran(cpu).0;
+        let ran = self.view.last_ran(cpu).0;
         domain > Distance::Smt
             && ran > 0
-            && now.0.saturating_sub(ran) < self.migration_cost.0
-            && view.balances_failed(me, domain) <= tries
+            && now.0.saturating_sub(ran) < self.kernel.migration_cost.0
+            && self.view.balances_failed(me, domain) <= tries
     }
 }
 

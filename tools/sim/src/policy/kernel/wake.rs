@@ -19,23 +19,24 @@
 //! `select_idle_cpu`, `update_idle_cpu_scan`, `select_idle_node`, `find_idlest_group`, `find_idlest_group_cpu`,
 //! `adjust_numa_imbalance`.
 
-use super::balance::{imbalance_pct, is_small_across_nodes};
-use super::{HotRule, Kernel, KernelView, domains, groups};
+use super::balance::imbalance_pct;
+use super::{Decision, HotRule, KernelView};
+use std::cmp::Reverse;
 use warmcore_sched::policy::near::{
     Found, SCALE, hot_max, llc_shards, may, nearest_allowed, origin, scan_depth, takes,
 };
-use warmcore_sched::{Allowed, Distance, SchedDomains, Wake, WakeDecision, WakeSource};
+use warmcore_sched::{Allowed, Distance, Wake, WakeDecision, WakeSource};
 use warmcore_types::CpuId;
 
 /// `imbalance_pct` of a domain within an LLC.
 const IMBALANCE_PCT: u64 = 117;
 
-impl Kernel {
-    pub(super) fn select(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision {
-        let allowed = wake.wakee.allowed;
+impl<V: KernelView> Decision<'_, V> {
+    pub(super) fn wake(&self, wake: &Wake) -> WakeDecision {
+        let (machine, view, allowed) = (self.machine, self.view, wake.wakee.allowed);
         let Some(prev_cpu) = wake.wakee.prev_cpu else {
             let near = nearest_allowed(machine, view, origin(machine, view, wake.waker), allowed);
-            let cpu = idlest(machine, view, near, allowed);
+            let cpu = self.idlest(near, allowed);
             return WakeDecision::on(cpu, view.is_idle(cpu));
         };
         let prev = nearest_allowed(machine, view, prev_cpu, allowed);
@@ -43,25 +44,20 @@ impl Kernel {
             return WakeDecision::on(prev, view.is_idle(prev));
         }
         let target = match wake.waker {
-            WakeSource::Cpu(this) | WakeSource::Outside(Some(this)) => {
-                affine(machine, view, this, prev, allowed)
-            }
+            WakeSource::Cpu(this) | WakeSource::Outside(Some(this)) => self.affine(this, prev, allowed),
             WakeSource::Outside(None) => prev,
         };
-        self.idle_sibling(machine, view, wake, prev, target)
+        self.idle_sibling(wake, prev, target)
+    }
+
+    fn takes(&self, allowed: Allowed, cpu: CpuId) -> bool {
+        takes(self.machine, self.view, allowed, cpu)
     }
 
     /// `select_idle_sibling`.
-    fn idle_sibling(
-        &self,
-        machine: &SchedDomains,
-        view: &impl KernelView,
-        wake: &Wake,
-        prev: CpuId,
-        target: CpuId,
-    ) -> WakeDecision {
-        let allowed = wake.wakee.allowed;
-        let is_idle = |cpu: CpuId| takes(machine, view, allowed, cpu) && view.is_idle(cpu);
+    fn idle_sibling(&self, wake: &Wake, prev: CpuId, target: CpuId) -> WakeDecision {
+        let (machine, view) = (self.machine, self.view);
+        let is_idle = |cpu: CpuId| self.takes(wake.wakee.allowed, cpu) && view.is_idle(cpu);
         let shares = |cpu: CpuId| machine.distance(target, cpu) <= Distance::Llc;
         if is_idle(target) {
             return WakeDecision::on(target, true);
@@ -76,18 +72,17 @@ impl Kernel {
         {
             return WakeDecision::on(recent, true);
         }
-        let has_core = has_idle_core(machine, view, target);
+        let has_core = self.has_idle_core(target);
         if !has_core && shares(prev) {
             let threads = machine.within(prev, Distance::Smt);
             if let Some(beside) = threads.iter().find(|cpu| **cpu != prev && is_idle(**cpu)) {
                 return WakeDecision::on(*beside, true);
             }
         }
-        let mut found = self.scan(machine, view, wake, target, has_core);
-        if self.sis_node && found.is_none() {
+        let mut found = self.scan(wake, target, has_core);
+        if self.kernel.sis_node && found.is_none() {
             let mut others = machine.other_llcs(target);
-            found =
-                others.find_map(|cpu| self.scan(machine, view, wake, cpu, has_idle_core(machine, view, cpu)));
+            found = others.find_map(|cpu| self.scan(wake, cpu, self.has_idle_core(cpu)));
         }
         match found {
             Some(Found { cpu, hot_kept, hot_broken }) => {
@@ -99,24 +94,18 @@ impl Kernel {
     }
 
     /// `select_idle_cpu`: in one LLC, from the CPU after the target on.
-    fn scan(
-        &self,
-        machine: &SchedDomains,
-        view: &impl KernelView,
-        wake: &Wake,
-        target: CpuId,
-        has_core: bool,
-    ) -> Option<Found> {
-        let allowed = wake.wakee.allowed;
-        let depth = depth(machine, view, target);
+    fn scan(&self, wake: &Wake, target: CpuId, has_core: bool) -> Option<Found> {
+        let (machine, view, allowed) = (self.machine, self.view, wake.wakee.allowed);
+        let depth = self.depth(target);
         if depth == 0 {
             // An LLC that is used this much hardly has an idle CPU.
             return None;
         }
-        let is_hot = |cpu: CpuId| self.hot_windows && view.hot_until(cpu) > wake.now;
-        let may_pass = if self.hot_rule == HotRule::V1 { u32::MAX } else { hot_max(depth) };
+        let hot_rule = self.kernel.hot_rule;
+        let is_hot = |cpu: CpuId| self.kernel.hot_windows && view.hot_until(cpu) > wake.now;
+        let may_pass = if hot_rule == HotRule::V1 { u32::MAX } else { hot_max(depth) };
         let (mut first, mut passed) = (None, 0);
-        let mut all = machine.behind(target).filter(|cpu| takes(machine, view, allowed, *cpu));
+        let mut all = machine.behind(target).filter(|cpu| self.takes(allowed, *cpu));
         let mut looked = 0;
         // The chosen CPU, and whether it is one of those that were passed over.
         let (chosen, was_passed) = loop {
@@ -124,9 +113,10 @@ impl Kernel {
             let is_free = if has_core {
                 let core = machine.within(cpu, Distance::Smt);
                 let rank = machine.steps_behind(target, cpu);
-                if core.iter().any(|other| {
-                    machine.steps_behind(target, *other) < rank && takes(machine, view, allowed, *other)
-                }) {
+                if core
+                    .iter()
+                    .any(|other| machine.steps_behind(target, *other) < rank && self.takes(allowed, *other))
+                {
                     continue; // With its sibling's turn.
                 }
                 let mut all_idle = true;
@@ -146,7 +136,7 @@ impl Kernel {
                 all_idle
             } else {
                 if looked == depth {
-                    break (first.filter(|_| self.hot_rule == HotRule::V2Text), true);
+                    break (first.filter(|_| hot_rule == HotRule::V2Text), true);
                 }
                 looked += 1;
                 let idle = view.is_idle(cpu);
@@ -160,7 +150,7 @@ impl Kernel {
                 break (Some(cpu), false);
             }
             if passed == may_pass {
-                break if self.hot_rule == HotRule::V2Text { (first, true) } else { (Some(cpu), false) };
+                break if hot_rule == HotRule::V2Text { (first, true) } else { (Some(cpu), false) };
             }
             passed += 1;
         };
@@ -169,60 +159,112 @@ impl Kernel {
         let kept = passed.saturating_sub(u32::from(hot_broken && was_passed));
         Some(Found { cpu, hot_kept: kept.min(255) as u8, hot_broken })
     }
-}
 
-/// `test_idle_cores`: whether cores have several threads, and one of them is idle with all its threads.
-fn has_idle_core(machine: &SchedDomains, view: &impl KernelView, near: CpuId) -> bool {
-    machine.within(near, Distance::Smt).len() > 1
-        && llc_shards(machine, near).any(|shard| view.has_idle_core_in(shard))
-}
+    /// `test_idle_cores`: whether cores have several threads, and one of them is idle with all its threads.
+    fn has_idle_core(&self, near: CpuId) -> bool {
+        self.machine.within(near, Distance::Smt).len() > 1
+            && llc_shards(self.machine, near).any(|shard| self.view.has_idle_core_in(shard))
+    }
 
-/// How many CPUs of an LLC a search examines, by the average use of the LLC.
-fn depth(machine: &SchedDomains, view: &impl KernelView, near: CpuId) -> u32 {
-    let used = llc_shards(machine, near).map(|shard| {
-        view.usage_in(shard).unwrap_or_else(|| {
-            let all = machine.cpus_of(shard).len() as u64;
-            (all - all.min(view.idle_in(shard).into())) * SCALE
-        })
-    });
-    scan_depth(machine.within(near, Distance::Llc).len() as u64, used.sum())
-}
+    /// How many CPUs of an LLC a search examines, by the average use of the LLC.
+    fn depth(&self, near: CpuId) -> u32 {
+        let used = llc_shards(self.machine, near).map(|shard| {
+            self.view.usage_in(shard).unwrap_or_else(|| {
+                let all = self.machine.cpus_of(shard).len() as u64;
+                (all - all.min(self.view.idle_in(shard).into())) * SCALE
+            })
+        });
+        scan_depth(self.machine.within(near, Distance::Llc).len() as u64, used.sum())
+    }
 
-/// `wake_affine`: the waker's CPU or the previous one.
-fn affine(
-    machine: &SchedDomains,
-    view: &impl KernelView,
-    this: CpuId,
-    prev: CpuId,
-    allowed: Allowed,
-) -> CpuId {
-    if this == prev || view.wakes_wide() || !takes(machine, view, allowed, this) {
-        return prev;
+    /// `wake_affine`: the waker's CPU or the previous one.
+    fn affine(&self, this: CpuId, prev: CpuId, allowed: Allowed) -> CpuId {
+        let view = self.view;
+        if this == prev || view.wakes_wide() || !self.takes(allowed, this) {
+            return prev;
+        }
+        let distance = self.machine.distance(this, prev);
+        // The wake comes from an interrupt on an idle CPU.
+        if distance <= Distance::Llc && view.is_idle(this) {
+            return if view.is_idle(prev) { prev } else { this };
+        }
+        let is_sync = view.sleeps_next(this);
+        if is_sync && view.runs(this) == 1 {
+            return this;
+        }
+        if view.is_idle(prev) {
+            return prev;
+        }
+        // By load, with a small bonus for the waker's CPU. The waker's own part does not count if it sleeps next.
+        let own = if is_sync { SCALE } else { 0 };
+        let here = view.load(this);
+        if is_sync && own > here {
+            return this;
+        }
+        let here = (here - own).saturating_mul(100);
+        // By the domain that has both CPUs: threads of a core have a smaller bonus.
+        let bonus = (imbalance_pct(distance) - 100) / 2;
+        let there = view.load(prev).saturating_mul(100 + bonus);
+        if here < there.saturating_add(u64::from(is_sync)) { this } else { prev }
     }
-    let shares = machine.distance(this, prev) <= Distance::Llc;
-    // The wake comes from an interrupt on an idle CPU.
-    if shares && view.is_idle(this) {
-        return if view.is_idle(prev) { prev } else { this };
+
+    /// `find_idlest_cpu`, for a task that is new: from the machine down to the core.
+    fn idlest(&self, near: CpuId, allowed: Allowed) -> CpuId {
+        let mut at = near;
+        for level in [Distance::Other, Distance::Socket, Distance::Node, Distance::Llc, Distance::Smt] {
+            let Some((_, inner)) = self.domains(at).find(|(domain, _)| *domain == level) else { continue };
+            let local = self.machine.within(at, inner);
+            let Some(here) = self.spare_capacity(local, allowed) else { continue };
+            let groups = self.groups(self.machine.within(at, level), inner);
+            let others = groups.filter(|group| group[0] != local[0]);
+            let others = others.filter_map(|group| Some((self.spare_capacity(group, allowed)?, group)));
+            // The first of equal groups.
+            if let Some((there, group)) = others.min_by_key(|(spare, _)| Reverse(spare.rank()))
+                && !self.stays(at, level, here, there)
+            {
+                at = self.idlest_of(group, allowed).unwrap_or(at);
+            }
+        }
+        let core = self.machine.within(at, Distance::Same);
+        self.idlest_of(core, allowed).unwrap_or(at)
     }
-    let is_sync = view.sleeps_next(this);
-    if is_sync && view.runs(this) == 1 {
-        return this;
+
+    /// `None`: the task may run on none of these CPUs.
+    fn spare_capacity(&self, cpus: &[CpuId], allowed: Allowed) -> Option<SpareCapacity> {
+        let mut all = SpareCapacity { cpus: 0, idle: 0, runs: 0 };
+        for cpu in cpus.iter().filter(|cpu| self.takes(allowed, **cpu)) {
+            let idle = self.view.is_idle(*cpu);
+            all.cpus += 1;
+            all.idle += u64::from(idle);
+            all.runs += if idle { 0 } else { u64::from(self.view.runs(*cpu)) };
+        }
+        (all.cpus > 0).then_some(all)
     }
-    if view.is_idle(prev) {
-        return prev;
+
+    /// Whether the task stays in the local group: it is as good as the other, or the other is not enough better.
+    fn stays(&self, at: CpuId, level: Distance, here: SpareCapacity, there: SpareCapacity) -> bool {
+        match (here.idle > 0, there.idle > 0) {
+            (true, false) => true,
+            (false, true) => false,
+            (true, true) => {
+                let differ = here.idle.abs_diff(there.idle);
+                self.is_small_across_nodes(at, level, here.runs, differ) || here.idle >= there.idle
+            }
+            // Loads per CPU. No CPU is idle, so none is 0.
+            (false, false) => {
+                let (here, there) = (here.runs * SCALE / here.cpus, there.runs * SCALE / there.cpus);
+                let least = SCALE * (IMBALANCE_PCT - 100) / 100;
+                there + least >= here || 100 * here <= IMBALANCE_PCT * there
+            }
+        }
     }
-    // By load, with a small bonus for the waker's CPU. The waker's own part does not count if it sleeps next.
-    let own = if is_sync { SCALE } else { 0 };
-    let here = view.load(this);
-    if is_sync && own > here {
-        return this;
+
+    /// `find_idlest_group_cpu`: the first idle CPU in the order of the kernel's numbers, or else the least loaded one.
+    fn idlest_of(&self, group: &[CpuId], allowed: Allowed) -> Option<CpuId> {
+        let all = group.iter().copied().filter(|cpu| self.takes(allowed, *cpu));
+        let load = |cpu: CpuId| if self.view.is_idle(cpu) { 0 } else { self.view.runs(cpu).max(1) };
+        all.min_by_key(|cpu| (load(*cpu), self.machine.kernel_cpu(*cpu)))
     }
-    let task = view.wakee_load();
-    let here = (here - own + task).saturating_mul(100);
-    // By the domain that has both CPUs: threads of a core have a smaller bonus.
-    let bonus = (imbalance_pct(machine.distance(this, prev)) - 100) / 2;
-    let there = view.load(prev).saturating_sub(task).saturating_mul(100 + bonus);
-    if here < there.saturating_add(u64::from(is_sync)) { this } else { prev }
 }
 
 /// A group of CPUs, with what the placement of a new task compares.
@@ -234,84 +276,9 @@ struct SpareCapacity {
 }
 
 impl SpareCapacity {
-    fn of(machine: &SchedDomains, view: &impl KernelView, cpus: &[CpuId], allowed: Allowed) -> Option<Self> {
-        let mut all = Self { cpus: 0, idle: 0, runs: 0 };
-        for cpu in cpus.iter().filter(|cpu| takes(machine, view, allowed, **cpu)) {
-            let idle = view.is_idle(*cpu);
-            all.cpus += 1;
-            all.idle += u64::from(idle);
-            all.runs += if idle { 0 } else { u64::from(view.runs(*cpu)) };
-        }
-        (all.cpus > 0).then_some(all)
-    }
-
     /// A larger value is better. A group with idle CPUs is better than one without; then more idle CPUs, or else
     /// fewer tasks per CPU, are better.
-    fn spare_capacity(&self) -> (bool, u64, u64) {
+    fn rank(&self) -> (bool, u64, u64) {
         (self.idle > 0, self.idle, u64::MAX - self.runs * SCALE / self.cpus)
     }
-}
-
-/// `find_idlest_cpu`, for a task that is new: from the machine down to the core.
-fn idlest(machine: &SchedDomains, view: &impl KernelView, near: CpuId, allowed: Allowed) -> CpuId {
-    let mut at = near;
-    let levels = [Distance::Other, Distance::Socket, Distance::Node, Distance::Llc, Distance::Smt];
-    for level in levels {
-        let Some((_, inner)) = domains(machine, at).find(|(domain, _)| *domain == level) else { continue };
-        let local = machine.within(at, inner);
-        let Some(here) = SpareCapacity::of(machine, view, local, allowed) else { continue };
-        let others = groups(machine, machine.within(at, level), inner).filter(|group| group[0] != local[0]);
-        // Takes the first of equal groups.
-        let mut best: Option<(SpareCapacity, &[CpuId])> = None;
-        for group in others {
-            if let Some(spare) = SpareCapacity::of(machine, view, group, allowed)
-                && best.is_none_or(|(best, _)| spare.spare_capacity() > best.spare_capacity())
-            {
-                best = Some((spare, group));
-            }
-        }
-        if let Some((there, group)) = best
-            && !stays(machine, at, level, here, there)
-        {
-            at = idlest_of(machine, view, group, allowed).unwrap_or(at);
-        }
-    }
-    let core = machine.within(at, Distance::Same);
-    idlest_of(machine, view, core, allowed).unwrap_or(at)
-}
-
-/// Whether the task stays in the local group: it is as good as the other, or the other is not enough better.
-fn stays(
-    machine: &SchedDomains,
-    at: CpuId,
-    level: Distance,
-    here: SpareCapacity,
-    there: SpareCapacity,
-) -> bool {
-    match (here.idle > 0, there.idle > 0) {
-        (true, false) => true,
-        (false, true) => false,
-        (true, true) => {
-            let differ = here.idle.abs_diff(there.idle);
-            is_small_across_nodes(machine, at, level, here.runs, differ) || here.idle >= there.idle
-        }
-        // Loads per CPU. No CPU is idle, so none is 0.
-        (false, false) => {
-            let (here, there) = (here.runs * SCALE / here.cpus, there.runs * SCALE / there.cpus);
-            let least = SCALE * (IMBALANCE_PCT - 100) / 100;
-            there + least >= here || 100 * here <= IMBALANCE_PCT * there
-        }
-    }
-}
-
-/// `find_idlest_group_cpu`: the first idle CPU in the order of the kernel's numbers, or else the least loaded one.
-fn idlest_of(
-    machine: &SchedDomains,
-    view: &impl KernelView,
-    group: &[CpuId],
-    allowed: Allowed,
-) -> Option<CpuId> {
-    let all = group.iter().copied().filter(|cpu| takes(machine, view, allowed, *cpu));
-    let load = |cpu: CpuId| if view.is_idle(cpu) { 0 } else { view.runs(cpu).max(1) };
-    all.min_by_key(|cpu| (load(*cpu), machine.kernel_cpu(*cpu)))
 }
