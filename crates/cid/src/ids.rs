@@ -178,7 +178,6 @@ impl<S: PcpuCids> Ids<S> {
         let mut shared = ignore_poison(self.shared.lock());
         shared.counts.users += 1;
         let nr_cpus_allowed = self.add_allowed(&mut shared, allowed);
-        self.update_retake_end(&shared);
         User {
             token,
             cpu: NOWHERE,
@@ -201,17 +200,15 @@ impl<S: PcpuCids> Ids<S> {
 
     /// Adds CPUs to the tenant's set, on which any of its users may run. The set only grows, as the kernel's does.
     pub fn allow(&self, cpus: &CpuSet) {
-        let mut shared = ignore_poison(self.shared.lock());
-        self.add_allowed(&mut shared, cpus);
-        self.update_retake_end(&shared);
+        let shared = &mut *ignore_poison(self.shared.lock());
+        self.add_allowed(shared, cpus);
     }
 
     /// Replaces the CPUs that one user may use, and adds the new ones to the tenant's set. To be called after the user's
     /// affinity mask was changed (`sched_setaffinity`, a cpuset).
     pub fn allow_user(&self, user: &mut User, cpus: &CpuSet) {
-        let mut shared = ignore_poison(self.shared.lock());
-        user.nr_cpus_allowed = self.add_allowed(&mut shared, cpus);
-        self.update_retake_end(&shared);
+        let shared = &mut *ignore_poison(self.shared.lock());
+        user.nr_cpus_allowed = self.add_allowed(shared, cpus);
     }
 
     /// Makes [`needs_mask`](Ids::needs_mask) true for each user once, at its next move. For a caller that finds
@@ -557,6 +554,7 @@ impl<S: PcpuCids> Ids<S> {
             shared.allowed.insert(cpu.0);
             count += 1;
         }
+        self.update_retake_end(shared);
         count
     }
 

@@ -15,7 +15,8 @@
 
 use crate::pool::{Block, Pool, SHARED_BYTES_MAX, SLOT_BYTES};
 use crate::sync::{AtomicU64, Ordering::Relaxed};
-use crate::{backend, backend::locks, backend::one_slot, sum::RETRIES, words::probable_slot};
+use crate::words::{probable_slot, registered_area};
+use crate::{backend, backend::locks, backend::one_slot, sum::RETRIES};
 use bytemuck::Zeroable;
 use std::fmt;
 use std::marker::PhantomData;
@@ -182,10 +183,12 @@ macro_rules! per {
             /// Creates a zeroed `T` per slot; a slot gets memory when it is touched. Panics if
             /// [`backend`](crate::backend()) does, or if no address space is left.
             pub fn new() -> Self {
-                Self::on(Pool::of($mode))
+                Self::in_pool(Pool::of($mode))
             }
 
-            fn on(pool: &Pool) -> Self {
+            /// As [`new`](Self::new), in a pool that other data may share, with the pool's number of slots. Panics if
+            /// the kernel may use more ids.
+            pub fn in_pool(pool: &Pool) -> Self {
                 let (slots, least) = (pool.slots(), warmcore_sys::affinity::nr_cpu_ids());
                 assert!(slots >= least, "{slots} slots, and this kernel may give ids up to {}", least - 1);
                 const { assert!(!std::mem::needs_drop::<T>(), "slots are never dropped") };
@@ -215,13 +218,7 @@ macro_rules! per {
             /// As [`new`](Self::new), with the slots of a machine of `slots` CPUs, to measure their cost. Panics if
             /// this machine has more CPUs.
             pub fn with_slots(slots: usize) -> Self {
-                Self::on(&Pool::with_slots(slots))
-            }
-
-            /// As [`new`](Self::new), in a pool that other data may share, with the pool's number of slots. Panics if
-            /// the kernel may use more ids.
-            pub fn in_pool(pool: &Pool) -> Self {
-                Self::on(pool)
+                Self::in_pool(&Pool::with_slots(slots))
             }
 
             /// Returns the number of slots: one for every id that the kernel, or the [`IdSource`], may use.
@@ -322,14 +319,13 @@ macro_rules! per {
 
             #[inline(never)]
             fn add_slow(&self, field: Field<T>, n: u64) {
-                if !locks() && warmcore_sys::rseq::register_thread() {
-                    if let Some(area) = RseqArea::lookup($mode) {
-                        let base = self.block.base().wrapping_add(field.offset);
-                        // SAFETY: as in `add`.
-                        if (0..RETRIES).any(|_| unsafe { section::add_strided(area, base, self.stride(), n) }) {
-                            return;
-                        }
-                    }
+                let tried = |area| {
+                    let base = self.block.base().wrapping_add(field.offset);
+                    // SAFETY: as in `add`.
+                    (0..RETRIES).any(|_| unsafe { section::add_strided(area, base, self.stride(), n) })
+                };
+                if !locks() && registered_area($mode).is_some_and(tried) {
+                    return;
                 }
                 // This thread cannot run a section. A locked add to a slot that sections write could lose an
                 // update: on `rseq` it goes to the spare slot.

@@ -37,7 +37,7 @@ use crate::{
     backend::{backend, locks},
     pool::{Pool, SHIFT},
     set_up::is_setting_up,
-    words::probable_slot,
+    words::{probable_slot, registered_area},
 };
 use std::sync::OnceLock;
 #[cfg(not(loom))]
@@ -46,7 +46,7 @@ use warmcore_line::{Line, Padded};
 #[cfg(not(loom))]
 use warmcore_sys::{
     membarrier,
-    rseq::{self, PercpuMode, RseqArea, section},
+    rseq::{PercpuMode, RseqArea, section},
 };
 use warmcore_types::ignore_poison;
 
@@ -134,10 +134,9 @@ impl Sum {
         if locks() {
             return self.add_locked(n);
         }
-        let area = if rseq::register_thread() { RseqArea::lookup(PercpuMode::Cid) } else { None };
         // SAFETY: as in `add`.
         let tried = |area| (0..RETRIES).any(|_| unsafe { section::add::<SHIFT>(area, &self.active, n) });
-        if !area.is_some_and(tried) {
+        if !registered_area(PercpuMode::Cid).is_some_and(tried) {
             self.add_directly(n);
         }
     }

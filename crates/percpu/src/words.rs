@@ -1,4 +1,4 @@
-//! Words: a few 64-bit words in every slot, and the slot that a thread uses.
+//! Words: a few 64-bit words in every slot, and the slot and the area that a thread uses.
 //!
 //! Words are addressed by `word(slot, k)` with `slot < slots` and `k < per_slot`. Under loom they are loom's atomics
 //! in a vector, since loom must see every access.
@@ -7,7 +7,10 @@ use crate::sync::AtomicU64;
 #[cfg(not(loom))]
 use crate::{backend::one_slot, pool::Block, pool::Pool, pool::SHIFT};
 #[cfg(not(loom))]
-use warmcore_sys::{affinity, rseq};
+use warmcore_sys::{
+    affinity,
+    rseq::{self, PercpuMode, RseqArea},
+};
 
 /// The words of every slot.
 #[derive(Debug)]
@@ -85,6 +88,12 @@ impl Words {
     pub(crate) fn column(&self, k: usize) -> impl Iterator<Item = &AtomicU64> {
         (0..self.slots).map(move |slot| self.word(slot, k))
     }
+}
+
+/// Returns this thread's area. Registers one first if the thread has none.
+#[cfg(not(loom))]
+pub(crate) fn registered_area(mode: PercpuMode) -> Option<RseqArea> {
+    if rseq::register_thread() { RseqArea::lookup(mode) } else { None }
 }
 
 /// Returns the slot for locked instructions: the number of the CPU on which this thread probably runs, also where slots

@@ -22,13 +22,7 @@ use warmcore_budget::process::unaccounted;
 use warmcore_line::{Line, Padded};
 use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_tenant::Tenant;
-use warmcore_types::ignore_poison;
-
-/// Slots of the first block. Each block after it has twice as many as the one before.
-const FIRST: usize = 64;
-
-/// Blocks for every index that a tenant can have.
-const BLOCKS: usize = 19;
+use warmcore_types::{GrowingTable, ignore_poison};
 
 /// Average duration of a poll from which each poll of a tenant's task is measured, in ns.
 pub(crate) const LONG_NS: u32 = 4_000;
@@ -118,16 +112,15 @@ impl TenantSlot {
     }
 }
 
-type Block = Box<[OnceLock<Box<TenantSlot>>]>;
-
 /// Counts polls, run time and tasks of each tenant in one runtime: see the module's documentation.
 pub(crate) struct TenantStats {
-    blocks: [OnceLock<Block>; BLOCKS],
+    /// By the tenant's index.
+    slots: GrowingTable<OnceLock<Box<TenantSlot>>>,
 }
 
 impl TenantStats {
     pub(crate) fn new() -> Self {
-        Self { blocks: [const { OnceLock::new() }; BLOCKS] }
+        Self { slots: GrowingTable::new() }
     }
 
     /// The tenant, with its slot in these counters.
@@ -135,11 +128,10 @@ impl TenantStats {
     /// # Safety
     /// `self` is not moved or dropped while the returned reference counts.
     pub(crate) unsafe fn tenant_ref(&self, tenant: &Tenant) -> TenantRef {
-        let (block, at) = slot_at(tenant.index());
-        let empty = || (0..FIRST << block).map(|_| OnceLock::new()).collect();
+        let empty = |slots| (0..slots).map(|_| OnceLock::new()).collect();
         // The slot stays as long as the runtime, for later tenants, so no account is charged for it.
         let slot = unaccounted(|| {
-            self.blocks[block].get_or_init(empty)[at].get_or_init(|| Box::new(TenantSlot::new()))
+            self.slots.get_or_alloc(tenant.index(), empty).get_or_init(|| Box::new(TenantSlot::new()))
         });
         slot.assign(tenant.serial());
         TenantRef { tenant: tenant.clone(), slot: NonNull::from(&**slot) }
@@ -147,19 +139,11 @@ impl TenantStats {
 
     /// The numbers of the tenants that are alive and had a task in this runtime, sorted by serial number.
     pub(crate) fn read(&self) -> Vec<TenantMetrics> {
-        let blocks = self.blocks.iter().filter_map(OnceLock::get);
-        let slots = blocks.flat_map(|block| block.iter()).filter_map(OnceLock::get);
+        let slots = self.slots.iter().filter_map(OnceLock::get);
         let mut all: Vec<_> = slots.filter_map(|slot| slot.read()).collect();
         all.sort_by_key(|tenant| tenant.serial);
         all
     }
-}
-
-/// The block of an index, and the slot in that block.
-fn slot_at(place: usize) -> (usize, usize) {
-    let n = place + FIRST;
-    let block = (n.ilog2() - FIRST.ilog2()) as usize;
-    (block, n - (FIRST << block))
 }
 
 /// A task's tenant, with the tenant's slot.

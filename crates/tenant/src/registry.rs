@@ -20,17 +20,13 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 use warmcore_budget::process::unaccounted;
 use warmcore_sys::background::{Background, Task};
-use warmcore_types::ignore_poison;
+use warmcore_types::{GrowingTable, ignore_poison};
 
 /// The time between two compactions. An id that was not used between two of them is taken back.
 const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
 
 /// The low bits of a serial are its tenant's index, the high ones count all tenants that were ever made.
 const INDEX_BITS: u32 = 24;
-
-/// How many tenants' flags are allocated together. This memory is never freed: one byte for each tenant of the
-/// largest number that existed at once.
-const CHUNK: usize = 1024;
 
 #[derive(Default)]
 struct RegistryEntry {
@@ -42,13 +38,15 @@ struct RegistryEntry {
 struct Registry {
     entries: Vec<RegistryEntry>,
     free: Vec<usize>,
-    busy: Vec<&'static [AtomicBool; CHUNK]>,
     alive: usize,
     made: u64,
 }
 
 static REGISTRY: Mutex<Registry> =
-    Mutex::new(Registry { entries: Vec::new(), free: Vec::new(), busy: Vec::new(), alive: 0, made: 0 });
+    Mutex::new(Registry { entries: Vec::new(), free: Vec::new(), alive: 0, made: 0 });
+
+/// Whether the tenant with this index is busy. This memory is never freed.
+static BUSY: GrowingTable<AtomicBool> = GrowingTable::new();
 
 fn lock() -> MutexGuard<'static, Registry> {
     ignore_poison(REGISTRY.lock())
@@ -67,14 +65,11 @@ impl Registry {
             self.entries.len() - 1
         });
         assert!(index < 1 << INDEX_BITS, "{index} tenants at once, which is the maximum");
-        if index / CHUNK == self.busy.len() {
-            self.busy.push(Box::leak(Box::new([const { AtomicBool::new(false) }; CHUNK])));
-        }
         self.made += 1;
         self.alive += 1;
         let serial = self.made << INDEX_BITS | index as u64;
         self.entries[index].serial = serial;
-        (serial, &self.busy[index / CHUNK][index % CHUNK])
+        (serial, BUSY.get_or_alloc(index, |flags| (0..flags).map(|_| AtomicBool::new(false)).collect()))
     }
 }
 
@@ -104,7 +99,7 @@ pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> 
 /// Frees the entry of a tenant that is being dropped.
 pub(crate) fn forget(serial: u64) {
     let (mut registry, index) = (lock(), index_of(serial));
-    registry.busy[index / CHUNK][index % CHUNK].store(false, Relaxed);
+    BUSY.get(index).expect("its entry has a flag").store(false, Relaxed);
     // Dropped after the lock is released: this weak reference may be the last, and then frees the tenant's memory.
     let before = std::mem::take(&mut registry.entries[index]);
     unaccounted(|| registry.free.push(index));
@@ -146,8 +141,7 @@ impl Task for Compactor {
 
     fn round(&self) {
         let registry = lock();
-        let flags = registry.busy.iter().flat_map(|flags| flags.iter());
-        let busy = registry.entries.iter().zip(flags).filter(|(_, flag)| flag.load(Relaxed));
+        let busy = registry.entries.iter().zip(BUSY.iter()).filter(|(_, flag)| flag.load(Relaxed));
         let busy: Vec<Arc<Inner>> = busy.filter_map(|(entry, _)| entry.tenant.upgrade()).collect();
         drop(registry);
         let mut masks = Masks::default();

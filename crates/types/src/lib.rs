@@ -1,11 +1,12 @@
 #![doc = include_str!("../README.md")]
 
 mod cpu_set;
-mod lock;
+mod growing_table;
 pub use cpu_set::{CpuSet, ListError};
-pub use lock::ignore_poison;
+pub use growing_table::GrowingTable;
 
 use std::fmt;
+use std::sync::{LockResult, PoisonError};
 
 macro_rules! id {
     ($(#[$doc:meta])* $name:ident, $prefix:literal) => {
@@ -50,6 +51,20 @@ impl fmt::Debug for Nanos {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} ns", self.0)
     }
+}
+
+/// Returns the guard, also if another thread panicked while it held the lock. For data that is consistent at each
+/// point where a panic could occur.
+///
+/// ```
+/// # use std::sync::Mutex;
+/// # use warmcore_types::ignore_poison;
+/// let numbers = Mutex::new(vec![1]);
+/// ignore_poison(numbers.lock()).push(2);
+/// assert_eq!(*ignore_poison(numbers.lock()), [1, 2]);
+/// ```
+pub fn ignore_poison<G>(result: LockResult<G>) -> G {
+    result.unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

@@ -78,17 +78,16 @@ impl<S: Stocks> Accounts<S> {
                 }
             })
         };
-        let mut full = match charge_ancestors() {
-            Ok(()) => return Ok(()),
-            Err(full) => full,
-        };
         let mut pressures = node.path().count();
+        // Kept while the charge is tried again.
+        let mut _disabled = None;
         // Each iteration meets another full account, or another charge was granted in between.
         loop {
+            let Err(mut full) = charge_ancestors() else { return Ok(()) };
             if full.is_queued {
                 return Err(self.over_budget(full, full.node.usage.load(Relaxed)));
             }
-            let _disabled = DisableStocks::new(full.node);
+            _disabled = Some(DisableStocks::new(full.node));
             if let Some(usage) = self.usage_if_full(node, n, &mut full) {
                 // The listener may free units, so the charge is tried again, once per account: otherwise a
                 // listener that frees a little with each call would be called without end.
@@ -104,10 +103,6 @@ impl<S: Stocks> Accounts<S> {
                     return Err(over);
                 }
             }
-            full = match charge_ancestors() {
-                Ok(()) => return Ok(()),
-                Err(full) => full,
-            };
         }
     }
 

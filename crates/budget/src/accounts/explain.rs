@@ -4,6 +4,7 @@ use super::exact::DisableStocks;
 use super::node::Node;
 use super::{Accounts, Stocks};
 use crate::sync::Ordering::*;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 use warmcore_types::CpuId;
@@ -208,26 +209,19 @@ impl<S: Stocks> Accounts<S> {
             waiting: a.waiting.load(Relaxed),
         });
         let (kind, path) = (S::NAME, path.collect());
-        let mut cpus = Vec::new();
+        let mut cpus = BTreeMap::new();
         self.add_stocks(node, &mut cpus);
-        cpus.sort_by_key(|on: &OnCpu| on.cpu);
-        cpus.dedup_by(|on, sum| {
-            let is_same = on.cpu == sum.cpu;
-            if is_same {
-                (sum.free, sum.capacity, sum.debt) =
-                    (sum.free + on.free, sum.capacity + on.capacity, sum.debt + on.debt);
-            }
-            is_same
-        });
-        Explain { kind, path, cpus }
+        Explain { kind, path, cpus: cpus.into_values().collect() }
     }
 
-    fn add_stocks(&self, node: &Node, cpus: &mut Vec<OnCpu>) {
+    fn add_stocks(&self, node: &Node, cpus: &mut BTreeMap<CpuId, OnCpu>) {
         for cpu in self.cpus_of(node) {
             let seen = self.stocks.snapshot(cpu, node.key);
             if seen.key == node.key && (seen.is_open() || seen.free != 0) {
-                let (free, debt) = (seen.free.max(0) as u64, seen.free.min(0).unsigned_abs().into());
-                cpus.push(OnCpu { cpu, free, capacity: seen.capacity(), debt });
+                let sum = cpus.entry(cpu).or_insert(OnCpu { cpu, free: 0, capacity: 0, debt: 0 });
+                sum.free += seen.free.max(0) as u64;
+                sum.capacity += seen.capacity();
+                sum.debt += u64::from(seen.free.min(0).unsigned_abs());
             }
         }
         let rest = node.cold();

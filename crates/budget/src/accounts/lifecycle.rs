@@ -99,7 +99,8 @@ impl<S: Stocks> Accounts<S> {
         node.set_state(ORPHAN, true);
         // ORDERING: Relaxed; only a thread that holds the locks below gives the node to another account.
         node.ended.fetch_add(1, Relaxed);
-        self.release_guarantee(node);
+        // For a guarantee of 0 nothing is charged to the parent, so this is not refused.
+        let _ = self.set_guarantee(node, 0);
         ignore_poison(self.retired.lock()).orphans.push(node.key);
         self.reap();
     }
@@ -177,14 +178,6 @@ impl<S: Stocks> Accounts<S> {
                 return Ok(());
             }
         }
-    }
-
-    fn release_guarantee(&self, node: &Node) {
-        let kept = ignore_poison(node.guarantee_lock.lock());
-        node.guarantee.store(0, Relaxed);
-        let surplus = self.keep_reserve(node, 0);
-        drop(kept);
-        node.parent().into_iter().for_each(|parent| self.release(parent, surplus));
     }
 
     /// Moves charges of the orphans below `node` to `node`, as many as `node` lacks to uncharge `n`. Moves

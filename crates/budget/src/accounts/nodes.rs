@@ -2,40 +2,27 @@
 
 use super::node::Node;
 use crate::stock::{KEYS_END, Key, StockAddr};
-use crate::sync::{AtomicPtr, AtomicU32, Mutex, Ordering::*};
-use warmcore_types::ignore_poison;
-
-/// Chunk `c` has `FIRST << c` nodes: a key leads to its chunk by its highest bit.
-const FIRST: u32 = 64;
-const CHUNKS: usize = (KEYS_END / FIRST).ilog2() as usize + 1;
+use crate::sync::{AtomicU32, Mutex, Ordering::*};
+use std::cell::UnsafeCell;
+use std::mem::MaybeUninit;
+use warmcore_types::{GrowingTable, ignore_poison};
 
 /// A list that only grows and whose members do not move.
 #[derive(Debug)]
 pub(super) struct Nodes {
-    /// The chunks' memory. The nodes of keys below `end` are initialised.
-    chunks: [AtomicPtr<Node>; CHUNKS],
-    /// Keys from 1 to below this have a node.
+    /// By key. The entries of keys from 1 to below `end` are initialised.
+    table: GrowingTable<UnsafeCell<MaybeUninit<Node>>>,
     end: AtomicU32,
     growing: Mutex<()>,
 }
 
-/// The chunk of a key, and the index in it.
-fn position(key: Key) -> (usize, usize) {
-    let chunk = (key / FIRST + 1).ilog2();
-    (chunk as usize, (key - FIRST * ((1 << chunk) - 1)) as usize)
-}
-
-fn layout(chunk: usize) -> std::alloc::Layout {
-    std::alloc::Layout::array::<Node>((FIRST as usize) << chunk).expect("a chunk is some gigabytes at most")
-}
+// SAFETY: `push` writes an entry, under the lock, before another thread gets its key; then it is only read. Nodes are
+// Sync.
+unsafe impl Sync for Nodes {}
 
 impl Nodes {
     pub(super) fn new() -> Self {
-        Self {
-            chunks: std::array::from_fn(|_| AtomicPtr::new(std::ptr::null_mut())),
-            end: AtomicU32::new(1),
-            growing: Mutex::new(()),
-        }
+        Self { table: GrowingTable::new(), end: AtomicU32::new(1), growing: Mutex::new(()) }
     }
 
     /// The node of a key, if there is one. No account has key 0.
@@ -45,10 +32,8 @@ impl Nodes {
         if key == 0 || key >= self.end.load(Acquire) {
             return None;
         }
-        let (chunk, at) = position(key);
-        // SAFETY: the chunk was stored, and the node written, before `end` came above its key; neither
-        // goes away before `self` does.
-        Some(unsafe { &*self.chunks[chunk].load(Relaxed).add(at) })
+        // SAFETY: the node was written before `end` came above its key, and stays until `self` is dropped.
+        self.table.get(key as usize).map(|node| unsafe { (*node.get()).assume_init_ref() })
     }
 
     /// Adds a node with the next key. Panics at 2^24.
@@ -56,21 +41,15 @@ impl Nodes {
         let _growing = ignore_poison(self.growing.lock());
         let key = self.end.load(Relaxed);
         assert!(key < KEYS_END, "{key} accounts at once; no more are possible");
-        let (chunk, at) = position(key);
-        if self.chunks[chunk].load(Relaxed).is_null() {
-            // SAFETY: the layout is not empty. Nodes are written one by one, so a large chunk costs
-            // memory as it is used.
-            let memory = unsafe { std::alloc::alloc(layout(chunk)) };
-            if memory.is_null() {
-                std::alloc::handle_alloc_error(layout(chunk));
-            }
-            self.chunks[chunk].store(memory.cast(), Relaxed);
-        }
-        // SAFETY: inside the chunk, and no other thread knows the key yet.
-        unsafe { self.chunks[chunk].load(Relaxed).add(at).write(Node::new(stocks_of(key))) };
+        // Nodes are written one by one, so a large block costs memory as it is used.
+        // SAFETY: an entry may be uninitialised.
+        let block = |entries| unsafe { Box::new_uninit_slice(entries).assume_init() };
+        let node: *mut MaybeUninit<Node> = self.table.get_or_alloc(key as usize, block).get();
+        // SAFETY: no other thread knows the key yet.
+        let node = unsafe { (*node).write(Node::new(stocks_of(key))) };
         // ORDERING: Release; pairs with the Acquire in `get`.
         self.end.store(key + 1, Release);
-        self.get(key).expect("it was just made")
+        node
     }
 
     /// The largest number of accounts that existed at once.
@@ -85,17 +64,10 @@ impl Nodes {
 
 impl Drop for Nodes {
     fn drop(&mut self) {
-        for key in 1..self.end.load(Relaxed) {
-            let (chunk, at) = position(key);
+        let end = self.end.load(Relaxed);
+        for node in self.table.iter().take(end as usize).skip(1) {
             // SAFETY: written in `push`, dropped once.
-            unsafe { self.chunks[chunk].load(Relaxed).add(at).drop_in_place() };
-        }
-        for (chunk, memory) in self.chunks.iter().enumerate() {
-            let memory = memory.load(Relaxed);
-            if !memory.is_null() {
-                // SAFETY: allocated in `push` with the same layout.
-                unsafe { std::alloc::dealloc(memory.cast(), layout(chunk)) };
-            }
+            unsafe { (*node.get()).assume_init_drop() };
         }
     }
 }
@@ -104,19 +76,6 @@ impl Drop for Nodes {
 mod tests {
     use super::*;
     use crate::stock::Stocks;
-
-    #[test]
-    fn every_key_has_a_position_of_its_own() {
-        let mut expected = (0, 0);
-        for key in 0..100_000 {
-            assert_eq!(position(key), expected, "{key}");
-            expected.1 += 1;
-            if expected.1 == (FIRST as usize) << expected.0 {
-                expected = (expected.0 + 1, 0);
-            }
-        }
-        assert!(position(KEYS_END - 1).0 < CHUNKS);
-    }
 
     #[test]
     fn a_node_takes_384_bytes() {

@@ -1,8 +1,7 @@
 //! A handle to one account of a tree.
 
-use super::charge::Charge;
-use super::stock_kind::{StockKind, default_kind};
-use super::{AccountPtr, active::unaccounted, atomic, on_account, reclaim, rseq, wait};
+use super::account_ptr::{AccountPtr, atomic, on_account, rseq, unaccounted};
+use super::{Charge, StockKind, default_kind, reclaim, waiters};
 use crate::accounts::{AccountConfig, Drained, Explain, Usage};
 use crate::outcome::{Event, Listener, OverBudget, OverUncharge, Overrun};
 use crate::stock::StockAddr;
@@ -264,7 +263,7 @@ impl Account {
         on_account!(self.ptr, |accounts, node| accounts.set_limit(node, units));
         self.ptr.wake_waiters();
         // Waiting charges may fit now.
-        wait::wake_first_waiters();
+        waiters::wake_first_waiters();
     }
 
     /// Changes the soft limit.

@@ -1,55 +1,11 @@
-//! The account to which this thread's memory is charged.
-//!
-//! Each thread has two words: the account's node, and how many accounts of that node had ended when [`enter`] was
-//! called. [`enter`] sets the words, and the drop of its guard restores them. A guard that is forgotten
-//! ([`std::mem::forget`]) therefore has no effect after the end of its account, and never charges the node's next
-//! account. The words need no destructor and exist from a thread's first instruction to its last, so that an
-//! allocator may read them.
-//!
-//! Cost: one comparison per allocation. The word compared is on the cache line that a charge reads anyway.
+//! Making an account the one to which this thread's memory is charged. `account_ptr` says how it is stored.
 
-use super::{Account, AccountPtr};
-use std::cell::Cell;
+use super::Account;
+use super::account_ptr::{ACTIVE, VersionedPtr};
 use std::future::Future;
 use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
-
-thread_local! {
-    static ACTIVE: Cell<Option<VersionedPtr>> = const { Cell::new(None) };
-}
-
-/// A pointer to an account, without a handle.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct VersionedPtr {
-    ptr: AccountPtr,
-    /// The value of `Node::ended` while the account exists.
-    ended: u32,
-}
-
-/// The account to which this thread's allocations are charged now. `None` also if the guard was forgotten and the
-/// account has ended.
-#[inline(always)]
-pub(super) fn active_account() -> Option<AccountPtr> {
-    let active_account = ACTIVE.get()?;
-    (active_account.ptr.node().ended() == active_account.ended).then_some(active_account.ptr)
-}
-
-/// Runs `act` and charges what it allocates to no account. It is for memory that serves all accounts, such as
-/// this crate's tables: the active account only happens to be the one that makes them grow. They are also
-/// allocated under this crate's locks, which a charge may take.
-///
-/// **Touches** the thread's word for the active account.
-pub fn unaccounted<R>(act: impl FnOnce() -> R) -> R {
-    struct Restore(Option<VersionedPtr>);
-    impl Drop for Restore {
-        fn drop(&mut self) {
-            ACTIVE.set(self.0);
-        }
-    }
-    let _restore = Restore(ACTIVE.replace(None));
-    act()
-}
 
 /// A guard from [`enter`]: while it exists, what this thread allocates is charged to an account.
 #[must_use = "the account is left when this is dropped"]
@@ -71,7 +27,7 @@ pub struct ActiveAccount<'a> {
 /// a guard that is held across an `await` would also be active while other tasks run on the thread.
 #[inline]
 pub fn enter(account: &Account) -> ActiveAccount<'_> {
-    let mine = VersionedPtr { ptr: account.ptr, ended: account.ptr.node().ended() };
+    let mine = VersionedPtr::new(account.ptr);
     let before = ACTIVE.replace(Some(mine));
     ActiveAccount { mine, before, account: PhantomData, not_send: PhantomData }
 }

@@ -7,9 +7,10 @@
 //! ClickHouse charges its queries in a similar way; there each thread collects its changes before it charges
 //! them, so that the error grows with the number of threads.
 
-use super::active::{active_account, unaccounted};
-use super::{AccountPtr, on_account, reclaim};
+use super::account_ptr::{AccountPtr, active_account, on_account, unaccounted};
+use super::reclaim;
 use std::alloc::{GlobalAlloc, Layout};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use warmcore_sys::rseq::current_cpu;
 
@@ -107,6 +108,28 @@ impl<A> BudgetAlloc<A> {
             })
             .unwrap_or(true)
     }
+
+    #[inline(always)]
+    fn allocate(&self, layout: Layout, allocate: impl FnOnce(Layout) -> *mut u8) -> *mut u8 {
+        let Some(whole) = whole(layout) else { return std::ptr::null_mut() };
+        let ptr = active_account();
+        if let Some(ptr) = ptr
+            && !self.charge(ptr, whole.size() as u64)
+        {
+            return std::ptr::null_mut();
+        }
+        let Some(start) = NonNull::new(allocate(whole)) else {
+            if let Some(ptr) = ptr {
+                give_back(ptr, whole.size());
+            }
+            return std::ptr::null_mut();
+        };
+        // SAFETY: inside the allocated block, which is longer by the header.
+        let block = unsafe { start.as_ptr().add(header(layout)) };
+        // SAFETY: the last word of the header.
+        unsafe { *header_of(block) = ptr };
+        block
+    }
 }
 
 /// The size of a block's header: the block's alignment, and at least a word.
@@ -160,20 +183,15 @@ fn give_back_slow(ptr: AccountPtr, n: u64) {
 ///
 /// Returns `None`, and does nothing, in a child of fork: see [`BudgetAlloc`].
 fn quietly<R>(ptr: AccountPtr, act: impl FnOnce() -> R) -> Option<R> {
-    struct Abort;
-    impl Drop for Abort {
-        fn drop(&mut self) {
-            std::process::abort();
-        }
-    }
     if reclaim::is_forked() {
         return None;
     }
-    let abort = Abort;
-    let result = unaccounted(act);
-    ptr.wake_waiters_elsewhere();
-    std::mem::forget(abort);
-    Some(result)
+    let act = || {
+        let result = unaccounted(act);
+        ptr.wake_waiters_elsewhere();
+        result
+    };
+    Some(catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| std::process::abort()))
 }
 
 // SAFETY: blocks are `inner`'s, with their header in front; `dealloc` computes the header from the same layout.
@@ -240,30 +258,6 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
         if let Some(ptr) = ptr.filter(|_| had > after.size()) {
             give_back(ptr, had - after.size());
         }
-        block
-    }
-}
-
-impl<A> BudgetAlloc<A> {
-    #[inline(always)]
-    fn allocate(&self, layout: Layout, allocate: impl FnOnce(Layout) -> *mut u8) -> *mut u8 {
-        let Some(whole) = whole(layout) else { return std::ptr::null_mut() };
-        let ptr = active_account();
-        if let Some(ptr) = ptr
-            && !self.charge(ptr, whole.size() as u64)
-        {
-            return std::ptr::null_mut();
-        }
-        let Some(start) = NonNull::new(allocate(whole)) else {
-            if let Some(ptr) = ptr {
-                give_back(ptr, whole.size());
-            }
-            return std::ptr::null_mut();
-        };
-        // SAFETY: inside the allocated block, which is longer by the header.
-        let block = unsafe { start.as_ptr().add(header(layout)) };
-        // SAFETY: the last word of the header.
-        unsafe { *header_of(block) = ptr };
         block
     }
 }

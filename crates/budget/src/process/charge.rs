@@ -1,6 +1,6 @@
 //! Units that are charged until they are dropped.
 
-use super::{Account, AccountPtr};
+use super::{Account, account_ptr::AccountPtr};
 use crate::outcome::OverBudget;
 use std::fmt;
 

@@ -8,9 +8,9 @@
 //! Cost of a round with 10 000 accounts of which 10 have stocks: 10 000 loads and about 20 snapshots, 30 µs. The
 //! thread starts with the first account and ends after the last.
 
-use super::{ATOMIC, RSEQ, active::unaccounted, wait};
+use super::account_ptr::{ATOMIC, RSEQ, unaccounted};
+use super::waiters;
 use crate::accounts::Accounts;
-use crate::stock::Stocks;
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
@@ -58,23 +58,26 @@ pub(super) fn notify_reclaimer() {
 
 /// One round of the thread.
 pub(super) fn reclaim_idle() {
-    fn round<S: Stocks>(accounts: &Accounts<S>) -> bool {
-        unaccounted(|| accounts.reclaim_idle());
-        accounts.take_pending_wake()
+    waiters::remove_forgotten();
+    unaccounted(|| {
+        RSEQ.get().into_iter().for_each(Accounts::reclaim_idle);
+        ATOMIC.get().into_iter().for_each(Accounts::reclaim_idle);
+    });
+    if take_pending_wakes() || waiters::has_waiters() {
+        waiters::wake_first_waiters();
     }
-    wait::remove_forgotten();
-    let is_pending = RSEQ.get().is_some_and(round) | ATOMIC.get().is_some_and(round);
-    if is_pending || wait::has_waiters() {
-        wait::wake_first_waiters();
-    }
+}
+
+/// Whether units came back to an account where a charge waits, since the last call.
+fn take_pending_wakes() -> bool {
+    RSEQ.get().is_some_and(Accounts::take_pending_wake)
+        | ATOMIC.get().is_some_and(Accounts::take_pending_wake)
 }
 
 /// Wakes waiters for `AccountPtr::wake_waiters_elsewhere`.
 fn wake_waiters() {
-    let is_pending = RSEQ.get().is_some_and(Accounts::take_pending_wake)
-        | ATOMIC.get().is_some_and(Accounts::take_pending_wake);
-    if is_pending {
-        wait::wake_first_waiters();
+    if take_pending_wakes() {
+        waiters::wake_first_waiters();
     }
 }
 
@@ -91,12 +94,12 @@ impl Task for Reclaimer {
     }
 
     fn wait_at_most(&self) -> Option<Duration> {
-        wait::needs_settling().then_some(SETTLE_PERIOD)
+        waiters::needs_settling().then_some(SETTLE_PERIOD)
     }
 
     fn between(&self, timed_out: bool) {
         if timed_out {
-            wait::settle();
+            waiters::settle();
         }
         wake_waiters();
     }

@@ -23,124 +23,25 @@
 //! tokio `sync/batch_semaphore.rs`. It differs: there the first waiter gets units as they are returned, and so
 //! holds units before it can use them.
 
-use super::{Account, AccountPtr, Charge, active::unaccounted, on_account, reclaim};
+use super::account_ptr::{AccountPtr, on_account, unaccounted};
+use super::waiters::{AT_ONCE, Queue, WAITERS, Waiter, queues};
+use super::{Account, Charge, reclaim};
 use crate::accounts::Node;
 use crate::contain::contain;
 use crate::outcome::OverBudget;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, HashMap};
 use std::future::Future;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
-use std::sync::{LazyLock, Mutex, MutexGuard, TryLockError};
+use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
-use warmcore_types::ignore_poison;
 
-/// The most waiters of one queue that are woken, or counted, at a time.
-const AT_ONCE: usize = 64;
-
-/// A charge that waits.
-struct Waiter {
-    waker: Waker,
-    /// How many units it asks for.
-    n: u64,
-    /// The account to charge: the account where the charge waits, or one below.
-    account: AccountPtr,
-}
-
-/// By account, then by ticket.
-type Queues = HashMap<AccountPtr, BTreeMap<u64, Waiter>>;
-
-static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
-/// The number of waiters. Raised after a charge has entered `QUEUES` and lowered after it has left, without the
-/// lock.
-static WAITERS: AtomicUsize = AtomicUsize::new(0);
 /// Held while a charge is granted that is behind others in a queue on its path. Without it, two such charges
 /// could both take the units that the charges before them leave.
 static BYPASS: Mutex<()> = Mutex::new(());
 /// The next ticket: charges are served in the order of their tickets.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
-
-fn queues() -> MutexGuard<'static, Queues> {
-    ignore_poison(QUEUES.lock())
-}
-
-/// Whether any charge waits.
-pub(super) fn has_waiters() -> bool {
-    WAITERS.load(Relaxed) > 0
-}
-
-/// Whether a charge waits in an account of the rseq kind. There a restartable section may have left units in a
-/// closed stock, which no thread sees before the stock is drained.
-pub(super) fn needs_settling() -> bool {
-    has_waiters() && queues().keys().any(|ptr| !ptr.kind().is_strict())
-}
-
-/// Drains the stocks of the accounts for which [`needs_settling`] is true.
-pub(super) fn settle() {
-    let ptrs: Vec<AccountPtr> = queues().keys().copied().filter(|ptr| !ptr.kind().is_strict()).collect();
-    for ptr in ptrs {
-        on_account!(ptr, |accounts, node| accounts.settle(node));
-        ptr.wake_waiters();
-    }
-}
-
-/// Wakes the first waiter of every queue, and the following ones that fit in addition to it.
-#[cold]
-pub(super) fn wake_first_waiters() {
-    if !has_waiters() {
-        return;
-    }
-    let mut wakers = Vec::new();
-    unaccounted(|| {
-        for (at, queue) in queues().iter() {
-            let mut free = at.node().free();
-            for (i, waiter) in queue.values().take(AT_ONCE).enumerate() {
-                if i > 0 && waiter.n > free {
-                    break;
-                }
-                free = free.saturating_sub(waiter.n);
-                // A waker that panics when it is cloned, called or dropped must not keep the others from being
-                // woken.
-                wakers.extend(contain(|| waiter.waker.clone()));
-            }
-        }
-    });
-    for waker in wakers {
-        contain(|| waker.wake_by_ref());
-        unaccounted(|| contain(|| drop(waker)));
-    }
-}
-
-/// Removes the waiters whose account has no handle left. A `ChargeFuture` borrows a handle, so a future without a
-/// handle was forgotten and not dropped: it is never polled again, and would block the charges behind it for
-/// ever.
-pub(super) fn remove_forgotten() {
-    if !has_waiters() {
-        return;
-    }
-    let forgotten: Vec<(AccountPtr, Waiter)> = unaccounted(|| {
-        let mut queues = queues();
-        let mut forgotten = Vec::new();
-        for (at, queue) in queues.iter_mut() {
-            forgotten.extend(
-                queue.extract_if(.., |_, waiter| waiter.account.node().is_orphan()).map(|(_, w)| (*at, w)),
-            );
-        }
-        queues.retain(|_, queue| !queue.is_empty());
-        forgotten
-    });
-    let were_any = !forgotten.is_empty();
-    for (at, Waiter { waker, account, .. }) in forgotten {
-        WAITERS.fetch_sub(1, Relaxed);
-        on_account!(at, |accounts, node| accounts.end_waiting(node, account.node()));
-        unaccounted(|| contain(|| drop(waker)));
-    }
-    if were_any {
-        wake_first_waiters();
-    }
-}
 
 /// Whether a waiting charge may be granted.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -154,13 +55,7 @@ enum Eligibility {
 
 impl Eligibility {
     /// The eligibility of a charge of `n` units to `account` with this ticket, in the queue at `at`.
-    fn of(
-        at: &Node,
-        queue: Option<&BTreeMap<u64, Waiter>>,
-        ticket: u64,
-        account: AccountPtr,
-        n: u64,
-    ) -> Self {
+    fn of(at: &Node, queue: Option<&Queue>, ticket: u64, account: AccountPtr, n: u64) -> Self {
         let before =
             || queue.into_iter().flat_map(|queue| queue.range(..ticket)).map(|(_, w)| w).take(AT_ONCE);
         let (count, units) = before().fold((0, n), |(i, sum), w| (i + 1, sum.saturating_add(w.n)));

@@ -6,13 +6,13 @@ use crate::backend::{backend, locks};
 use crate::pool::{Pool, SHIFT};
 use crate::sum::RETRIES;
 use crate::sync::{AtomicPtr, Mutex, Ordering::*};
-use crate::words::{Words, probable_slot};
+use crate::words::{Words, probable_slot, registered_area};
 use std::sync::{Arc, OnceLock};
 use std::{cell::UnsafeCell, fmt, marker::PhantomData, mem::ManuallyDrop};
 use warmcore_line::{Line, Padded};
 use warmcore_sys::{
     membarrier,
-    rseq::{self, PercpuMode, RseqArea, section},
+    rseq::{PercpuMode, RseqArea, section},
 };
 use warmcore_types::ignore_poison;
 
@@ -242,7 +242,7 @@ impl<T: Item> FreeList<T> {
     fn push_to_depot(&self, items: &mut Vec<T>) {
         let mut depot = ignore_poison(self.depot.lock());
         // An unused slot has capacity 0 and took no items. Set its capacity and try again.
-        if let Some(area) = registered().filter(|_| !locks()) {
+        if let Some(area) = registered_area(PercpuMode::Cid).filter(|_| !locks()) {
             self.keep_here(area, &[]);
             self.push_here(items);
         }
@@ -309,7 +309,7 @@ impl<T: Item> FreeList<T> {
                 self.refill(&mut depot, |items| stacks.keep(slot, items))
             });
         }
-        let area = registered();
+        let area = registered_area(PercpuMode::Cid);
         // No drain runs while this lock is held, so `active` is the address of the real stacks.
         let mut depot = ignore_poison(self.depot.lock());
         // SAFETY: as in `pop`. Tried twice: an abort looks like an empty stack, and two aborts in a row are rare.
@@ -341,7 +341,7 @@ impl<T: Item> FreeList<T> {
             let slot = probable_slot(stacks.words.slots());
             return stacks.push_or(slot, item, || ignore_poison(self.depot.lock()));
         }
-        let (area, mut depot) = (registered(), ignore_poison(self.depot.lock()));
+        let (area, mut depot) = (registered_area(PercpuMode::Cid), ignore_poison(self.depot.lock()));
         let Some(area) = area else { return depot.push(item) };
         for _ in 0..RETRIES {
             if self.keep_here(area, &[item]) == 1 {
@@ -368,11 +368,6 @@ impl<T: Item> FreeList<T> {
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
-}
-
-/// Returns this thread's area. Registers one first if the thread has none.
-fn registered() -> Option<RseqArea> {
-    if rseq::register_thread() { RseqArea::lookup(PercpuMode::Cid) } else { None }
 }
 
 impl<T: Item> Default for FreeList<T> {
