@@ -98,7 +98,7 @@ impl Pools {
 }
 
 /// The case `peers.freelist.pair`; if `two`, `peers.freelist.pair.2threads`.
-pub fn pair(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
+pub fn pair(ctx: &CaseCtx, two: bool) -> anyhow::Result<Vec<Row>> {
     let pools = Pools::new();
     let variants = vec![
         variant(&percpu::ours(), two, |n| {
@@ -118,11 +118,11 @@ pub fn pair(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
             (0..n).for_each(|_| drop(black_box(pools.object_pool.pull(block))));
         }),
     ];
-    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured)))
+    Ok(rows(&ctx.interleave(variants)?))
 }
 
 /// The case `peers.freelist.batch32`; if `two`, `peers.freelist.batch32.2threads`. The times are per block.
-pub fn batch32(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
+pub fn batch32(ctx: &CaseCtx, two: bool) -> anyhow::Result<Vec<Row>> {
     let pools = Pools::new();
     let variants = vec![
         variant(&percpu::ours(), two, |n| {
@@ -149,5 +149,5 @@ pub fn batch32(ctx: &CaseCtx, two: bool) -> anyhow::Result<Option<Vec<Row>>> {
             }
         }),
     ];
-    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured)))
+    Ok(rows(&ctx.interleave(variants)?))
 }

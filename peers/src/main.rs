@@ -22,7 +22,6 @@ use std::sync::atomic::Ordering::Relaxed;
 use warmcore_bench::measure::{Effort, INTERRUPTED, Measured};
 use warmcore_bench::signals;
 use warmcore_bench::{Case, percpu, run_cases};
-use warmcore_report;
 use warmcore_results::{Row, write_whole};
 
 /// Times Warmcore's counter, free list and budgets beside named peers
@@ -82,7 +81,7 @@ fn command(args: &Args) -> anyhow::Result<()> {
         &repeat(args),
         args.json.as_deref(),
     )?;
-    print!("{}", report::run_table(&results));
+    print!("{}", warmcore_report::run_table(&results));
     if let Some(path) = &args.json {
         write_whole(path, &serde_json::to_vec_pretty(&results)?)?;
         eprintln!("written: {}", path.display());

@@ -14,9 +14,8 @@
 use crate::blocks::{malloc_batch, malloc_pair};
 use std::alloc::System;
 use std::process::{Command, Stdio};
-use std::sync::atomic::Ordering::Relaxed;
 use tcmalloc_better::TCMalloc;
-use warmcore_bench::measure::{Effort, INTERRUPTED, Variant};
+use warmcore_bench::measure::{Effort, Variant, check_interrupted};
 use warmcore_bench::{CaseCtx, percpu};
 use warmcore_percpu::VARIABLE;
 use warmcore_results::{Results, Row};
@@ -35,14 +34,14 @@ pub fn name() -> &'static str {
 }
 
 /// The case `peers.freelist.pair.tcmalloc`.
-pub fn pair(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub fn pair(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     here_or_in_a_child(ctx, || {
         vec![malloc_pair(percpu::MALLOC, false, &System), malloc_pair(name(), false, &TCMalloc)]
     })
 }
 
 /// The case `peers.freelist.batch32.tcmalloc`.
-pub fn batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub fn batch32(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     here_or_in_a_child(ctx, || {
         vec![malloc_batch(percpu::MALLOC, false, &System), malloc_batch(name(), false, &TCMalloc)]
     })
@@ -52,13 +51,9 @@ pub fn batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
 fn here_or_in_a_child(
     ctx: &CaseCtx,
     variants: fn() -> Vec<Variant<'static>>,
-) -> anyhow::Result<Option<Vec<Row>>> {
+) -> anyhow::Result<Vec<Row>> {
     if MallocExtension_Internal_GetPerCpuCachesActive() {
-        return Ok(ctx.interleave(variants())?.map(|measured| {
-            let mut rows = measured.times();
-            rows.extend(measured.ratios_over(percpu::MALLOC));
-            rows
-        }));
+        return Ok(ctx.interleave(variants())?.rows(percpu::MALLOC, []));
     }
     if std::env::var(TUNABLE.0).is_ok_and(|value| value.contains(TUNABLE.1)) {
         return left_out(ctx, "it keeps per-thread caches even where glibc has no area");
@@ -72,9 +67,7 @@ fn here_or_in_a_child(
         .env(VARIABLE, "atomic");
     child.args((ctx.effort.rounds == Effort::QUICK.rounds).then_some("--quick"));
     let output = child.stdin(Stdio::null()).output()?;
-    if INTERRUPTED.load(Relaxed) {
-        return Ok(None);
-    }
+    check_interrupted()?;
     let text = String::from_utf8_lossy(&output.stderr);
     if !output.status.success() {
         return left_out(ctx, &format!("its process ended with {}: {}", output.status, text.trim()));
@@ -82,10 +75,10 @@ fn here_or_in_a_child(
     // If the child left the case out, its output is a message only.
     text.lines().filter(|line| line.contains("left out")).for_each(|line| eprintln!("{line}"));
     let results: Results = serde_json::from_slice(&std::fs::read(file.path())?)?;
-    Ok(Some(results.rows))
+    Ok(results.rows)
 }
 
-fn left_out(ctx: &CaseCtx, why: &str) -> anyhow::Result<Option<Vec<Row>>> {
+fn left_out(ctx: &CaseCtx, why: &str) -> anyhow::Result<Vec<Row>> {
     eprintln!("{}: left out: {why}", ctx.name);
-    Ok(Some(Vec::new()))
+    Ok(Vec::new())
 }

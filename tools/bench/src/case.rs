@@ -3,12 +3,13 @@
 //! The results are written before the first case and again after every case, to a temporary file that is then renamed.
 //! So after a signal, an error or a crash the file has the cases that were finished, and nothing of an older run.
 
-use crate::measure::{BenchCpus, Effort, INTERRUPTED, Measured, Variant, interleave};
+use crate::measure::{BenchCpus, Effort, INTERRUPTED, Interrupted, Measured, Variant, interleave};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_results::{self as results, Results, Row, system};
+use warmcore_types::CpuId;
 
 fn write(path: &Path, results: &Results) -> anyhow::Result<()> {
     results::write_whole(path, &serde_json::to_vec_pretty(results)?)
@@ -32,14 +33,7 @@ pub fn run_cases(
         anyhow::bail!("no case of {what} is called {unknown}; there are {names}");
     }
     let cpus = BenchCpus::find().context("can't tell where to measure")?;
-    let mut steps = 0;
-    let ends: Vec<u64> = chosen
-        .iter()
-        .map(|case| {
-            steps += (case.steps)(effort);
-            steps
-        })
-        .collect();
+    let steps = chosen.iter().map(|case| (case.steps)(effort)).sum();
     let bar = progress(steps, &format!("{heading}{what}"));
     let (when, meter) = (system::utc_now(), system::LoadMeter::start());
     let so_far = |rows: &[Row]| system::results(what, command, when.clone(), &meter, rows.to_vec());
@@ -56,7 +50,9 @@ pub fn run_cases(
             eprintln!("{heading}{what}: {done}");
         }
     };
-    for (i, (case, end)) in chosen.iter().zip(ends).enumerate() {
+    let mut end = 0;
+    for (i, case) in chosen.iter().enumerate() {
+        end += (case.steps)(effort);
         if INTERRUPTED.load(Relaxed) {
             break;
         }
@@ -71,9 +67,10 @@ pub fn run_cases(
         // The message is not "done", which is printed when the rows are in the file.
         let part_done = |part: &str| log(&format!("{part} is measured"));
         let context = CaseCtx { name: case.name, cpus, effort, tick: &|| bar.inc(1), part_done: &part_done };
-        match (case.run)(&context).with_context(|| format!("case {}", case.name))? {
-            Some(more) => rows.extend(more),
-            None => break,
+        match (case.run)(&context) {
+            Ok(more) => rows.extend(more),
+            Err(error) if error.is::<Interrupted>() => break,
+            Err(error) => return Err(error.context(format!("case {}", case.name))),
         }
         if let Some(path) = keep {
             write(path, &so_far(&rows))?;
@@ -104,13 +101,13 @@ pub struct Case {
     needs_two_cpus: bool,
     /// The number of steps by which the case moves the progress bar.
     steps: fn(Effort) -> u64,
-    /// Measures and returns the rows; `None` if a signal came.
-    run: fn(&CaseCtx) -> anyhow::Result<Option<Vec<Row>>>,
+    /// Measures and returns the rows; the error [`Interrupted`] if a signal came.
+    run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>,
 }
 
 impl Case {
     /// A case that runs on one CPU and moves the progress bar by one step a round.
-    pub const fn new(name: &'static str, run: fn(&CaseCtx) -> anyhow::Result<Option<Vec<Row>>>) -> Self {
+    pub const fn new(name: &'static str, run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>) -> Self {
         Self { name, needs_two_cpus: false, steps: |effort| effort.rounds as u64, run }
     }
 
@@ -142,7 +139,18 @@ pub struct CaseCtx<'a> {
 
 impl CaseCtx<'_> {
     /// Measures the variants in alternating slices.
-    pub fn interleave(&self, variants: Vec<Variant>) -> anyhow::Result<Option<Measured>> {
+    pub fn interleave(&self, variants: Vec<Variant>) -> anyhow::Result<Measured> {
         interleave(self.name, variants, self.cpus, self.effort, self.tick)
+    }
+
+    /// Moves the progress bar when `done` of `of` equal parts of the case are finished; the case calls it after each.
+    pub(crate) fn part_of(&self, done: usize, of: usize) {
+        let at = |parts: usize| self.effort.rounds * parts / of;
+        (at(done - 1)..at(done)).for_each(|_| (self.tick)());
+    }
+
+    /// The second CPU of a case that needs two.
+    pub(crate) fn partner(&self) -> CpuId {
+        self.cpus.partner.expect("the case needs two CPUs")
     }
 }

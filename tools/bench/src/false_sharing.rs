@@ -77,7 +77,7 @@ const _: () = {
     assert!(line(offset_of!(OwnPair, reader)) + 2 == line(offset_of!(OwnPair, writer)));
 };
 
-fn rate(ctx: &CaseCtx, every_ns: u64) -> anyhow::Result<Option<Vec<Row>>> {
+fn rate(ctx: &CaseCtx, every_ns: u64) -> anyhow::Result<Vec<Row>> {
     let (same, wrong, line, pair) =
         (SameLine::default(), WrongSide::default(), OwnLine::default(), OwnPair::default());
     let variants = vec![
@@ -86,11 +86,10 @@ fn rate(ctx: &CaseCtx, every_ns: u64) -> anyhow::Result<Option<Vec<Row>>> {
         variant("own line", &line.reader, &line.writer, every_ns),
         variant("own pair of lines", &pair.reader, &pair.writer, every_ns),
     ];
-    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
-    let mut rows = measured.times();
-    rows.extend(measured.ratios_over("own pair of lines"));
+    let measured = ctx.interleave(variants)?;
+    let mut rows = measured.rows("own pair of lines", []);
     rows.extend(measured.partner_times("writer time"));
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 fn variant<'a>(name: &str, reader: &'a Reader, writer: &'a AtomicU64, every_ns: u64) -> Variant<'a> {

@@ -13,21 +13,21 @@
 //! Source: TechEmpower's plaintext for the shape of `hello`. The promises (the bounds that rows should meet) were made
 //! before the runtime was written.
 
-mod client;
 mod handler;
 pub mod load;
 mod serve;
 mod smol_io;
 
 use crate::case::{Case, CaseCtx};
-use crate::measure::{Effort, INTERRUPTED};
-use crate::runtimes::cpus;
+use crate::measure::{INTERRUPTED, check_interrupted};
+use crate::part::{COMMAND, LineChild};
+use crate::race::{Metric, Plan, Race, rate, time};
+use crate::runtimes::{Contender, cpus};
 use anyhow::Context;
-use client::Client;
-use fastrand::Rng;
 use handler::Handler;
 use load::{LoadCommand, Seen};
-use serve::Contender;
+use serve::{ALL, serve};
+use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use warmcore_results::{Bound, Row};
@@ -51,36 +51,8 @@ const P99: &str = "p99";
 const CPU: &str = "CPU per 100k requests";
 const ERRORS: &str = "errors";
 
-/// A metric: its name, its unit, and its value in a slice.
-type Metric = (&'static str, &'static str, fn(&Slice) -> f64);
-
 /// The metrics of a slice, besides errors.
-const METRICS: [Metric; 5] = [
-    (REQUESTS, "k/s", |slice| slice.seen.per_second / 1e3),
-    ("p50", "ns", |slice| slice.seen.p50_ns as f64),
-    (P99, "ns", |slice| slice.seen.p99_ns as f64),
-    ("p99.9", "ns", |slice| slice.seen.p999_ns as f64),
-    (CPU, "ns", |slice| slice.cpu_ns as f64 * 1e5 / slice.seen.answers as f64),
-];
-
-/// The number of rounds and the length of a slice.
-#[derive(Debug, Clone, Copy)]
-struct Plan {
-    rounds: usize,
-    warm: Duration,
-    measure: Duration,
-}
-
-impl Plan {
-    fn of(effort: Effort) -> Self {
-        match effort.rounds == Effort::QUICK.rounds {
-            true => Self { rounds: 9, warm: Duration::from_millis(20), measure: Duration::from_millis(120) },
-            false => {
-                Self { rounds: 15, warm: Duration::from_millis(50), measure: Duration::from_millis(300) }
-            }
-        }
-    }
-}
+const METRICS: &[Metric] = &[rate(REQUESTS), time("p50"), time(P99), time("p99.9"), time(CPU)];
 
 /// The results of one server in a slice.
 struct Slice {
@@ -89,38 +61,47 @@ struct Slice {
     cpu_ns: u64,
 }
 
-/// Servers of every runtime, and a client that is connected to all of them.
-struct Servers {
-    client: Client,
-    who: Vec<Contender>,
-    numbers: Vec<usize>,
+impl Slice {
+    /// The numbers of [`METRICS`].
+    fn numbers(&self) -> Vec<f64> {
+        let Seen { per_second, p50_ns, p99_ns, p999_ns, answers, .. } = self.seen;
+        let [p50, p99, p999, cpu] = [p50_ns, p99_ns, p999_ns, self.cpu_ns].map(|ns| ns as f64);
+        vec![per_second / 1e3, p50, p99, p999, cpu * 1e5 / answers as f64]
+    }
 }
 
+/// Servers of every runtime, and a client process that is connected to all of them. Between two commands the client has no
+/// outstanding request. A command and its answer take 50 µs, which is not part of a timed slice.
+struct Servers(LineChild);
+
 impl Servers {
-    fn start(
-        who: &[Contender],
-        handler: Handler,
-        connections: usize,
-        afresh_after: Option<u64>,
-    ) -> anyhow::Result<Self> {
-        let mut client = Client::start()?;
-        let open = |who: &Contender| {
-            let port = who.serve(handler).with_context(|| who.name())?;
-            client
-                .open(LoadCommand::Open { port, handler, connections, afresh_after })
-                .with_context(|| who.name())
-        };
-        let numbers = who.iter().map(open).collect::<anyhow::Result<_>>()?;
-        Ok(Self { client, who: who.to_vec(), numbers })
+    /// Starts a server on each runtime. The client names them by their order.
+    fn start(handler: Handler, connections: usize, afresh_after: Option<u64>) -> anyhow::Result<Self> {
+        let mut command = Command::new(std::env::current_exe()?);
+        command.arg(COMMAND).arg(serde_json::json!({ load::PART: null }).to_string());
+        let mut servers = Self(LineChild::start(&mut command).context("can't start the client")?);
+        for who in ALL {
+            let port = serve(who, handler).with_context(|| who.name())?;
+            let open = LoadCommand::Open { port, handler, connections, afresh_after };
+            servers.ask(&open).with_context(|| who.name())?;
+        }
+        Ok(servers)
+    }
+
+    /// Sends a command to the client and waits for its answer.
+    fn ask(&mut self, say: &LoadCommand) -> anyhow::Result<Seen> {
+        let answer = self.0.ask(&serde_json::to_string(say)?)?;
+        anyhow::ensure!(!answer.is_empty(), "the client ended; it says why above");
+        serde_json::from_str(&answer).with_context(|| format!("the client answered {answer:?} to {say:?}"))
     }
 
     /// Sends requests to one server for a slice. A slice without an answer is kept: its rate counts as one answer, which is
     /// too high, and its times as the slice's length, which is too low.
     fn slice(&mut self, i: usize, warm: Duration, measure: Duration) -> anyhow::Result<Slice> {
-        let (name, measure_ns) = (self.who[i].name(), measure.as_nanos() as u64);
+        let (name, measure_ns) = (ALL[i].name(), measure.as_nanos() as u64);
         let before = clock::process_cpu().0;
-        let say = LoadCommand::Run { server: self.numbers[i], warm_ns: warm.as_nanos() as u64, measure_ns };
-        let mut seen = self.client.ask(&say).context(name)?;
+        let say = LoadCommand::Run { server: i, warm_ns: warm.as_nanos() as u64, measure_ns };
+        let mut seen = self.ask(&say).context(name)?;
         let cpu_ns = clock::process_cpu().0 - before;
         if let Some(error) = &seen.error {
             eprintln!("{name}: {} errors, the first: {error}", seen.errors);
@@ -151,74 +132,66 @@ fn tell_once() {
     });
 }
 
-fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Option<Vec<Row>>> {
+fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Vec<Row>> {
     tell_once();
-    let (plan, who) = (Plan::of(ctx.effort), &Contender::ALL);
-    let mut servers = Servers::start(who, handler, connections, None)?;
+    let plan = Plan::requests(ctx.effort);
+    let mut servers = Servers::start(handler, connections, None)?;
     // The first slices are not timed: connections are accepted, queues grow, states are made.
-    for i in 0..who.len() {
+    for i in 0..ALL.len() {
         servers.slice(i, Duration::ZERO, plan.warm)?;
     }
-    let mut slices: Vec<Vec<Slice>> = who.iter().map(|_| Vec::new()).collect();
-    let (mut order, mut rng): (Vec<usize>, _) = ((0..who.len()).collect(), Rng::with_seed(6));
-    for round in 0..plan.rounds {
-        rng.shuffle(&mut order);
-        for &i in &order {
-            if INTERRUPTED.load(Relaxed) {
-                return Ok(None);
-            }
-            slices[i].push(servers.slice(i, plan.warm, plan.measure)?);
-        }
-        let at = |round: usize| ctx.effort.rounds * round / plan.rounds;
-        (at(round)..at(round + 1)).for_each(|_| (ctx.tick)());
-    }
-    Ok((!INTERRUPTED.load(Relaxed)).then(|| rows(ctx.name, who, &slices, handler)))
+    let mut sums = [Sums::default(); ALL.len()];
+    let tick = |round| ctx.part_of(round, plan.rounds);
+    let race = Race::run(ctx.name, &ALL, METRICS, plan, tick, |i| {
+        let slice = servers.slice(i, plan.warm, plan.measure)?;
+        sums[i].add(&slice.seen);
+        Ok(slice.numbers())
+    })?;
+    let mut rows = race.numbers(&[]);
+    rows.extend(errors_rows(ctx.name, &sums));
+    let ratio = |metric, who| race.ratio(metric, who, Contender::Tokio);
+    let (requests, p99) = (ratio(REQUESTS, Contender::Ours), ratio(P99, Contender::Ours));
+    // The bounds of the promises about requests and about the 99th percentile.
+    let (requests_min, p99_max) = match handler {
+        Handler::Hello | Handler::Axum => (Some(1.0), Some(1.0)),
+        Handler::State => (Some(1.3), None),
+        Handler::Compute => (None, None),
+    };
+    let promise = |row: Option<Row>, kind, bound: Option<f64>| {
+        row.map(|row| row.promise_if(bound.is_some(), kind, bound.unwrap_or_default()))
+    };
+    rows.extend(race.ratios([
+        promise(requests, Bound::AtLeast, requests_min),
+        promise(p99, Bound::AtMost, p99_max),
+        ratio(CPU, Contender::Ours),
+        ratio(REQUESTS, Contender::OursSpread),
+        ratio(P99, Contender::OursSpread),
+        ratio(CPU, Contender::OursSpread),
+    ]));
+    Ok(rows)
 }
 
-/// The rows: all metrics of all servers, the promises, then Warmcore's ratios over the other runtimes.
-fn rows(case: &str, who: &[Contender], slices: &[Vec<Slice>], handler: Handler) -> Vec<Row> {
-    let samples = |of: Contender, metric: &str| -> Vec<f64> {
-        let of = who.iter().position(|who| *who == of).expect("every contender ran");
-        let value = METRICS.iter().find(|(name, ..)| *name == metric).expect("it is in the table").2;
-        slices[of].iter().map(value).collect()
-    };
-    let mut rows = Vec::new();
-    for (metric, unit, _) in METRICS {
-        rows.extend(who.iter().map(|of| Row::of(case, of.name(), metric, unit, &samples(*of, metric))));
-    }
-    for (of, slices) in who.iter().zip(slices) {
-        let errors = slices.iter().map(|slice| slice.seen.errors).sum::<u64>();
-        rows.push(errors_row(case, *of, errors, slices.iter().map(|slice| slice.seen.answers).sum()));
-    }
-    let ratio_of = |of: Contender, metric: &str, over: Contender| {
-        let (above, below) = (samples(of, metric), samples(over, metric));
-        let row = Row::ratio(case, of.name(), over.name(), &above, &below);
-        match metric {
-            REQUESTS => row,
-            _ => Row { metric: format!("ratio, {metric}"), ..row },
-        }
-    };
-    let ratio = |metric: &str, over: Contender| ratio_of(Contender::Ours, metric, over);
-    let (requests, p99) = (ratio(REQUESTS, Contender::Tokio), ratio(P99, Contender::Tokio));
-    match handler {
-        Handler::Hello | Handler::Axum => {
-            rows.push(requests.promise(Bound::AtLeast, 1.0));
-            rows.push(p99.promise(Bound::AtMost, 1.0));
-        }
-        Handler::State => rows.extend([requests.promise(Bound::AtLeast, 1.3), p99]),
-        Handler::Compute => rows.extend([requests, p99]),
-    }
-    rows.push(ratio(CPU, Contender::Tokio));
-    rows.extend([REQUESTS, P99, CPU].map(|metric| ratio_of(Contender::OursSpread, metric, Contender::Tokio)));
-    let others = who.iter().filter(|who| !matches!(who, Contender::Ours | Contender::Tokio));
-    rows.extend(others.map(|over| ratio(REQUESTS, *over)));
-    rows
+/// The errors and the correct answers of a server.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    errors: u64,
+    answers: u64,
 }
 
-/// The row of a server's errors. Warmcore has the promise that there are none.
-fn errors_row(case: &str, who: Contender, errors: u64, answers: u64) -> Row {
-    let row = Row::exact(case, who.name(), ERRORS, "errors", errors as f64, answers);
-    if matches!(who, Contender::Ours | Contender::OursSpread) { row.promise(Bound::AtMost, 0.0) } else { row }
+impl Sums {
+    fn add(&mut self, seen: &Seen) {
+        self.errors += seen.errors;
+        self.answers += seen.answers;
+    }
+}
+
+/// The rows of the servers' errors. Warmcore has the promise that there are none.
+fn errors_rows(case: &str, sums: &[Sums]) -> Vec<Row> {
+    let row = |(who, sums): (Contender, &Sums)| {
+        let row = Row::exact(case, who.name(), ERRORS, "errors", sums.errors as f64, sums.answers);
+        row.promise_if(who.is_ours(), Bound::AtMost, 0.0)
+    };
+    ALL.into_iter().zip(sums).map(row).collect()
 }
 
 /// The client of the case `soak` replaces each connection after this many requests.
@@ -226,24 +199,19 @@ const AFRESH_AFTER: u64 = 50;
 const UNRULY: usize = 48;
 
 /// Every handler on every runtime, under clients that split requests and reconnect: all answers must be right.
-fn soak(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+fn soak(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     tell_once();
     let handlers = [Handler::Hello, Handler::Axum, Handler::Compute, Handler::State];
-    let measure = Plan::of(ctx.effort).measure * 4;
-    let mut sums = vec![(0, 0); Contender::ALL.len()];
+    let measure = Plan::requests(ctx.effort).measure * 4;
+    let mut sums = [Sums::default(); ALL.len()];
     for (h, handler) in handlers.into_iter().enumerate() {
-        let mut servers = Servers::start(&Contender::ALL, handler, UNRULY, Some(AFRESH_AFTER))?;
-        for (i, (errors, answers)) in sums.iter_mut().enumerate() {
-            if INTERRUPTED.load(Relaxed) {
-                return Ok(None);
-            }
-            let seen = servers.slice(i, Duration::ZERO, measure)?.seen;
-            *errors += seen.errors;
-            *answers += seen.answers;
+        let mut servers = Servers::start(handler, UNRULY, Some(AFRESH_AFTER))?;
+        for (i, sums) in sums.iter_mut().enumerate() {
+            check_interrupted()?;
+            sums.add(&servers.slice(i, Duration::ZERO, measure)?.seen);
         }
-        let at = |h: usize| ctx.effort.rounds * h / handlers.len();
-        (at(h)..at(h + 1)).for_each(|_| (ctx.tick)());
+        ctx.part_of(h + 1, handlers.len());
     }
-    let row = |(who, (errors, answers)): (Contender, (u64, u64))| errors_row(ctx.name, who, errors, answers);
-    Ok((!INTERRUPTED.load(Relaxed)).then(|| Contender::ALL.into_iter().zip(sums).map(row).collect()))
+    check_interrupted()?;
+    Ok(errors_rows(ctx.name, &sums))
 }

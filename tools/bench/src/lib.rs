@@ -16,10 +16,11 @@ pub mod http;
 pub mod measure;
 pub mod part;
 pub mod percpu;
-mod resident;
+mod race;
 mod runtimes;
 pub mod signals;
 pub mod wake;
+mod working_set;
 
 pub use case::{Case, CaseCtx, progress, run_cases};
 
@@ -51,10 +52,6 @@ impl What {
     /// All benches, in the order of the command's help.
     pub const EVERY: [Self; 6] =
         [Self::Percpu, Self::FalseSharing, Self::Cid, Self::Budget, Self::Wake, Self::Http];
-
-    /// The benches that a report runs, in its order. `wake` and `http` take minutes: a report shows them if their results
-    /// are in its folder.
-    pub const ALL: [Self; 4] = [Self::Percpu, Self::FalseSharing, Self::Cid, Self::Budget];
 
     /// The cases, in the order of the report.
     pub fn cases(self) -> &'static [Case] {

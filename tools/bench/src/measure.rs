@@ -10,6 +10,7 @@
 //! `Partner::assigned` is written by the measuring thread, `acts` by the partner's thread; each is on a cache line of
 //! its own.
 
+use anyhow::Context;
 use fastrand::Rng;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -58,6 +59,17 @@ impl<'a> Variant<'a> {
     pub fn beside(self, act: impl Fn() -> u64 + Sync + 'a) -> Self {
         Self { partner: Some(Box::new(act)), ..self }
     }
+
+    /// As [`Variant::beside`], if `two`: if the case measures two CPUs.
+    pub fn beside_if(self, two: bool, act: impl Fn() -> u64 + Sync + 'a) -> Self {
+        if two { self.beside(act) } else { self }
+    }
+}
+
+/// Does an operation in a function that is not inlined, as in a program that is too large to inline everything.
+#[inline(never)]
+pub fn called<T, R>(on: T, act: impl Fn(T) -> R) -> R {
+    act(on)
 }
 
 /// The results of a case: for each variant, the ns per operation of every round.
@@ -82,9 +94,7 @@ impl BenchCpus {
     pub fn find() -> anyhow::Result<Self> {
         let allowed = affinity::allowed()?;
         let mut cpus = allowed.iter();
-        let own = cpus
-            .next()
-            .ok_or_else(|| anyhow::anyhow!("the kernel names no CPU that this process may use"))?;
+        let own = cpus.next().context("the kernel names no CPU that this process may use")?;
         Ok(Self { own, partner: cpus.next() })
     }
 }
@@ -112,14 +122,60 @@ const REST: usize = usize::MAX;
 /// Set by a signal ([`crate::signals`]). The running case is then abandoned; finished cases are kept.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-/// Measures a case. Returns `None` if a signal came. `tick` is called after every round.
+/// The error of a case that a signal interrupted.
+#[derive(Debug)]
+pub struct Interrupted;
+
+impl std::fmt::Display for Interrupted {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("interrupted by a signal")
+    }
+}
+
+impl std::error::Error for Interrupted {}
+
+/// Returns the error [`Interrupted`] if a signal came.
+pub fn check_interrupted() -> Result<(), Interrupted> {
+    if INTERRUPTED.load(Relaxed) { Err(Interrupted) } else { Ok(()) }
+}
+
+/// Runs `body` with this thread pinned to `cpu`. Afterwards the thread may use the same CPUs as before.
+pub fn pinned<T>(cpu: CpuId, body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
+    let before = affinity::allowed()?;
+    affinity::pin(cpu)?;
+    let result = body();
+    affinity::set_allowed(&before)?;
+    result
+}
+
+/// Calls `slice` for each of `variants` in every round, in an order that changes from round to round. Calls `tick` after
+/// each round, with the number of finished rounds.
+pub fn in_rounds(
+    rounds: usize,
+    variants: usize,
+    tick: impl Fn(usize),
+    mut slice: impl FnMut(usize) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    let mut order: Vec<usize> = (0..variants).collect();
+    for round in 0..rounds {
+        shuffle(&mut order, round as u64);
+        for &i in &order {
+            check_interrupted()?;
+            slice(i)?;
+        }
+        tick(round + 1);
+    }
+    Ok(())
+}
+
+/// Measures a case. `tick` is called after every round.
 pub fn interleave(
     case: &str,
     mut variants: Vec<Variant>,
     cpus: BenchCpus,
     effort: Effort,
     tick: &dyn Fn(),
-) -> anyhow::Result<Option<Measured>> {
+) -> anyhow::Result<Measured> {
     let names: Vec<String> = variants.iter().map(|v| v.name.clone()).collect();
     let partners: Vec<_> = variants.iter_mut().map(|v| v.partner.take()).collect();
     let state = Partner {
@@ -130,13 +186,7 @@ pub fn interleave(
     };
     let mut own_ns = vec![Vec::new(); names.len()];
     let mut partner_ns = vec![Vec::new(); names.len()];
-    let before = affinity::allowed()?;
-    affinity::pin(cpus.own)?;
-    let finished = std::thread::scope(|scope| {
-        if let Some(cpu) = cpus.partner.filter(|_| partners.iter().any(Option::is_some)) {
-            let (state, partners) = (&state, &partners);
-            scope.spawn(move || partner(cpu, state, partners));
-        }
+    let mut measure = || {
         // End the partner's thread even if a variant panics; otherwise the scope would wait for the thread for ever.
         let _end = OnDrop(|| state.done.store(true, Release));
         let mut iterations: Vec<u64> = Vec::new();
@@ -144,13 +194,11 @@ pub fn interleave(
             let _guard = PartnerGuard::take(&state, partners[i].is_some().then_some(i));
             iterations.push(calibrate(variant, effort.slice));
         }
-        let mut order: Vec<usize> = (0..variants.len()).collect();
-        for round in 0..effort.rounds {
-            shuffle(&mut order, round as u64);
-            for &i in &order {
-                if INTERRUPTED.load(Relaxed) {
-                    return false;
-                }
+        in_rounds(
+            effort.rounds,
+            variants.len(),
+            |_| tick(),
+            |i| {
                 let guard = PartnerGuard::take(&state, partners[i].is_some().then_some(i));
                 let (acts, began) = (state.acts.load(Relaxed), clock::now());
                 (variants[i].work)(iterations[i]);
@@ -161,13 +209,20 @@ pub fn interleave(
                 if partners[i].is_some() {
                     partner_ns[i].push(ns / acts.max(1) as f64);
                 }
+                Ok(())
+            },
+        )
+    };
+    pinned(cpus.own, || {
+        std::thread::scope(|scope| {
+            if let Some(cpu) = cpus.partner.filter(|_| partners.iter().any(Option::is_some)) {
+                let (state, partners) = (&state, &partners);
+                scope.spawn(move || partner(cpu, state, partners));
             }
-            tick();
-        }
-        true
-    });
-    affinity::set_allowed(&before)?;
-    Ok(finished.then(|| Measured { case: case.to_owned(), names, own_ns, partner_ns }))
+            measure()
+        })
+    })?;
+    Ok(Measured { case: case.to_owned(), names, own_ns, partner_ns })
 }
 
 /// While the guard exists, the partner's thread repeats the operation of one variant's partner.
@@ -244,6 +299,18 @@ fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
     }
 }
 
+/// Returns the promises, then those of the ratios that have no promise.
+pub fn promised_first(promises: impl IntoIterator<Item = Option<Row>>, ratios: Vec<Row>) -> Vec<Row> {
+    fn key(row: &Row) -> (&str, &str, Option<&str>) {
+        (&row.metric, &row.variant, row.over.as_deref())
+    }
+    let mut rows: Vec<Row> = promises.into_iter().flatten().collect();
+    let others: Vec<Row> =
+        ratios.into_iter().filter(|ratio| rows.iter().all(|row| key(row) != key(ratio))).collect();
+    rows.extend(others);
+    rows
+}
+
 /// Shuffles the order in which a round runs the variants. The order differs from round to round and is the same in
 /// every run of the program.
 fn shuffle(order: &mut [usize], round: u64) {
@@ -259,6 +326,13 @@ impl Measured {
     pub fn times(&self) -> Vec<Row> {
         let rows = self.names.iter().zip(&self.own_ns);
         rows.map(|(name, ns)| Row::of(&self.case, name, "time", "ns", ns)).collect()
+    }
+
+    /// Returns the rows of a case: times, the promises, then the other ratios over the variant `over`.
+    pub fn rows(&self, over: &str, promises: impl IntoIterator<Item = Option<Row>>) -> Vec<Row> {
+        let mut rows = self.times();
+        rows.extend(promised_first(promises, self.ratios_over(over)));
+        rows
     }
 
     /// Returns a row of the partner's times, called `metric`, for every variant that has a partner.
@@ -308,7 +382,7 @@ mod tests {
         let tick = || _ = ticks.fetch_add(1, Relaxed);
         let variants = vec![work("a", &a), work("b", &b).beside(act)];
         let cpus = BenchCpus::find().unwrap();
-        let measured = interleave("case", variants, cpus, EFFORT, &tick).unwrap().unwrap();
+        let measured = interleave("case", variants, cpus, EFFORT, &tick).unwrap();
         let times = measured.times();
         assert_eq!(times.iter().map(|r| (r.variant.as_str(), r.n)).collect::<Vec<_>>(), [("a", 7), ("b", 7)]);
         assert_eq!(ticks.into_inner(), 7);

@@ -1,4 +1,4 @@
-//! Parts: measurements that run in a process of their own.
+//! Parts: measurements that run in a process of their own; and child processes that answer lines.
 //!
 //! The kernel gives out concurrency ids and counts memory per process, so a case that measures one of them starts a
 //! child process. The child runs the same program: the parent passes the part as JSON on the command line of a hidden
@@ -8,14 +8,14 @@
 //! The measuring thread writes `UNDER_WAY`, one part at a time; the thread that waits for signals kills the child in
 //! it.
 
-use crate::measure::INTERRUPTED;
+use crate::measure::{INTERRUPTED, check_interrupted};
 use anyhow::Context;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::collections::BTreeMap;
 use std::fmt::Debug;
-use std::io::{Read, Seek};
-use std::process::{Child, Command, Output, Stdio};
+use std::io::{BufRead, BufReader, Read, Seek, Write};
+use std::process::{Child, ChildStdout, Command, Output, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -74,19 +74,57 @@ fn output(command: &mut Command) -> anyhow::Result<Output> {
     Ok(Output { status, stdout, stderr })
 }
 
-/// Runs a part in a separate process. Returns `None` if a signal came.
-pub fn ask<P: Part>(part: &P) -> anyhow::Result<Option<P::Answer>> {
+/// Runs a part in a separate process.
+pub fn ask<P: Part>(part: &P) -> anyhow::Result<P::Answer> {
     let mut child = Command::new(std::env::current_exe()?);
     child.arg(COMMAND).arg(serde_json::to_string(&BTreeMap::from([(P::NAME, part)]))?);
     let output = output(child.stdin(Stdio::null()))?;
-    if INTERRUPTED.load(Relaxed) {
-        return Ok(None);
-    }
+    check_interrupted()?;
     let text = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "{part:?} in a process of its own: {text}");
-    serde_json::from_slice(&output.stdout)
-        .map(Some)
-        .with_context(|| format!("{part:?} answered something else"))
+    serde_json::from_slice(&output.stdout).with_context(|| format!("{part:?} answered something else"))
+}
+
+/// A child process that answers each line on its stdin with a line on its stdout, and ends when its stdin is closed.
+pub struct LineChild {
+    child: Child,
+    answers: BufReader<ChildStdout>,
+}
+
+impl LineChild {
+    /// Starts the process.
+    pub fn start(command: &mut Command) -> anyhow::Result<Self> {
+        let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
+        let answers = BufReader::new(child.stdout.take().context("it has a stdout")?);
+        Ok(Self { child, answers })
+    }
+
+    /// Sends a line and waits for the answer, which is empty if the process has ended.
+    pub fn ask(&mut self, line: &str) -> anyhow::Result<String> {
+        let mut asking = self.child.stdin.as_ref().context("it has a stdin")?;
+        writeln!(asking, "{line}")?;
+        let mut answer = String::new();
+        self.answers.read_line(&mut answer)?;
+        Ok(answer)
+    }
+}
+
+impl Drop for LineChild {
+    fn drop(&mut self) {
+        // `wait` first closes the child's stdin, which ends the child.
+        let _ = self.child.wait();
+    }
+}
+
+/// Returns the resident memory of this process, in bytes.
+///
+/// Source: proc(5), `/proc/pid/smaps_rollup`.
+pub fn resident_process_bytes() -> anyhow::Result<u64> {
+    let text = std::fs::read_to_string("/proc/self/smaps_rollup").context("can't tell the memory in use")?;
+    let kib = text
+        .lines()
+        .find_map(|line| line.strip_prefix("Rss:")?.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok());
+    Ok(kib.context("/proc/self/smaps_rollup names no Rss")? * 1024)
 }
 
 #[cfg(test)]

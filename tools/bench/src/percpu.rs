@@ -8,7 +8,7 @@
 //! once a cycle. A locked add takes 7 cycles on Zen 4 and 18 on Zen 5.
 
 use crate::case::{Case, CaseCtx};
-use crate::measure::{Measured, Variant};
+use crate::measure::{Variant, called, check_interrupted};
 use crossbeam_queue::ArrayQueue;
 use fast_counter::ConcurrentCounter;
 use sharded_slab::Slab;
@@ -16,8 +16,8 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::num::NonZeroU64;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::*, compiler_fence};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use thread_local::ThreadLocal;
 use warmcore_line::Padded;
 use warmcore_percpu::{Backend, Counter, FreeList, LocalU64, PerCid, VARIABLE, backend, field};
@@ -106,12 +106,10 @@ impl Counters {
 
     fn variants(&self, two: bool) -> Vec<Variant<'_>> {
         fn variant<'a>(name: &str, two: bool, add: impl Fn() + Sync + Copy + 'a) -> Variant<'a> {
-            let variant = Variant::new(name, move |n| (0..n).for_each(|_| add()));
-            let beside = move || {
+            Variant::new(name, move |n| (0..n).for_each(|_| add())).beside_if(two, move || {
                 (0..256).for_each(|_| add());
                 256
-            };
-            if two { variant.beside(beside) } else { variant }
+            })
         }
         vec![
             variant(&ours(), two, || self.ours.add(1)),
@@ -127,27 +125,22 @@ impl Counters {
             variant("fast-counter", two, || self.fast_counter.add(1)),
             variant(ATOMIC, two, || _ = self.atomic.fetch_add(1, Relaxed)),
             variant(GETCPU, two, || self.by_hand.add(1)),
-            variant("std Mutex", two, || *self.mutex.lock().unwrap_or_else(|e| e.into_inner()) += 1),
+            variant("std Mutex", two, || *lock(&self.mutex) += 1),
         ]
     }
 }
 
-/// The rows of a case: the promises first, then times and all ratios over Warmcore.
-fn rows(measured: &Measured, promises: Vec<Option<Row>>) -> Vec<Row> {
-    let promised: Vec<Row> = promises.into_iter().flatten().collect();
-    let is_promised = |row: &Row| promised.iter().any(|p| (&p.variant, &p.over) == (&row.variant, &row.over));
-    let mut rows = measured.times();
-    let ratios = measured.ratios_over(&ours());
-    rows.extend(promised.iter().cloned());
-    rows.extend(ratios.into_iter().filter(|row| !is_promised(row)));
-    rows
+/// Locks a mutex whose data is valid even if a thread panicked while it held the lock.
+#[inline(always)]
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn on_rseq() -> bool {
     matches!(backend(), Backend::Rseq(_))
 }
 
-fn counter_add(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+fn counter_add(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (counters, word) = (Counters::new(), Cell::new(0u64));
     let mut variants = counters.variants(false);
     variants.insert(
@@ -160,58 +153,51 @@ fn counter_add(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             }
         }),
     );
-    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
+    let measured = ctx.interleave(variants)?;
+    // Every add checks that its thread has a registered area, which the bounds on rseq include.
     let promises = match backend() {
-        // Every add checks that its thread has a registered area, which these bounds include.
-        Backend::Rseq(_) => vec![
+        Backend::Rseq(_) => [
             measured.promise(ATOMIC, &ours(), Bound::AtLeast, 8.0),
             measured.promise(&ours(), THREAD_LOCAL, Bound::AtMost, 2.5),
         ],
-        Backend::Atomic(_) => vec![measured.promise(&ours(), GETCPU, Bound::AtMost, 1.25)],
-        Backend::Plain(_) => vec![],
+        Backend::Atomic(_) => [measured.promise(&ours(), GETCPU, Bound::AtMost, 1.25), None],
+        Backend::Plain(_) => [None, None],
     };
-    Ok(Some(rows(&measured, promises)))
+    Ok(measured.rows(&ours(), promises))
 }
 
-fn counter_add_2threads(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let counters = Counters::new();
-    let Some(measured) = ctx.interleave(counters.variants(true))? else { return Ok(None) };
+fn counter_add_2threads(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    let measured = ctx.interleave(Counters::new().variants(true))?;
     let promise = measured.promise(ATOMIC, &ours(), Bound::AtLeast, 25.0).filter(|_| on_rseq());
-    Ok(Some(rows(&measured, vec![promise])))
+    Ok(measured.rows(&ours(), [promise]))
+}
+
+/// A variant that does `act` with 0, 1, 2 and so on.
+fn in_turn<'a>(name: &str, act: impl Fn(usize) + 'a) -> Variant<'a> {
+    Variant::new(name, move |n| (0..n as usize).for_each(&act))
 }
 
 /// Sixteen counters in turn, each through a call that is not inlined, as in a program too large to inline everything. A
 /// loop on one counter favours a variant whose address the compiler can compute outside of the loop, and slows a
 /// variant that waits for its own last store; this case avoids both effects.
-fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     const COUNTERS: usize = 16;
-    #[inline(never)]
-    fn ours_called(counter: &Counter) {
-        counter.add(1);
-    }
-    #[inline(never)]
-    fn atomic_called(counter: &AtomicU64) {
-        counter.fetch_add(1, Relaxed);
-    }
     thread_local! {
         static NUMBERS: [Cell<u64>; COUNTERS] = const { [const { Cell::new(0) }; COUNTERS] };
     }
-    #[inline(never)]
-    fn thread_local_called(i: usize) {
-        NUMBERS.with(|n| n[i].set(n[i].get().wrapping_add(1)));
-    }
+    let add_to = |i: usize| NUMBERS.with(|n| n[i].set(n[i].get().wrapping_add(1)));
     let counters: [Counter; COUNTERS] = std::array::from_fn(|_| Counter::new());
     let atomics: [Padded<AtomicU64>; COUNTERS] = std::array::from_fn(|_| Padded::new(AtomicU64::new(0)));
     let variants = vec![
-        Variant::new(&ours(), |n| (0..n).for_each(|i| ours_called(&counters[i as usize % COUNTERS]))),
-        Variant::new(ATOMIC, |n| (0..n).for_each(|i| atomic_called(&atomics[i as usize % COUNTERS]))),
-        Variant::new(THREAD_LOCAL, |n| (0..n).for_each(|i| thread_local_called(i as usize % COUNTERS))),
+        in_turn(&ours(), |i| called(&counters[i % COUNTERS], |counter| counter.add(1))),
+        in_turn(ATOMIC, |i| called(&*atomics[i % COUNTERS], |counter| _ = counter.fetch_add(1, Relaxed))),
+        in_turn(THREAD_LOCAL, |i| called(i % COUNTERS, add_to)),
     ];
-    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
+    Ok(ctx.interleave(variants)?.rows(&ours(), []))
 }
 
 /// Measures the other backends, each in a separate process, since a process has one backend.
-fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let mut all = Vec::new();
     // If the user forced this backend, or it is the fallback, `counter.add` has measured it already.
     let others: &[&str] = if on_rseq() { &["atomic", "plain"] } else { &[] };
@@ -224,9 +210,7 @@ fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             .env(VARIABLE, backend);
         child.args(ctx.effort.is_quick().then_some("--quick"));
         let output = child.stdin(std::process::Stdio::null()).output()?;
-        if crate::measure::INTERRUPTED.load(Relaxed) {
-            return Ok(None);
-        }
+        check_interrupted()?;
         let text = String::from_utf8_lossy(&output.stderr);
         anyhow::ensure!(output.status.success(), "the {backend} backend's process failed: {text}");
         let results: Results = serde_json::from_slice(&std::fs::read(file.path())?)?;
@@ -240,7 +224,7 @@ fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             results.rows.into_iter().filter(wanted).map(|row| Row { case: ctx.name.to_owned(), ..row }),
         );
     }
-    Ok(Some(all))
+    Ok(all)
 }
 
 /// 64 bytes, the size of objects that programs reuse: a small request, a node of a tree.
@@ -253,116 +237,96 @@ fn item(n: u64) -> NonZeroU64 {
     NonZeroU64::new(n + 1).unwrap_or(NonZeroU64::MIN)
 }
 
-/// A pop and a push on sixteen lists in turn, each through a call that is not inlined, as in [`counter_add_called`].
-fn freelist_pair_called(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    const LISTS: usize = 16;
-    #[inline(never)]
-    fn ours_called(list: &FreeList<NonZeroU64>) {
-        list.push(black_box(list.pop()).unwrap_or_else(|| item(0)));
-    }
-    #[inline(never)]
-    fn malloc_called() {
-        // SAFETY: the layout has a size; the block goes back with the same layout.
-        unsafe {
-            let block = black_box(System.alloc(OBJECT));
-            System.dealloc(block, OBJECT);
-        }
-    }
-    #[inline(never)]
-    fn queue_called(queue: &ArrayQueue<NonZeroU64>) {
-        let _ = queue.push(black_box(queue.pop()).expect("32 were pushed"));
-    }
-    #[inline(never)]
-    fn stack_called(stack: &Mutex<Vec<NonZeroU64>>) {
-        let item = black_box(stack.lock().expect("no thread panics while it holds the lock").pop());
-        stack.lock().expect("no thread panics while it holds the lock").push(item.expect("32 were pushed"));
-    }
-    let lists: [FreeList<NonZeroU64>; LISTS] = std::array::from_fn(|_| FreeList::new());
-    let queues: [ArrayQueue<NonZeroU64>; LISTS] = std::array::from_fn(|_| ArrayQueue::new(64));
-    let stacks: [Padded<Mutex<Vec<NonZeroU64>>>; LISTS] =
-        std::array::from_fn(|_| Padded::new(Mutex::new(Vec::with_capacity(64))));
-    for ((list, queue), stack) in lists.iter().zip(&queues).zip(&stacks) {
-        for n in 0..32 {
-            list.push(item(n));
-            queue.push(item(n)).expect("64 fit");
-            stack.lock().expect("no thread panics while it holds the lock").push(item(n));
-        }
-    }
-    let variants = vec![
-        Variant::new(&ours(), |n| (0..n).for_each(|i| ours_called(&lists[i as usize % LISTS]))),
-        Variant::new(MALLOC, |n| (0..n).for_each(|_| malloc_called())),
-        Variant::new(ARRAY_QUEUE, |n| (0..n).for_each(|i| queue_called(&queues[i as usize % LISTS]))),
-        Variant::new("std Mutex<Vec>", |n| (0..n).for_each(|i| stack_called(&stacks[i as usize % LISTS]))),
-    ];
-    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
+type Item = NonZeroU64;
+type Stack = Mutex<Vec<Item>>;
+
+/// How many items a list has in the beginning.
+const ITEMS: u64 = 32;
+
+fn list() -> FreeList<Item> {
+    let list = FreeList::new();
+    (0..ITEMS).for_each(|n| list.push(item(n)));
+    list
 }
 
-fn freelist_pair(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let list = FreeList::new();
+fn queue() -> ArrayQueue<Item> {
     let queue = ArrayQueue::new(64);
-    let (slab, stack) = (Slab::new(), Mutex::new(Vec::with_capacity(64)));
-    for n in 0..32 {
-        list.push(item(n));
-        queue.push(item(n)).expect("64 fit");
-        stack.lock().expect("no thread panics while it holds the lock").push(item(n));
+    (0..ITEMS).for_each(|n| queue.push(item(n)).expect("64 fit"));
+    queue
+}
+
+fn stack() -> Stack {
+    let mut items = Vec::with_capacity(64);
+    items.extend((0..ITEMS).map(item));
+    Mutex::new(items)
+}
+
+/// A pop and a push.
+#[inline(always)]
+fn list_pair(list: &FreeList<Item>) {
+    list.push(black_box(list.pop()).unwrap_or_else(|| item(0)));
+}
+
+/// An allocation and its free.
+#[inline(always)]
+fn malloc_pair() {
+    // SAFETY: the layout has a size; the block goes back with the same layout.
+    unsafe {
+        let block = black_box(System.alloc(OBJECT));
+        System.dealloc(block, OBJECT);
     }
+}
+
+/// A pop and a push.
+#[inline(always)]
+fn queue_pair(queue: &ArrayQueue<Item>) {
+    let _ = queue.push(black_box(queue.pop()).expect("32 were pushed"));
+}
+
+/// A pop and a push, with a lock for each.
+#[inline(always)]
+fn stack_pair(stack: &Stack) {
+    let item = black_box(lock(stack).pop());
+    lock(stack).push(item.expect("32 were pushed"));
+}
+
+/// A pop and a push on sixteen lists in turn, each through a call that is not inlined, as in [`counter_add_called`].
+fn freelist_pair_called(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    const LISTS: usize = 16;
+    let lists: [_; LISTS] = std::array::from_fn(|_| list());
+    let queues: [_; LISTS] = std::array::from_fn(|_| queue());
+    let stacks: [_; LISTS] = std::array::from_fn(|_| Padded::new(stack()));
     let variants = vec![
-        Variant::new(&ours(), |n| {
-            for _ in 0..n {
-                let other = || item(0);
-                list.push(black_box(list.pop()).unwrap_or_else(other));
-            }
-        }),
-        Variant::new(MALLOC, |n| {
-            for _ in 0..n {
-                // SAFETY: the layout has a size; the block goes back with the same layout.
-                unsafe {
-                    let block = black_box(System.alloc(OBJECT));
-                    System.dealloc(block, OBJECT);
-                }
-            }
-        }),
-        Variant::new(ARRAY_QUEUE, |n| {
-            for _ in 0..n {
-                let item = black_box(queue.pop());
-                let _ = queue.push(item.expect("32 were pushed"));
-            }
-        }),
-        Variant::new(SLAB, |n| {
-            for _ in 0..n {
-                let key = black_box(slab.insert(1u64));
-                slab.remove(key.expect("one at a time"));
-            }
-        }),
-        Variant::new("std Mutex<Vec>", |n| {
-            for _ in 0..n {
-                let item = black_box(stack.lock().expect("no thread panics while it holds the lock").pop());
-                stack
-                    .lock()
-                    .expect("no thread panics while it holds the lock")
-                    .push(item.expect("32 were pushed"));
-            }
-        }),
+        in_turn(&ours(), |i| called(&lists[i % LISTS], list_pair)),
+        in_turn(MALLOC, |_| called((), |()| malloc_pair())),
+        in_turn(ARRAY_QUEUE, |i| called(&queues[i % LISTS], queue_pair)),
+        in_turn("std Mutex<Vec>", |i| called(&*stacks[i % LISTS], stack_pair)),
     ];
-    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
-    let promises = vec![
-        measured.promise(MALLOC, &ours(), Bound::AtLeast, 2.5).filter(|_| on_rseq()),
-        measured.promise(ARRAY_QUEUE, &ours(), Bound::AtLeast, 8.0).filter(|_| on_rseq()),
+    Ok(ctx.interleave(variants)?.rows(&ours(), []))
+}
+
+fn freelist_pair(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    let (list, queue, slab, stack) = (list(), queue(), Slab::new(), stack());
+    let variants = vec![
+        in_turn(&ours(), |_| list_pair(&list)),
+        in_turn(MALLOC, |_| malloc_pair()),
+        in_turn(ARRAY_QUEUE, |_| queue_pair(&queue)),
+        in_turn(SLAB, |_| {
+            let key = black_box(slab.insert(1u64));
+            slab.remove(key.expect("one at a time"));
+        }),
+        in_turn("std Mutex<Vec>", |_| stack_pair(&stack)),
     ];
-    Ok(Some(rows(&measured, promises)))
+    let measured = ctx.interleave(variants)?;
+    let promise =
+        |variant, value| measured.promise(variant, &ours(), Bound::AtLeast, value).filter(|_| on_rseq());
+    Ok(measured.rows(&ours(), [promise(MALLOC, 2.5), promise(ARRAY_QUEUE, 8.0)]))
 }
 
 /// Moves items in and out, 32 at a time. The times are per item.
-fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    const BATCH: usize = 32;
-    let list = FreeList::new();
-    let queue = ArrayQueue::new(64);
-    let stack = Mutex::new(Vec::with_capacity(64));
-    for n in 0..BATCH as u64 {
-        list.push(item(n));
-        queue.push(item(n)).expect("64 fit");
-        stack.lock().expect("no thread panics while it holds the lock").push(item(n));
-    }
+fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    const BATCH: usize = ITEMS as usize;
+    let (list, queue, stack) = (list(), queue(), stack());
     let batches = |n: u64| 0..n.div_ceil(BATCH as u64);
     let (mut held, mut blocks) = (Vec::with_capacity(64), Vec::with_capacity(64));
     let (mut from_queue, mut from_stack) = (Vec::with_capacity(64), Vec::with_capacity(64));
@@ -390,17 +354,16 @@ fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         }),
         Variant::new("std Mutex<Vec>, a lock a batch", |n| {
             for _ in batches(n) {
-                black_box(&mut from_stack)
-                    .append(&mut stack.lock().expect("no thread panics while it holds the lock"));
-                stack.lock().expect("no thread panics while it holds the lock").append(&mut from_stack);
+                black_box(&mut from_stack).append(&mut lock(&stack));
+                lock(&stack).append(&mut from_stack);
             }
         }),
     ];
-    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
+    Ok(ctx.interleave(variants)?.rows(&ours(), []))
 }
 
 /// Reads the sum over all CPUs. Warmcore reads a slot for every CPU number that the kernel may use.
-fn sum(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+fn sum(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let counters = Counters::new();
     counters.ours.add(1);
     counters.thread_local.get_or_default().set(1);
@@ -414,11 +377,11 @@ fn sum(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         Variant::new("fast-counter", |n| repeat(&|| counters.fast_counter.sum() as u64, n)),
         Variant::new(ATOMIC, |n| repeat(&|| counters.atomic.load(Relaxed), n)),
     ];
-    Ok(ctx.interleave(variants)?.map(|measured| rows(&measured, vec![])))
+    Ok(ctx.interleave(variants)?.rows(&ours(), []))
 }
 
 /// Drains a counter on all CPUs, which returns the sum, while another CPU adds without a pause.
-fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     fn variant<'a>(
         name: &str,
         add: impl Fn() + Sync + Copy + 'a,
@@ -447,19 +410,19 @@ fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             || counters.atomic.swap(0, Relaxed),
         ),
     ];
-    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
-    let mut rows = rows(&measured, vec![]);
+    let measured = ctx.interleave(variants)?;
+    let mut rows = measured.rows(&ours(), []);
     if let Some(row) = rows.iter_mut().find(|row| row.variant == ours() && row.metric == "time") {
         *row = row.clone().promise(Bound::AtMost, 2000.0);
     }
     rows.extend(measured.partner_times("time of an add meanwhile"));
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 /// Takes the items of all CPUs while another CPU pops and pushes without a pause. Every variant does a thousand pops and
 /// pushes between two drains, and they are part of its time: without them the other CPU would mostly wait for the drain,
 /// and a fence costs little where no thread runs.
-fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (list, stack) = (FreeList::new(), Mutex::new(Vec::with_capacity(64)));
     let use_list = |times: u64| {
         (0..times).for_each(|_| list.push(list.pop().unwrap_or_else(|| item(0))));
@@ -467,11 +430,8 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     };
     let use_stack = |times: u64| {
         for _ in 0..times {
-            let popped = stack.lock().expect("no thread panics while it holds the lock").pop();
-            stack
-                .lock()
-                .expect("no thread panics while it holds the lock")
-                .push(popped.unwrap_or_else(|| item(0)));
+            let popped = lock(&stack).pop();
+            lock(&stack).push(popped.unwrap_or_else(|| item(0)));
         }
         times
     };
@@ -485,7 +445,7 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     let stack_drain = |n| {
         for _ in 0..n {
             use_stack(BETWEEN);
-            black_box(std::mem::take(&mut *stack.lock().expect("no thread panics while it holds the lock")));
+            black_box(std::mem::take(&mut *lock(&stack)));
         }
     };
     let no_drain = |n| (0..n).for_each(|_| _ = use_list(BETWEEN));
@@ -504,15 +464,15 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         };
         variants.push(Variant::new("membarrier instead of a drain", fence).beside(|| use_list(64)));
     }
-    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
-    let mut rows = rows(&measured, vec![]);
+    let measured = ctx.interleave(variants)?;
+    let mut rows = measured.rows(&ours(), []);
     rows.extend(measured.partner_times("time of a pop and push meanwhile"));
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 /// The memory that two threads take on a machine of 8192 CPUs, which is simulated: only the number of CPUs is passed.
 /// Counts resident pages of areas that have a page per slot.
-fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+fn memory(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     #[derive(bytemuck::Zeroable)]
     #[allow(dead_code, reason = "it is there to take room")]
     struct Area {
@@ -535,14 +495,14 @@ fn memory(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
     });
     anyhow::ensure!(areas.sum(field!(Area, number)) == 2_000_000, "updates were lost");
     let page = warmcore_sys::map::page_bytes() as f64;
-    let pages = |bytes: f64| vec![(bytes / page).ceil()];
-    let row =
-        |variant: &str, metric: &str, bytes: f64| Row::of("memory", variant, metric, "pages", &pages(bytes));
+    let row = |variant: &str, metric: &str, bytes: f64| {
+        Row::exact("memory", variant, metric, "pages", (bytes / page).ceil(), 1)
+    };
     let resident = areas.resident_bytes()? as f64;
     // A slot of 4008 bytes lies on at most two pages. Two threads use two slots, or three if one of them migrates.
-    Ok(Some(vec![
+    Ok(vec![
         row(&format!("{}, 2 threads, 8192 CPUs", ours()), "resident", resident).promise(Bound::AtMost, 6.0),
         // This row is computed, not measured: the array would have too many pages.
         row("an array with an area for every CPU", "computed size", (CPUS * areas.stride()) as f64),
-    ]))
+    ])
 }

@@ -1,4 +1,4 @@
-//! The runtimes that `bench wake` and `bench http` compare. Each is made as its documentation recommends.
+//! The runtimes and policies that `bench wake` and `bench http` compare. Each is made as its documentation recommends.
 //!
 //! A runtime is made at its first use and lives as long as the process; its threads sleep while other runtimes are
 //! measured. It has a worker for each CPU that the process may use. On two CPUs the runtimes of `bench http` have ten
@@ -6,12 +6,64 @@
 //!
 //! Source: the documentation of tokio and smol.
 
-use std::sync::OnceLock;
+use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Once, OnceLock};
 use tokio::runtime::{Builder, Handle};
 use warmcore_runtime::{PolicyKind, Runtime};
 use warmcore_sys::affinity;
 use warmcore_types::CpuId;
+
+/// A variant of the cases: a runtime that is made in a certain way.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Contender {
+    /// Warmcore's runtime with its default policy. The promises are about this one.
+    Ours,
+    /// Warmcore with a queue per last-level cache, as in the published shared wake queue.
+    OursSharedQueue,
+    /// Warmcore's runtime, whose tasks have no tenant.
+    OursWithoutTenants,
+    /// Warmcore with connections spread over the workers; each task makes its own socket, as `http::serve` does it.
+    OursSpread,
+    /// Tokio with several threads and default settings.
+    Tokio,
+    /// Tokio with each worker pinned to a CPU.
+    TokioPinned,
+    /// One of tokio's single-threaded runtimes on each CPU.
+    TokioPerCore,
+    /// Smol's executor on a thread for each CPU.
+    Smol,
+    /// Rayon's thread pool.
+    Rayon,
+    /// No runtime: one thread, in a loop.
+    Alone,
+    /// Go's runtime, in a separate process.
+    Go,
+}
+
+impl Contender {
+    /// The name, as in the rows.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "warmcore",
+            Self::OursSharedQueue => "warmcore shared queue",
+            Self::OursWithoutTenants => "warmcore, no tenants",
+            Self::OursSpread => "warmcore spread",
+            Self::Tokio => "tokio",
+            Self::TokioPinned => "tokio pinned",
+            Self::TokioPerCore => "tokio per core",
+            Self::Smol => "smol",
+            Self::Rayon => "rayon",
+            Self::Alone => "one thread",
+            Self::Go => "go",
+        }
+    }
+
+    /// Whether it is Warmcore's runtime.
+    pub fn is_ours(self) -> bool {
+        matches!(self, Self::Ours | Self::OursSharedQueue | Self::OursWithoutTenants | Self::OursSpread)
+    }
+}
 
 /// The CPUs that this process may use: each runtime has a worker for each.
 pub fn cpus() -> &'static [CpuId] {
@@ -39,9 +91,9 @@ fn make(name: &str, policy: PolicyKind) -> Runtime {
 }
 
 /// Tokio's multi-threaded runtime, with default settings or with each worker pinned to a CPU.
-pub fn tokio_threads(is_pinned: bool) -> &'static tokio::runtime::Runtime {
-    static RUNTIMES: [OnceLock<tokio::runtime::Runtime>; 2] = [const { OnceLock::new() }; 2];
-    RUNTIMES[usize::from(is_pinned)].get_or_init(|| {
+pub fn tokio_threads(is_pinned: bool) -> &'static [Handle] {
+    static HANDLES: [OnceLock<[Handle; 1]>; 2] = [const { OnceLock::new() }; 2];
+    HANDLES[usize::from(is_pinned)].get_or_init(|| {
         let mut builder = Builder::new_multi_thread();
         builder.worker_threads(cpus().len()).enable_all();
         builder.thread_name(if is_pinned { "tokio-pinned" } else { "tokio" });
@@ -53,7 +105,11 @@ pub fn tokio_threads(is_pinned: bool) -> &'static tokio::runtime::Runtime {
                 let _ = affinity::pin(cpus()[next.fetch_add(1, Relaxed) % cpus().len()]);
             });
         }
-        builder.build().expect("threads and an epoll instance can be had")
+        let runtime = builder.build().expect("threads and an epoll instance can be had");
+        let handle = runtime.handle().clone();
+        // Never drop the runtime: that would end it.
+        std::mem::forget(runtime);
+        [handle]
     })
 }
 
@@ -76,14 +132,22 @@ pub fn tokio_per_core() -> &'static [Handle] {
 
 /// Smol's executor on a thread for each CPU, made in the same way as smol's global executor.
 pub fn smol_threads() -> &'static smol::Executor<'static> {
-    static EXECUTOR: OnceLock<smol::Executor<'static>> = OnceLock::new();
-    static THREADS: OnceLock<()> = OnceLock::new();
-    let executor = EXECUTOR.get_or_init(smol::Executor::new);
-    THREADS.get_or_init(|| {
+    static EXECUTOR: smol::Executor<'static> = smol::Executor::new();
+    static STARTED: Once = Once::new();
+    STARTED.call_once(|| {
         for _ in cpus() {
-            let work = || smol::block_on(executor.run(std::future::pending::<()>()));
+            let work = || smol::block_on(EXECUTOR.run(std::future::pending::<()>()));
             std::thread::Builder::new().name("smol".into()).spawn(work).expect("a thread can be had");
         }
     });
-    executor
+    &EXECUTOR
+}
+
+/// Rayon's pool, with a thread for each CPU.
+pub fn rayon_pool() -> &'static rayon::ThreadPool {
+    static POOL: OnceLock<rayon::ThreadPool> = OnceLock::new();
+    POOL.get_or_init(|| {
+        let builder = rayon::ThreadPoolBuilder::new().num_threads(cpus().len());
+        builder.build().expect("threads can be had")
+    })
 }

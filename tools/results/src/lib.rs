@@ -241,9 +241,8 @@ impl Row {
         assert!(!samples.is_empty(), "{case}/{variant}: no slice was measured");
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
-        let (lo, hi) = median_ranks_95(sorted.len());
-        let (ci, median) = ([sorted[lo], sorted[hi]], quantile(&sorted, 0.5));
-        Self {
+        let median = quantile(&sorted, 0.5);
+        let row = Self {
             case: case.into(),
             variant: variant.into(),
             metric: metric.into(),
@@ -253,11 +252,27 @@ impl Row {
             min: sorted[0],
             max: sorted[sorted.len() - 1],
             n: sorted.len() as u64,
-            noisy: ci[0] < median * (1.0 - NOISY_ABOVE) || ci[1] > median * (1.0 + NOISY_ABOVE),
-            ci95: Some(ci),
+            noisy: false,
+            ci95: None,
             over: None,
             target: None,
-        }
+        };
+        row.with_interval(&sorted, 0.5)
+    }
+
+    /// Makes a row that has the quantile `q` of the samples in the place of the median.
+    pub fn quantile(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64], q: f64) -> Self {
+        let mut sorted = samples.to_vec();
+        sorted.sort_by(f64::total_cmp);
+        let value = sorted[(q * (sorted.len() - 1) as f64).round() as usize];
+        Self::exact(case, variant, metric, unit, value, sorted.len() as u64).with_interval(&sorted, q)
+    }
+
+    /// Sets the 95 % interval of the quantile `q` of the sorted samples, and whether the row is noisy.
+    fn with_interval(self, sorted: &[f64], q: f64) -> Self {
+        let ci = ranks_95(sorted.len(), q).map(|rank| sorted[rank]);
+        let noisy = ci[0] < self.median * (1.0 - NOISY_ABOVE) || ci[1] > self.median * (1.0 + NOISY_ABOVE);
+        Self { noisy, ci95: Some(ci), ..self }
     }
 
     /// Makes the row of the ratio `variant ÷ over`, from slices of the same rounds.
@@ -273,6 +288,11 @@ impl Row {
         self.target = Some(Target { standing: target.standing(&self), ..target });
         self
     }
+
+    /// As [`Row::promise`], if `is_promised`.
+    pub fn promise_if(self, is_promised: bool, kind: Bound, value: f64) -> Self {
+        if is_promised { self.promise(kind, value) } else { self }
+    }
 }
 
 /// The quantile `q` of the sorted samples, interpolated.
@@ -283,11 +303,11 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * part
 }
 
-/// The ranks between which the true median lies in 95 of 100 runs: the binomial interval in its normal approximation,
-/// which holds for any distribution of the samples.
-fn median_ranks_95(n: usize) -> (usize, usize) {
-    let (middle, half) = ((n as f64 - 1.0) / 2.0, 0.98 * (n as f64).sqrt());
-    ((middle - half).floor().max(0.0) as usize, ((middle + half).ceil() as usize).min(n - 1))
+/// The ranks between which the true quantile `q` lies in 95 of 100 runs: the binomial interval in its normal
+/// approximation, which holds for any distribution of the samples.
+fn ranks_95(n: usize, q: f64) -> [usize; 2] {
+    let (at, half) = (q * (n as f64 - 1.0), 1.96 * (q * (1.0 - q) * n as f64).sqrt());
+    [(at - half).floor().max(0.0) as usize, ((at + half).ceil() as usize).min(n - 1)]
 }
 
 /// Writes `bytes` to `path`. The command writes all its files through this function.

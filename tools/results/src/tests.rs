@@ -32,6 +32,16 @@ fn the_interval_of_the_median_covers_it_as_often_as_it_says() {
 }
 
 #[test]
+fn a_quantile_lies_in_its_interval_and_the_last_one_is_the_largest() {
+    let samples: Vec<f64> = (1..=10_000).rev().map(f64::from).collect();
+    let row = Row::quantile("c", "v", "p99", "ns", &samples, 0.99);
+    let [lo, hi] = row.ci95.unwrap();
+    assert!((9899.0..=9901.0).contains(&row.median) && lo < row.median && row.median < hi, "{row:?}");
+    assert!(!row.noisy && row.n == 10_000);
+    assert_eq!(Row::quantile("c", "v", "p99", "ns", &[1.0, 5.0], 0.999).median, 5.0);
+}
+
+#[test]
 fn a_ratio_compares_neighbours_and_a_promise_is_met_if_the_interval_reaches_it() {
     // Both drift by the same factor, so their ratio does not change.
     let below: Vec<f64> = (0..50).map(|i| 1.0 + f64::from(i) * 0.1).collect();

@@ -9,7 +9,7 @@
 use super::peers::*;
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::Variant;
+use crate::measure::{Variant, called};
 use warmcore_budget::{Account, StockKind};
 use warmcore_results::{Bound, Row};
 
@@ -25,36 +25,22 @@ fn name(way: &str, count: usize) -> String {
     }
 }
 
-macro_rules! in_turn {
-    ($way:expr, $all:expr, |$leaf:ident| $act:expr) => {{
-        let (all, mut at) = ($all, 0);
-        Variant::new(&name($way, all.len()), move |n| {
-            for _ in 0..n.div_ceil(2) {
-                let $leaf = &all[at];
-                $act;
-                at = if at + 1 == all.len() { 0 } else { at + 1 };
-            }
-        })
-    }};
+/// A variant that does `act` with each of `all` in turn.
+fn in_turn<'a, T>(way: &str, all: &'a [T], act: impl Fn(&T) + 'a) -> Variant<'a> {
+    let mut at = 0;
+    Variant::new(&name(way, all.len()), move |n| {
+        for _ in 0..n.div_ceil(2) {
+            act(&all[at]);
+            at = if at + 1 == all.len() { 0 } else { at + 1 };
+        }
+    })
 }
 
-#[inline(never)]
-fn pair_called(leaf: &Account) {
-    must(leaf.try_charge(1));
-    must(leaf.uncharge(1));
-}
-
-#[inline(never)]
-fn pair_called_atomics(path: [&Level; 3]) {
-    must_fit(charge_path(path, 1));
-    uncharge_path(path, 1);
-}
-
-fn called(way: &str) -> String {
+fn in_function(way: &str) -> String {
     format!("{way}, in a function")
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let kinds = [on_rseq().then_some((RSEQ, StockKind::Rseq)), Some((ATOMIC_STOCKS, StockKind::Atomic))];
     let counts = [1, SOME, MANY];
     let ours: Vec<(&str, Vec<Account>)> = kinds
@@ -64,39 +50,29 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
         .collect();
     let peers = counts.map(|count| (0..count).map(|_| Level::new(LIMIT)).collect::<Vec<_>>());
     let (group, root) = (&Level::new(LIMIT), &Level::new(LIMIT));
-    let mut variants = Vec::new();
-    for (way, leaves) in &ours {
-        variants.push(in_turn!(way, &leaves[..], |leaf| {
-            must(leaf.try_charge(1));
-            must(leaf.uncharge(1));
-        }));
-    }
+    let mut variants: Vec<Variant> =
+        ours.iter().map(|(way, leaves)| in_turn(way, leaves, |leaf| Leaf(leaf).pair())).collect();
     for (way, leaves) in ours.iter().filter(|(_, leaves)| leaves.len() == SOME) {
-        variants.push(in_turn!(&called(way), &leaves[..], |leaf| pair_called(leaf)));
+        let act = |leaf: &Account| called(leaf, |leaf| Leaf(leaf).pair());
+        variants.push(in_turn(&in_function(way), leaves, act));
     }
-    variants.push(in_turn!(&called(ATOMICS), &peers[1][..], |leaf| pair_called_atomics([leaf, group, root])));
+    let act = |leaf: &Level| called([leaf, group, root], |path| path.pair());
+    variants.push(in_turn(&in_function(ATOMICS), &peers[1], act));
     for leaves in &peers {
-        variants.push(in_turn!(ATOMICS, &leaves[..], |leaf| {
-            must_fit(charge_path([leaf, group, root], 1));
-            uncharge_path([leaf, group, root], 1);
-        }));
+        variants.push(in_turn(ATOMICS, leaves, |leaf| [leaf, group, root].pair()));
     }
-    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
+    let measured = ctx.interleave(variants)?;
     let mut rows = measured.times();
     for way in [RSEQ, ATOMIC_STOCKS, ATOMICS] {
         for count in [SOME, MANY] {
-            let row = measured.ratio(&name(way, count), &name(way, 1));
             let is_promised = count == SOME && way != ATOMICS;
-            rows.extend(
-                row.map(|row| if is_promised { row.promise(Bound::AtMost, OVER_ONE_MAX) } else { row }),
-            );
+            let row = measured.ratio(&name(way, count), &name(way, 1));
+            rows.extend(row.map(|row| row.promise_if(is_promised, Bound::AtMost, OVER_ONE_MAX)));
         }
     }
-    rows.extend(
-        counts
-            .iter()
-            .filter_map(|count| measured.ratio(&name(ATOMICS, *count), &name(super::setup::ours(), *count))),
-    );
-    rows.extend(measured.ratio(&name(&called(ATOMICS), SOME), &name(&called(super::setup::ours()), SOME)));
-    Ok(Some(rows))
+    let over_ours = |count| measured.ratio(&name(ATOMICS, count), &name(super::setup::ours(), count));
+    rows.extend(counts.into_iter().filter_map(over_ours));
+    let ours = in_function(super::setup::ours());
+    rows.extend(measured.ratio(&name(&in_function(ATOMICS), SOME), &name(&ours, SOME)));
+    Ok(rows)
 }

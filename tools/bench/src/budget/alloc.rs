@@ -76,26 +76,17 @@ fn mixed(heap: &impl GlobalAlloc, layouts: &[Layout; DRAWN], live: &mut [(*mut u
     }
 }
 
-/// Whether an account is charged.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Payer<'a> {
-    Nobody,
-    Account(&'a Account),
-}
-
+/// Allocates and frees blocks of one size. Charges the allocations to the account, if there is one.
 fn variant<'a>(
     name: &str,
     size: usize,
     touched: bool,
     heap: &'static impl GlobalAlloc,
-    payer: Payer<'a>,
+    account: Option<&'a Account>,
 ) -> Variant<'a> {
     let layout = layout(size, 8);
     Variant::new(&named(name, size), move |n| {
-        let _current = match payer {
-            Payer::Nobody => None,
-            Payer::Account(account) => Some(enter(account)),
-        };
+        let _current = account.map(enter);
         blocks(heap, layout, touched, n);
     })
 }
@@ -105,14 +96,11 @@ fn mixed_variant<'a>(
     name: &str,
     layouts: &'a [Layout; DRAWN],
     heap: &'static impl GlobalAlloc,
-    payer: Payer<'a>,
+    account: Option<&'a Account>,
 ) -> Variant<'a> {
     let mut live = [(std::ptr::null_mut(), layout(8, 8)); LIVE];
     Variant::new(&mixed_named(name), move |n| {
-        let _current = match payer {
-            Payer::Nobody => None,
-            Payer::Account(account) => Some(enter(account)),
-        };
+        let _current = account.map(enter);
         mixed(heap, layouts, &mut live, n);
     })
 }
@@ -131,13 +119,13 @@ const UNBILLED: &str = "warmcore over mimalloc, nobody pays";
 const SYSTEM: &str = "system allocator";
 const BILLED_SYSTEM: &str = "warmcore over the system's";
 
-fn variants<'a>(size: usize, touched: bool, payer: Payer<'a>) -> Vec<Variant<'a>> {
+fn variants(size: usize, touched: bool, account: &Account) -> Vec<Variant<'_>> {
     vec![
-        variant(PLAIN, size, touched, &MIMALLOC, Payer::Nobody),
-        variant(BILLED, size, touched, &OVER_MIMALLOC, payer),
-        variant(UNBILLED, size, touched, &OVER_MIMALLOC, Payer::Nobody),
-        variant(SYSTEM, size, touched, &System, Payer::Nobody),
-        variant(BILLED_SYSTEM, size, touched, &OVER_SYSTEM, payer),
+        variant(PLAIN, size, touched, &MIMALLOC, None),
+        variant(BILLED, size, touched, &OVER_MIMALLOC, Some(account)),
+        variant(UNBILLED, size, touched, &OVER_MIMALLOC, None),
+        variant(SYSTEM, size, touched, &System, None),
+        variant(BILLED_SYSTEM, size, touched, &OVER_SYSTEM, Some(account)),
     ]
 }
 
@@ -147,55 +135,45 @@ fn ratios(measured: &Measured, size: usize) -> Vec<Row> {
 }
 
 /// Measures the cases that write to their blocks.
-pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let mut rng = Rng::with_seed(6);
     let sizes = SIZES[0]..=SIZES[SIZES.len() - 1];
     let layouts: &[Layout; DRAWN] =
         &std::array::from_fn(|_| layout(sizes.start() + rng.usize(..sizes.end() - sizes.start() + 1), 8));
-    let payer = Payer::Account(account);
-    let mut all: Vec<Variant> = SIZES.iter().flat_map(|size| variants(*size, true, payer)).collect();
+    let mut all: Vec<Variant> = SIZES.iter().flat_map(|size| variants(*size, true, account)).collect();
     all.extend([
-        mixed_variant(PLAIN, layouts, &MIMALLOC, Payer::Nobody),
-        mixed_variant(BILLED, layouts, &OVER_MIMALLOC, payer),
-        mixed_variant(SYSTEM, layouts, &System, Payer::Nobody),
-        mixed_variant(BILLED_SYSTEM, layouts, &OVER_SYSTEM, payer),
+        mixed_variant(PLAIN, layouts, &MIMALLOC, None),
+        mixed_variant(BILLED, layouts, &OVER_MIMALLOC, Some(account)),
+        mixed_variant(SYSTEM, layouts, &System, None),
+        mixed_variant(BILLED_SYSTEM, layouts, &OVER_SYSTEM, Some(account)),
     ]);
-    let Some(measured) = ctx.interleave(all)? else { return Ok(None) };
+    let measured = ctx.interleave(all)?;
     let mut rows = measured.times();
     for size in SIZES {
-        let is_promised = |row: &Row| row.variant == named(BILLED, size);
-        rows.extend(
-            ratios(&measured, size)
-                .into_iter()
-                .map(|row| if is_promised(&row) { row.promise(Bound::AtMost, OVER_PLAIN_MAX) } else { row }),
-        );
+        let billed = named(BILLED, size);
+        let ratios = ratios(&measured, size).into_iter();
+        rows.extend(ratios.map(|row| {
+            let is_promised = row.variant == billed;
+            row.promise_if(is_promised, Bound::AtMost, OVER_PLAIN_MAX)
+        }));
     }
     rows.extend(measured.promise(&mixed_named(BILLED), &mixed_named(PLAIN), Bound::AtMost, OVER_PLAIN_MAX));
     rows.extend(measured.ratio(&mixed_named(BILLED_SYSTEM), &mixed_named(SYSTEM)));
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 /// Measures allocation and free without writes, and the memory of a header.
-pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
-    let Some(measured) = ctx.interleave(variants(SIZES[0], false, Payer::Account(account)))? else {
-        return Ok(None);
-    };
+    let measured = ctx.interleave(variants(SIZES[0], false, account))?;
     let mut rows = measured.times();
     rows.extend(ratios(&measured, SIZES[0]));
     for align in [8, 16, 64] {
-        let bytes = header_bytes(account, align) as f64;
-        rows.push(Row::exact(
-            ctx.name,
-            &format!("a header, aligned to {align}"),
-            "memory each",
-            "bytes",
-            bytes,
-            1,
-        ));
+        let (name, bytes) = (format!("a header, aligned to {align}"), header_bytes(account, align));
+        rows.push(Row::exact(ctx.name, &name, "memory each", "bytes", bytes as f64, 1));
     }
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 /// The number of bytes that are charged for a block beyond its size.

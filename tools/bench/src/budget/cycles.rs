@@ -14,14 +14,13 @@
 
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::{INTERRUPTED, Variant};
+use crate::measure::{Variant, in_rounds, pinned};
 use std::cell::Cell;
 use std::hint::black_box;
-use std::sync::atomic::{Ordering::*, compiler_fence};
+use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
 use std::time::Instant;
-use warmcore_budget::{Account, StockKind};
+use warmcore_budget::StockKind;
 use warmcore_results::Row;
-use warmcore_sys::rseq::current_cpu;
 use warmcore_sys::{affinity, clock};
 use warmcore_types::CpuId;
 
@@ -93,19 +92,17 @@ fn published(case: &str, what: &str, cycles: f64) -> Row {
     Row::exact(case, &format!("published: {what}"), "published cycles", UNIT, cycles, 1)
 }
 
+fn pairs(gate: impl Gate, n: u64) {
+    (0..n.div_ceil(2)).for_each(|_| gate.pair());
+}
+
 /// Measures the cost for the CPU that owns the stock.
-pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ctx))) };
+pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    let Some(per_ns) = per_ns() else { return Ok(without_counter(ctx)) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
     let plain = Plain { key: Cell::new(7), free: Cell::new(255), room: Cell::new(511) };
-    let pairs = |leaf: &Account, n: u64| {
-        for _ in 0..n.div_ceil(2) {
-            must(leaf.try_charge(1));
-            must(leaf.uncharge(1));
-        }
-    };
     let mut variants = vec![Variant::new(PLAIN, |n| {
         let (plain, key) = (black_box(&plain), black_box(7));
         for _ in 0..n.div_ceil(2) {
@@ -113,24 +110,19 @@ pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             must_fit(plain.uncharge(key, 1));
         }
     })];
-    if let Some(rseq) = &rseq {
-        variants.push(Variant::new(RSEQ, move |n| pairs(&rseq[0], n)));
+    for leaf in rseq.iter().flatten() {
+        variants.push(Variant::new(RSEQ, |n| pairs(Leaf(leaf), n)));
     }
-    variants.push(Variant::new(ATOMIC_STOCKS, |n| pairs(&atomic[0], n)));
-    variants.push(Variant::new(LOCK, |n| {
-        for _ in 0..n.div_ceil(2) {
-            must(locked.try_charge(lock, current_cpu, 1));
-            must(locked.uncharge(lock, current_cpu, 1));
-        }
-    }));
-    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
+    variants.push(Variant::new(ATOMIC_STOCKS, |n| pairs(Leaf(&atomic[0]), n)));
+    variants.push(Variant::new(LOCK, |n| pairs(lock, n)));
+    let measured = ctx.interleave(variants)?;
     let mut rows: Vec<Row> = measured.times().into_iter().map(|row| in_cycles(row, per_ns)).collect();
     rows.extend(measured.ratios_over(PLAIN));
     for (what, own, shared) in PUBLISHED {
         rows.push(published(ctx.name, &format!("{what}, the CPU's own lock (EPYC 7601)"), own));
         rows.push(published(ctx.name, &format!("{what}, a lock others may take (EPYC 7601)"), shared));
     }
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 fn without_counter(ctx: &CaseCtx) -> Vec<Row> {
@@ -146,92 +138,59 @@ fn numbers(cpus: usize) -> Vec<usize> {
     numbers
 }
 
-/// A method to fill a stock on this CPU, and to drain the stocks of all CPUs from the measuring CPU.
-struct Method<'a> {
-    name: &'static str,
-    fill: Box<dyn Fn() + 'a>,
-    drain: Box<dyn Fn() -> u32 + 'a>,
-}
-
 /// The cost of a drain: one thread migrates to each CPU, charges there, and comes back to drain.
-pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let Some(per_ns) = per_ns() else { return Ok(Some(without_counter(ctx))) };
+pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    let Some(per_ns) = per_ns() else { return Ok(without_counter(ctx)) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
-    let of = |name, leaf| {
-        let leaf: &Account = leaf;
-        Method {
-            name,
-            fill: Box::new(|| {
-                must(leaf.try_charge(1));
-                must(leaf.uncharge(1));
-            }),
-            drain: Box::new(|| leaf.drain_all().stocks),
-        }
-    };
-    let mut methods: Vec<Method> = rseq.iter().flatten().map(|leaf| of(RSEQ, leaf)).collect();
-    methods.push(of(ATOMIC_STOCKS, &atomic[0]));
-    methods.push(Method {
-        name: LOCK,
-        fill: Box::new(|| {
-            must(locked.try_charge(lock, current_cpu, 1));
-            must(locked.uncharge(lock, current_cpu, 1));
-        }),
-        drain: Box::new(|| locked.drain_all(lock).stocks),
-    });
-    let before = affinity::allowed()?;
-    let rows = drains(ctx, &methods, &before.iter().collect::<Vec<_>>(), per_ns);
-    affinity::set_allowed(&before)?;
-    let Some(mut rows) = rows? else { return Ok(None) };
+    let rseq = rseq.as_ref().map(|leaves| Leaf(&leaves[0]));
+    let mut gates: Vec<(&str, &dyn Drain)> = rseq.iter().map(|leaf| (RSEQ, leaf as _)).collect();
+    let atomic = Leaf(&atomic[0]);
+    gates.extend([(ATOMIC_STOCKS, &atomic as &dyn Drain), (LOCK, &lock)]);
+    let cpus: Vec<CpuId> = affinity::allowed()?.iter().collect();
+    let numbers = numbers(cpus.len());
+    let variants: Vec<(usize, &str, &dyn Drain)> = numbers
+        .iter()
+        .flat_map(|number| gates.iter().map(move |(name, gate)| (*number, *name, *gate)))
+        .collect();
+    let mut samples = vec![Vec::new(); variants.len()];
+    pinned(ctx.cpus.own, || {
+        in_rounds(
+            ctx.effort.rounds * 2,
+            variants.len(),
+            |_| (ctx.tick)(),
+            |i| {
+                let (number, _, gate) = variants[i];
+                // From the last CPU down, so that the CPU that drains is not the only one with a stock.
+                for cpu in cpus.iter().rev().take(number) {
+                    affinity::pin(*cpu)?;
+                    gate.pair();
+                }
+                affinity::pin(ctx.cpus.own)?;
+                let began = Instant::now();
+                let stocks = gate.drain();
+                let ns = began.elapsed().as_nanos() as f64;
+                // The background thread of the accounts returns idle stocks to the tree ten times a second; such a sample
+                // has too few stocks.
+                if stocks as usize == number {
+                    samples[i].push(ns * per_ns);
+                }
+                Ok(())
+            },
+        )
+    })?;
+    let mut rows = Vec::new();
+    for ((number, name, _), samples) in variants.iter().zip(&samples) {
+        anyhow::ensure!(!samples.is_empty(), "{name}: {number} stocks were never there at once");
+        let name = format!("{name}, {number} CPU{}", if *number == 1 { "" } else { "s" });
+        rows.push(Row::of(ctx.name, &name, "cycles of a drain", UNIT, samples));
+    }
     for (cpus, work, afar) in PUBLISHED_DRAINS {
         rows.push(published(ctx.name, &format!("scheduled work, {cpus} CPUs (EPYC 7601)"), work));
         rows.push(published(ctx.name, &format!("from afar, {cpus} CPUs (EPYC 7601)"), afar));
     }
-    Ok(Some(rows))
-}
-
-fn drains(
-    ctx: &CaseCtx,
-    methods: &[Method],
-    cpus: &[CpuId],
-    per_ns: f64,
-) -> anyhow::Result<Option<Vec<Row>>> {
-    let numbers = numbers(cpus.len());
-    let mut samples = vec![vec![Vec::new(); methods.len()]; numbers.len()];
-    for _ in 0..ctx.effort.rounds * 2 {
-        for (number, samples) in numbers.iter().zip(&mut samples) {
-            for (method, samples) in methods.iter().zip(samples) {
-                if INTERRUPTED.load(Relaxed) {
-                    return Ok(None);
-                }
-                // From the last CPU down, so that the CPU that drains is not the only one with a stock.
-                for cpu in cpus.iter().rev().take(*number) {
-                    affinity::pin(*cpu)?;
-                    (method.fill)();
-                }
-                affinity::pin(ctx.cpus.own)?;
-                let began = Instant::now();
-                let stocks = (method.drain)();
-                let ns = began.elapsed().as_nanos() as f64;
-                // The background thread of the accounts returns idle stocks to the tree ten times a second; such a
-                // sample has too few stocks.
-                if stocks as usize == *number {
-                    samples.push(ns * per_ns);
-                }
-            }
-        }
-        (ctx.tick)();
-    }
-    let mut rows = Vec::new();
-    for (number, samples) in numbers.iter().zip(&samples) {
-        for (method, samples) in methods.iter().zip(samples) {
-            anyhow::ensure!(!samples.is_empty(), "{}: {number} stocks were never there at once", method.name);
-            let name = format!("{}, {number} CPU{}", method.name, if *number == 1 { "" } else { "s" });
-            rows.push(Row::of(ctx.name, &name, "cycles of a drain", UNIT, samples));
-        }
-    }
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 #[cfg(test)]

@@ -14,17 +14,14 @@
 
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::INTERRUPTED;
+use crate::measure::{Interrupted, check_interrupted, in_rounds};
 use fastrand::Rng;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Instant;
-use warmcore_budget::stock::LockedStocks;
-use warmcore_budget::{Account, Accounts, Node, StockKind};
+use warmcore_budget::StockKind;
 use warmcore_line::{Line, Padded};
 use warmcore_results::{Bound, Row};
-use warmcore_sys::rseq::current_cpu;
-use warmcore_sys::{affinity, clock, membarrier};
-use warmcore_types::CpuId;
+use warmcore_sys::{clock, membarrier};
 
 pub use warmcore_results::names::drain::{CONTENDED, HELPER, P99, QUIET};
 
@@ -53,40 +50,7 @@ enum How {
 struct Method<'a> {
     name: &'static str,
     how: How,
-    /// Charges once and uncharges, which leaves a stock on this CPU.
-    refill: Box<dyn Fn() + Sync + 'a>,
-    /// Charges and uncharges many times.
-    churn: Box<dyn Fn() + Sync + 'a>,
-    /// Drains, and returns the number of stocks that were open.
-    drain: Box<dyn Fn() -> u32 + Sync + 'a>,
-}
-
-fn account_method<'a>(name: &'static str, how: How, leaf: &'a Account) -> Method<'a> {
-    let pair = || {
-        must(leaf.try_charge(1));
-        must(leaf.uncharge(1));
-    };
-    Method {
-        name,
-        how,
-        refill: Box::new(pair),
-        churn: Box::new(move || (0..64).for_each(|_| pair())),
-        drain: Box::new(|| leaf.drain_all().stocks),
-    }
-}
-
-fn locked_method<'a>(accounts: &'a Accounts<LockedStocks>, leaf: &'a Node) -> Method<'a> {
-    let pair = move || {
-        must(accounts.try_charge(leaf, current_cpu, 1));
-        must(accounts.uncharge(leaf, current_cpu, 1));
-    };
-    Method {
-        name: LOCK,
-        how: How::Taken,
-        refill: Box::new(pair),
-        churn: Box::new(move || (0..64).for_each(|_| pair())),
-        drain: Box::new(|| accounts.drain_all(leaf).stocks),
-    }
+    gate: &'a dyn Drain,
 }
 
 /// The numbers of the last request and of the last answer of each sort. A request increments its number; the answer
@@ -143,11 +107,11 @@ impl SharedState {
                     continue;
                 };
                 if contended {
-                    (method.churn)();
+                    method.gate.churn();
                 }
                 let wanted = self.refill.load(Acquire);
                 if wanted != self.refilled.load(Relaxed) {
-                    (method.refill)();
+                    method.gate.pair();
                     self.refilled.store(wanted, Release);
                 }
             }
@@ -155,7 +119,7 @@ impl SharedState {
             if asked != self.answered.load(Relaxed)
                 && let Some(method) = methods.get(self.assigned.load(Acquire))
             {
-                (method.drain)();
+                method.gate.drain();
                 self.answered.store(asked, Release);
             }
         }
@@ -173,24 +137,22 @@ impl SharedState {
             if asked != self.called.load(Relaxed)
                 && let Some(method) = methods.get(assigned)
             {
-                (method.drain)();
+                method.gate.drain();
                 self.called.store(asked, Release);
             }
         }
     }
 
-    /// Makes a request and waits for the answer. Returns false if a signal came first.
-    fn ask(&self, asked: &AtomicU64, answered: &AtomicU64, after: impl FnOnce()) -> bool {
+    /// Makes a request and waits for the answer.
+    fn ask(&self, asked: &AtomicU64, answered: &AtomicU64, after: impl FnOnce()) -> Result<(), Interrupted> {
         let number = asked.load(Relaxed) + 1;
         asked.store(number, Release);
         after();
         while answered.load(Acquire) != number {
-            if INTERRUPTED.load(Relaxed) {
-                return false;
-            }
+            check_interrupted()?;
             std::hint::spin_loop();
         }
-        true
+        Ok(())
     }
 }
 
@@ -219,11 +181,11 @@ impl Asking<'_> {
         }
     }
 
-    /// Times one drain, in ns. Returns `Some(None)` if there was nothing to drain, `None` if a signal came.
-    fn sample(&mut self, method: &Method) -> Option<Option<u64>> {
+    /// Times one drain, in ns. Returns `None` if there was nothing to drain.
+    fn sample(&mut self, method: &Method) -> Result<Option<u64>, Interrupted> {
         let state = self.state;
-        if !self.contended && !state.ask(&state.refill, &state.refilled, || ()) {
-            return None;
+        if !self.contended {
+            state.ask(&state.refill, &state.refilled, || ())?;
         }
         // The wait before a sample: a message is sent at a random moment of a loop, a helper has to be parked again, and a stock
         // has to be open again.
@@ -235,21 +197,20 @@ impl Asking<'_> {
         spin(from + self.rng.usize(..width as usize) as u64);
         // Not `clock`: `Instant` waits until earlier instructions have finished.
         let began = Instant::now();
-        let was_there = match method.how {
-            How::Taken => (method.drain)() > 0,
-            How::Message => state.ask(&state.message, &state.answered, || ()),
-            How::Helper => state.ask(&state.call, &state.called, || self.helper.unpark()),
-            How::Fence => {
-                membarrier::fence_rseq();
-                true
-            }
-        };
+        let mut was_there = true;
+        match method.how {
+            How::Taken => was_there = method.gate.drain() > 0,
+            How::Message => state.ask(&state.message, &state.answered, || ())?,
+            How::Helper => state.ask(&state.call, &state.called, || self.helper.unpark())?,
+            How::Fence => membarrier::fence_rseq(),
+        }
         let ns = began.elapsed().as_nanos() as u64;
-        if INTERRUPTED.load(Relaxed) { None } else { Some(was_there.then_some(ns)) }
+        check_interrupted()?;
+        Ok(was_there.then_some(ns))
     }
 
-    /// Takes the samples of a round; `None` if a signal came.
-    fn round(&mut self, method: &Method) -> Option<Vec<f64>> {
+    /// Takes the samples of a round.
+    fn round(&mut self, method: &Method) -> Result<Vec<f64>, Interrupted> {
         let end = clock::now().0 + ROUND_MAX_NS;
         let mut samples = Vec::new();
         for _ in 0..Self::aim(method.how) {
@@ -258,114 +219,84 @@ impl Asking<'_> {
                 break;
             }
         }
-        Some(samples)
+        Ok(samples)
     }
 }
 
 /// By method, the samples of every round.
 type Samples = Vec<Vec<Vec<f64>>>;
 
-fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result<Option<Samples>> {
-    let partner = ctx.cpus.partner.expect("a case that needs two");
+fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result<Samples> {
     let state = &SharedState::new();
-    let before = affinity::allowed()?;
-    affinity::pin(ctx.cpus.own)?;
-    let samples = std::thread::scope(|scope| {
-        let pinned = |cpu: CpuId| _ = affinity::pin(cpu);
-        scope.spawn(move || {
-            pinned(partner);
-            state.work(methods, contended);
-        });
-        let helper = scope.spawn(move || {
-            pinned(partner);
-            state.help(methods);
-        });
-        let helper = helper.thread().clone();
-        let mut asking = Asking { state, helper: &helper, contended, rng: Rng::with_seed(7) };
-        let mut all = || {
-            let mut samples: Samples = vec![Vec::new(); methods.len()];
-            let rounds = if ctx.effort.is_quick() { 8 } else { 25 };
-            for round in 0..rounds {
-                let mut order: Vec<usize> = (0..methods.len()).collect();
-                Rng::with_seed(round).shuffle(&mut order);
-                for i in order {
-                    // ORDERING: Release; pairs with the Acquire of the worker and of the helper.
-                    state.assigned.store(i, Release);
-                    // The first request is made in *contended* too: its answer shows that the worker has switched to this method.
-                    if !state.ask(&state.refill, &state.refilled, || ()) {
-                        return None;
-                    }
-                    samples[i].push(asking.round(&methods[i])?);
-                }
-                let steps = ctx.effort.rounds as u64;
-                (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ctx.tick)());
-            }
-            Some(samples)
-        };
-        let samples = all();
-        state.assigned.store(OVER, Release);
-        helper.unpark();
-        samples
-    });
-    affinity::set_allowed(&before)?;
+    let mut samples: Samples = vec![Vec::new(); methods.len()];
+    let rounds = if ctx.effort.is_quick() { 8 } else { 25 };
+    let ask = |helper: &std::thread::Thread| {
+        let mut asking = Asking { state, helper, contended, rng: Rng::with_seed(7) };
+        in_rounds(
+            rounds,
+            methods.len(),
+            |round| ctx.part_of(round, rounds),
+            |i| {
+                // ORDERING: Release; pairs with the Acquire of the worker and of the helper.
+                state.assigned.store(i, Release);
+                // The first request is made in *contended* too: its answer shows that the worker has switched to this method.
+                state.ask(&state.refill, &state.refilled, || ())?;
+                samples[i].push(asking.round(&methods[i])?);
+                Ok(())
+            },
+        )
+    };
+    let work = || state.work(methods, contended);
+    with_worker(ctx, work, || state.help(methods), ask, || state.assigned.store(OVER, Release))?;
     Ok(samples)
 }
 
-pub(super) fn run(ctx: &CaseCtx, contended: bool) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, contended: bool) -> anyhow::Result<Vec<Row>> {
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
     let asked = leaves(default_kind(), LIMIT, 3);
+    let rseq = rseq.as_ref().map(|leaves| Leaf(&leaves[0]));
+    let (atomic, message, helper, fence) =
+        (Leaf(&atomic[0]), Leaf(&asked[0]), Leaf(&asked[1]), Leaf(&asked[2]));
     let mut methods = vec![
-        account_method(ATOMIC_STOCKS, How::Taken, &atomic[0]),
-        locked_method(&locked, lock),
-        account_method(MESSAGE, How::Message, &asked[0]),
-        account_method(HELPER, How::Helper, &asked[1]),
+        Method { name: ATOMIC_STOCKS, how: How::Taken, gate: &atomic },
+        Method { name: LOCK, how: How::Taken, gate: &lock },
+        Method { name: MESSAGE, how: How::Message, gate: &message },
+        Method { name: HELPER, how: How::Helper, gate: &helper },
     ];
-    methods.extend(rseq.iter().flatten().map(|leaf| account_method(RSEQ, How::Taken, leaf)));
+    methods.extend(rseq.iter().map(|leaf| Method { name: RSEQ, how: How::Taken, gate: leaf }));
     if membarrier::register_rseq().is_ok() {
-        methods.push(account_method(FENCE, How::Fence, &asked[2]));
+        methods.push(Method { name: FENCE, how: How::Fence, gate: &fence });
     }
-    let Some(samples) = measure(ctx, &methods, contended)? else { return Ok(None) };
+    let samples = measure(ctx, &methods, contended)?;
     rows(ctx.name, contended, &methods, &samples)
 }
 
-fn rows(
-    case: &str,
-    contended: bool,
-    methods: &[Method],
-    samples: &Samples,
-) -> anyhow::Result<Option<Vec<Row>>> {
+fn rows(case: &str, contended: bool, methods: &[Method], samples: &Samples) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for (method, rounds) in methods.iter().zip(samples) {
         let all = rounds.concat();
         anyhow::ensure!(!all.is_empty(), "{}: there was never anything to drain", method.name);
         let is_promised = method.name == RSEQ || method.name == ATOMIC_STOCKS;
         let p50 = Row::of(case, method.name, "time", "ns", &all);
-        let p99 = quantile_row(case, method.name, P99, "ns", &all, 0.99);
-        rows.push(match is_promised && !contended {
-            true => p50.promise(Bound::AtMost, QUIET_P50_MAX_NS),
-            false => p50,
-        });
-        rows.push(match is_promised && contended {
-            true => p99.promise(Bound::AtMost, CONTENDED_P99_MAX_NS),
-            false => p99,
-        });
+        let p99 = Row::quantile(case, method.name, P99, "ns", &all, 0.99);
+        rows.push(p50.promise_if(is_promised && !contended, Bound::AtMost, QUIET_P50_MAX_NS));
+        rows.push(p99.promise_if(is_promised && contended, Bound::AtMost, CONTENDED_P99_MAX_NS));
     }
     // Medians of rounds, so that a ratio compares samples of the same round.
     let medians = |name: &str| -> Option<Vec<f64>> {
         let i = methods.iter().position(|method| method.name == name)?;
         samples[i].iter().map(|round| median(round)).collect()
     };
-    let ours = medians(super::setup::ours());
-    for method in
-        methods.iter().filter(|method| method.name != super::setup::ours() && method.how != How::Message)
-    {
-        if let (Some(above), Some(below)) = (medians(method.name), &ours) {
-            rows.push(Row::ratio(case, method.name, super::setup::ours(), &above, below));
+    let ours = super::setup::ours();
+    let below = medians(ours);
+    for method in methods.iter().filter(|method| method.name != ours && method.how != How::Message) {
+        if let (Some(above), Some(below)) = (medians(method.name), &below) {
+            rows.push(Row::ratio(case, method.name, ours, &above, below));
         }
     }
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 fn median(samples: &[f64]) -> Option<f64> {
@@ -379,32 +310,29 @@ mod tests {
     #[test]
     fn every_way_brings_the_units_back() {
         let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
-        let method = account_method(ATOMIC_STOCKS, How::Taken, leaf);
-        for fill in [&method.refill, &method.churn] {
-            fill();
+        for fill in [Gate::pair, Drain::churn] {
+            fill(&Leaf(leaf));
             assert!(leaf.usage().error > 0, "there is a stock");
             // A thread that migrates between two charges leaves two stocks.
-            assert!((method.drain)() > 0);
+            assert!(Leaf(leaf).drain() > 0);
             assert_eq!((leaf.usage().charged, leaf.usage().error), (0, 0));
         }
         let locked = locked();
-        let node = locked_leaves(&locked, LIMIT, 1)[0];
-        let method = locked_method(&locked, node);
-        (method.churn)();
-        assert!((method.drain)() > 0);
-        assert_eq!(locked.usage(node).charged, 0);
+        let gate = locked_leaves(&locked, LIMIT, 1)[0];
+        gate.churn();
+        assert!(gate.drain() > 0);
+        assert_eq!(locked.usage(gate.leaf).charged, 0);
     }
 
     #[test]
     fn no_ratio_is_made_over_a_method_whose_time_this_program_chose() {
         let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
-        let methods = [
-            account_method(ours(), How::Taken, leaf),
-            account_method(MESSAGE, How::Message, leaf),
-            account_method(HELPER, How::Helper, leaf),
-        ];
+        let gate = &Leaf(leaf);
+        let method = |name, how| Method { name, how, gate };
+        let methods =
+            [method(ours(), How::Taken), method(MESSAGE, How::Message), method(HELPER, How::Helper)];
         let samples = vec![vec![vec![100.0; 8]; 8], vec![vec![500_000.0; 8]; 8], vec![vec![9_000.0; 8]; 8]];
-        let rows = rows(QUIET, false, &methods, &samples).unwrap().unwrap();
+        let rows = rows(QUIET, false, &methods, &samples).unwrap();
         let ratios: Vec<_> = rows.iter().filter(|row| row.over.is_some()).collect();
         assert_eq!(
             ratios.iter().map(|row| (&*row.variant, row.median)).collect::<Vec<_>>(),
@@ -416,15 +344,15 @@ mod tests {
     #[test]
     fn the_worker_answers_a_message_and_the_helper_a_call() {
         let (state, leaf) = (SharedState::new(), &leaves(StockKind::Atomic, LIMIT, 1)[0]);
-        let methods = [account_method(MESSAGE, How::Message, leaf)];
+        let methods = [Method { name: MESSAGE, how: How::Message, gate: &Leaf(leaf) }];
         std::thread::scope(|scope| {
             scope.spawn(|| state.work(&methods, false));
             let helper = scope.spawn(|| state.help(&methods));
             let helper = helper.thread().clone();
             state.assigned.store(0, Release);
             for (asked, answered) in [(&state.message, &state.answered), (&state.call, &state.called)] {
-                assert!(state.ask(&state.refill, &state.refilled, || ()));
-                assert!(state.ask(asked, answered, || helper.unpark()));
+                state.ask(&state.refill, &state.refilled, || ()).unwrap();
+                state.ask(asked, answered, || helper.unpark()).unwrap();
                 assert_eq!(leaf.usage().error, 0);
             }
             state.assigned.store(OVER, Release);

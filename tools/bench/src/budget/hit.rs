@@ -12,14 +12,14 @@
 use super::peers::*;
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::Variant;
+use crate::measure::{Variant, called};
 use fastrand::Rng;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-use warmcore_budget::{Account, Accounts, Node, StockKind};
+use warmcore_budget::stock::LockedStocks;
+use warmcore_budget::{Account, Accounts, StockKind};
 use warmcore_line::Padded;
 use warmcore_results::{Bound, Row};
-use warmcore_sys::rseq::current_cpu;
 
 /// What the other CPU does during the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -42,113 +42,102 @@ const RING_BATCH: u64 = (1 << 14) - 1;
 struct All<'a> {
     rseq: Option<Vec<Account>>,
     strict: Vec<Account>,
-    locked: &'a Accounts<warmcore_budget::stock::LockedStocks>,
-    lock: Vec<&'a Node>,
+    lock: Vec<LockedLeaf<'a>>,
     atomic: Level,
     atomics: [Level; 4],
     std_mutex: StdMutex,
     parking_lot: ParkingLot,
     cached: ThreadCached,
+    beside: Beside,
 }
 
 impl<'a> All<'a> {
-    fn new(locked: &'a Accounts<warmcore_budget::stock::LockedStocks>, batch: u64) -> Self {
+    fn new(locked: &'a Accounts<LockedStocks>, batch: u64, beside: Beside) -> Self {
         Self {
             rseq: rseq_leaves(LIMIT, 2),
             strict: leaves(StockKind::Atomic, LIMIT, 2),
-            locked,
             lock: locked_leaves(locked, LIMIT, 2),
             atomic: Level::new(LIMIT),
             atomics: std::array::from_fn(|_| Level::new(LIMIT)),
             std_mutex: Padded::new(Mutex::new(Numbers::new(LIMIT))),
             parking_lot: Padded::new(parking_lot::Mutex::new(Numbers::new(LIMIT))),
             cached: ThreadCached::new(LIMIT, batch),
+            beside,
         }
     }
 
-    fn paths(&self, beside: Beside) -> [[&Level; 3]; 2] {
+    /// The leaf that this CPU charges and the leaf that the other CPU charges.
+    fn pick<'l, T>(&self, leaves: &'l [T]) -> [&'l T; 2] {
+        [&leaves[0], &leaves[usize::from(self.beside == Beside::OtherLeaf)]]
+    }
+
+    fn rseq(&self) -> Option<[Leaf<'_>; 2]> {
+        self.rseq.as_ref().map(|leaves| self.pick(leaves).map(Leaf))
+    }
+
+    fn strict(&self) -> [Leaf<'_>; 2] {
+        self.pick(&self.strict).map(Leaf)
+    }
+
+    fn lock(&self) -> [LockedLeaf<'a>; 2] {
+        self.pick(&self.lock).map(|leaf| *leaf)
+    }
+
+    fn paths(&self) -> [[&Level; 3]; 2] {
         let [first, second, group, root] = &self.atomics;
-        let other = if beside == Beside::OtherLeaf { second } else { first };
-        [[first, group, root], [other, group, root]]
+        self.pick(&[first, second]).map(|leaf| [*leaf, group, root])
     }
 
-    fn settle(&self) {
-        settle(self.rseq.iter().flatten().chain(&self.strict));
-    }
-}
-
-/// The leaf that this CPU charges and the leaf that the other CPU charges.
-fn pick<T>(leaves: &[T], beside: Beside) -> [&T; 2] {
-    [&leaves[0], &leaves[usize::from(beside == Beside::OtherLeaf)]]
-}
-
-/// Expands the operation into a separate loop for each CPU, so that it is inlined and not called.
-macro_rules! pairs {
-    ($name:expr, $beside:expr, $leaves:expr, |$leaf:ident| $act:expr) => {{
-        let [own, other] = $leaves;
-        let variant = Variant::new($name, move |n| {
-            let $leaf = own;
-            (0..n.div_ceil(2)).for_each(|_| $act);
-        });
-        let act = move || {
-            let $leaf = other;
-            (0..128).for_each(|_| $act);
+    /// A variant that does `act` in a loop on each CPU. `act` does two operations.
+    fn pairs<'v, G: Gate + Copy + 'v>(
+        &self,
+        name: &str,
+        [own, other]: [G; 2],
+        act: impl Fn(G) + Sync + Copy + 'v,
+    ) -> Variant<'v> {
+        let variant = Variant::new(name, move |n| (0..n.div_ceil(2)).for_each(|_| act(own)));
+        variant.beside_if(self.beside != Beside::Nobody, move || {
+            (0..128).for_each(|_| act(other));
             256
-        };
-        if $beside == Beside::Nobody { variant } else { variant.beside(act) }
-    }};
-}
+        })
+    }
 
-/// As `pairs`, for a ring: a charge, and the uncharge of the charge that was made `LAG` charges before.
-macro_rules! ring {
-    ($name:expr, $beside:expr, $sizes:expr, $leaves:expr, |$leaf:ident, $n:ident| $charge:expr, $uncharge:expr) => {{
-        let ([own, other], sizes): ([_; 2], &[u64; SIZES]) = ($leaves, $sizes);
-        macro_rules! steps {
-            ($leaf_now:expr, $times:expr, $at:ident) => {{
-                let $leaf = $leaf_now;
-                for _ in 0..$times {
-                    let $n = sizes[$at % SIZES];
-                    $charge;
-                    if $at >= LAG {
-                        let $n = sizes[($at - LAG) % SIZES];
-                        $uncharge;
-                    }
-                    $at += 1;
-                }
-            }};
+    /// A variant that charges the sizes one after the other, and uncharges each `LAG` charges later.
+    fn ring<'v, G: Gate + Copy + 'v>(
+        &self,
+        name: &str,
+        sizes: &'v [u64; SIZES],
+        [own, other]: [G; 2],
+    ) -> Variant<'v> {
+        #[inline(always)]
+        fn step(gate: impl Gate, sizes: &[u64; SIZES], at: usize) {
+            gate.must_charge(sizes[at % SIZES]);
+            if at >= LAG {
+                gate.uncharge(sizes[(at - LAG) % SIZES]);
+            }
         }
         let mut at = 0usize;
-        let variant = Variant::new($name, move |n| steps!(own, n.div_ceil(2), at));
+        let variant = Variant::new(name, move |n| {
+            for _ in 0..n.div_ceil(2) {
+                step(own, sizes, at);
+                at += 1;
+            }
+        });
         let there = AtomicUsize::new(0);
-        let act = move || {
-            let mut at = there.load(Relaxed);
-            steps!(other, 128, at);
-            there.store(at, Relaxed);
+        variant.beside_if(self.beside != Beside::Nobody, move || {
+            let at = there.load(Relaxed);
+            (at..at + 128).for_each(|at| step(other, sizes, at));
+            there.store(at + 128, Relaxed);
             256
-        };
-        if $beside == Beside::Nobody { variant } else { variant.beside(act) }
-    }};
+        })
+    }
 }
 
-/// The charge in a function, as in code that is too large to be inlined.
-#[inline(never)]
-fn charge_called(leaf: &Account) {
-    must(leaf.try_charge(1));
-}
-
-#[inline(never)]
-fn uncharge_called(leaf: &Account) {
-    must(leaf.uncharge(1));
-}
-
-#[inline(never)]
-fn charge_atomic_called(level: &Level) {
-    must_fit(level.charge(1));
-}
-
-#[inline(never)]
-fn uncharge_atomic_called(level: &Level) {
-    level.uncharge(1);
+/// The charge in a function and the uncharge in another, as in code that is too large to be inlined.
+#[inline(always)]
+fn calls(gate: impl Gate + Copy) {
+    called(gate, |gate| gate.must_charge(1));
+    called(gate, |gate| gate.uncharge(1));
 }
 
 const RSEQ_CALLED: &str = "warmcore rseq, in a function";
@@ -156,61 +145,26 @@ const ATOMIC_STOCKS_CALLED: &str = "warmcore atomic, in a function";
 const ATOMIC_CALLED: &str = "one shared atomic, in a function";
 
 /// A charge of 1 and its uncharge.
-pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Vec<Row>> {
     let locked = locked();
-    let all = All::new(&locked, HIT_BATCH);
+    let all = All::new(&locked, HIT_BATCH, beside);
     let mut variants = Vec::new();
-    if let Some(rseq) = &all.rseq {
-        let act = pick(rseq, beside);
-        variants.push(pairs!(RSEQ, beside, act, |leaf| {
-            must(leaf.try_charge(1));
-            must(leaf.uncharge(1));
-        }));
-        variants.push(pairs!(RSEQ_CALLED, beside, act, |leaf| {
-            charge_called(leaf);
-            uncharge_called(leaf);
-        }));
+    if let Some(rseq) = all.rseq() {
+        variants.push(all.pairs(RSEQ, rseq, |leaf| leaf.pair()));
+        variants.push(all.pairs(RSEQ_CALLED, rseq, calls));
     }
-    let (strict, lock, accounts) = (pick(&all.strict, beside), pick(&all.lock, beside), all.locked);
     variants.extend([
-        pairs!(ATOMIC_STOCKS, beside, strict, |leaf| {
-            must(leaf.try_charge(1));
-            must(leaf.uncharge(1));
-        }),
-        pairs!(ATOMIC_STOCKS_CALLED, beside, strict, |leaf| {
-            charge_called(leaf);
-            uncharge_called(leaf);
-        }),
-        pairs!(LOCK, beside, lock, |leaf| {
-            must(accounts.try_charge(leaf, current_cpu, 1));
-            must(accounts.uncharge(leaf, current_cpu, 1));
-        }),
-        pairs!(ATOMIC, beside, [&all.atomic; 2], |level| {
-            must_fit(level.charge(1));
-            level.uncharge(1);
-        }),
-        pairs!(ATOMIC_CALLED, beside, [&all.atomic; 2], |level| {
-            charge_atomic_called(level);
-            uncharge_atomic_called(level);
-        }),
-        pairs!(ATOMICS, beside, all.paths(beside), |path| {
-            must_fit(charge_path(path, 1));
-            uncharge_path(path, 1);
-        }),
-        pairs!(STD_MUTEX, beside, [&all.std_mutex; 2], |numbers| {
-            must_fit(charge_std(numbers, 1));
-            uncharge_std(numbers, 1);
-        }),
-        pairs!(PARKING_LOT, beside, [&all.parking_lot; 2], |numbers| {
-            must_fit(charge_parking_lot(numbers, 1));
-            uncharge_parking_lot(numbers, 1);
-        }),
-        pairs!(CACHED, beside, [&all.cached; 2], |cached| {
-            must_fit(cached.charge(1));
-            cached.uncharge(1);
-        }),
+        all.pairs(ATOMIC_STOCKS, all.strict(), |leaf| leaf.pair()),
+        all.pairs(ATOMIC_STOCKS_CALLED, all.strict(), calls),
+        all.pairs(LOCK, all.lock(), |leaf| leaf.pair()),
+        all.pairs(ATOMIC, [&all.atomic; 2], |level| level.pair()),
+        all.pairs(ATOMIC_CALLED, [&all.atomic; 2], calls),
+        all.pairs(ATOMICS, all.paths(), |path| path.pair()),
+        all.pairs(STD_MUTEX, [&all.std_mutex; 2], |numbers| numbers.pair()),
+        all.pairs(PARKING_LOT, [&all.parking_lot; 2], |numbers| numbers.pair()),
+        all.pairs(CACHED, [&all.cached; 2], |cached| cached.pair()),
     ]);
-    let Some(measured) = ctx.interleave(variants)? else { return Ok(None) };
+    let measured = ctx.interleave(variants)?;
     let promises = match beside {
         Beside::Nobody => vec![
             // Each charge checks that its thread has a registered area. The bound was 8 before that check was added.
@@ -224,92 +178,30 @@ pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Ro
         ],
         Beside::OtherLeaf => vec![],
     };
-    let mut rows = rows(&measured, promises);
+    let mut rows = measured.rows(ours(), promises);
     let called = [(ATOMIC_CALLED, RSEQ_CALLED), (ATOMIC_STOCKS_CALLED, ATOMIC_CALLED)];
     rows.extend(called.iter().filter_map(|(above, below)| measured.ratio(above, below)));
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 /// Charges of random sizes, each uncharged 64 charges later.
-pub(super) fn ring(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn ring(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Vec<Row>> {
     let mut rng = Rng::with_seed(4);
-    let sizes: [u64; SIZES] = std::array::from_fn(|_| 1 + rng.usize(..SIZE_MAX) as u64);
+    let sizes: &[u64; SIZES] = &std::array::from_fn(|_| 1 + rng.usize(..SIZE_MAX) as u64);
     let locked = locked();
-    let all = All::new(&locked, RING_BATCH);
-    let mut variants = Vec::new();
-    if let Some(rseq) = &all.rseq {
-        variants.push(ring!(
-            RSEQ,
-            beside,
-            &sizes,
-            pick(rseq, beside),
-            |leaf, n| must(leaf.try_charge(n)),
-            must(leaf.uncharge(n))
-        ));
-    }
-    let (strict, lock, accounts) = (pick(&all.strict, beside), pick(&all.lock, beside), all.locked);
+    let all = All::new(&locked, RING_BATCH, beside);
+    let mut variants: Vec<Variant> = all.rseq().map(|rseq| all.ring(RSEQ, sizes, rseq)).into_iter().collect();
     variants.extend([
-        ring!(
-            ATOMIC_STOCKS,
-            beside,
-            &sizes,
-            strict,
-            |leaf, n| must(leaf.try_charge(n)),
-            must(leaf.uncharge(n))
-        ),
-        ring!(
-            LOCK,
-            beside,
-            &sizes,
-            lock,
-            |leaf, n| must(accounts.try_charge(leaf, current_cpu, n)),
-            must(accounts.uncharge(leaf, current_cpu, n))
-        ),
-        ring!(
-            ATOMIC,
-            beside,
-            &sizes,
-            [&all.atomic; 2],
-            |level, n| must_fit(level.charge(n)),
-            level.uncharge(n)
-        ),
-        ring!(
-            ATOMICS,
-            beside,
-            &sizes,
-            all.paths(beside),
-            |path, n| must_fit(charge_path(path, n)),
-            uncharge_path(path, n)
-        ),
-        ring!(
-            STD_MUTEX,
-            beside,
-            &sizes,
-            [&all.std_mutex; 2],
-            |numbers, n| must_fit(charge_std(numbers, n)),
-            uncharge_std(numbers, n)
-        ),
-        ring!(
-            PARKING_LOT,
-            beside,
-            &sizes,
-            [&all.parking_lot; 2],
-            |numbers, n| must_fit(charge_parking_lot(numbers, n)),
-            uncharge_parking_lot(numbers, n)
-        ),
-        ring!(
-            CACHED,
-            beside,
-            &sizes,
-            [&all.cached; 2],
-            |cached, n| must_fit(cached.charge(n)),
-            cached.uncharge(n)
-        ),
+        all.ring(ATOMIC_STOCKS, sizes, all.strict()),
+        all.ring(LOCK, sizes, all.lock()),
+        all.ring(ATOMIC, sizes, [&all.atomic; 2]),
+        all.ring(ATOMICS, sizes, all.paths()),
+        all.ring(STD_MUTEX, sizes, [&all.std_mutex; 2]),
+        all.ring(PARKING_LOT, sizes, [&all.parking_lot; 2]),
+        all.ring(CACHED, sizes, [&all.cached; 2]),
     ]);
     let measured = ctx.interleave(variants)?;
-    all.settle();
-    let Some(measured) = measured else { return Ok(None) };
-    let promise =
-        (beside == Beside::SameLeaf).then(|| measured.promise(ATOMIC, RSEQ, Bound::AtLeast, 8.0)).flatten();
-    Ok(Some(rows(&measured, vec![promise])))
+    settle(all.rseq.iter().flatten().chain(&all.strict));
+    let promise = measured.promise(ATOMIC, RSEQ, Bound::AtLeast, 8.0);
+    Ok(measured.rows(ours(), [promise.filter(|_| beside == Beside::SameLeaf)]))
 }

@@ -13,16 +13,13 @@
 
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::INTERRUPTED;
-use anyhow::Context;
-use fastrand::Rng;
-use std::sync::Mutex;
-use std::sync::PoisonError;
+use crate::measure::{Interrupted, check_interrupted, in_rounds};
 use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::{Mutex, PoisonError};
 use warmcore_budget::Account;
 use warmcore_line::Padded;
 use warmcore_results::{Bound, Row};
-use warmcore_sys::{affinity, clock, membarrier};
+use warmcore_sys::{clock, membarrier};
 use warmcore_types::CpuId;
 
 const ACCOUNTS: usize = 500;
@@ -181,15 +178,18 @@ impl SharedState {
         }
     }
 
-    /// Runs one group of loops, disturbed by one method. `None` if a signal came.
-    fn group(&self, method: &Method, accounts: &[Account], helper: &std::thread::Thread) -> Option<Seen> {
+    /// Runs one group of loops, disturbed by one method.
+    fn group(
+        &self,
+        method: &Method,
+        accounts: &[Account],
+        helper: &std::thread::Thread,
+    ) -> Result<Seen, Interrupted> {
         let (begun, number) = (self.begun.load(Acquire), self.group.load(Relaxed) + 1);
         self.group.store(number, Release);
         for i in 0..LOOPS {
             while self.begun.load(Acquire) == begun + i {
-                if INTERRUPTED.load(Relaxed) {
-                    return None;
-                }
+                check_interrupted()?;
                 std::hint::spin_loop();
             }
             let from = clock::now().0;
@@ -208,7 +208,7 @@ impl SharedState {
         while self.finished.load(Acquire) != number {
             std::hint::spin_loop();
         }
-        Some(*self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+        Ok(*self.seen.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
@@ -246,64 +246,48 @@ struct Sum {
     counts: Vec<[u64; 3]>,
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let has_fence = membarrier::register_rseq().is_ok();
     let methods: Vec<&Method> =
         METHODS.iter().filter(|method| has_fence || method.action != Action::Fence).collect();
     let accounts = &leaves(default_kind(), LIMIT, ACCOUNTS)[..];
-    let partner = ctx.cpus.partner.context("a case that needs two")?;
-    let (own, rounds) = (ctx.cpus.own, if ctx.effort.is_quick() { 14 } else { 40 });
-    let before = affinity::allowed()?;
-    affinity::pin(own)?;
+    let (partner, rounds) = (ctx.partner(), if ctx.effort.is_quick() { 14 } else { 40 });
     let state = &SharedState {
         group: Padded::new(AtomicU64::new(0)),
         begun: Padded::new(AtomicU64::new(0)),
         finished: AtomicU64::new(0),
         seen: Mutex::new(Seen::default()),
     };
-    let sums = std::thread::scope(|scope| {
-        scope.spawn(move || {
-            let _ = affinity::pin(partner);
-            state.work(accounts);
-        });
-        let helper = scope.spawn(move || {
-            let _ = affinity::pin(partner);
-            while state.group.load(Acquire) != OVER {
-                std::thread::park();
-            }
-        });
-        let helper = helper.thread().clone();
-        let all = || {
-            let mut sums: Vec<Sum> = methods.iter().map(|_| Sum::default()).collect();
-            for round in 0..rounds {
-                let mut order: Vec<usize> = (0..methods.len()).collect();
-                Rng::with_seed(round).shuffle(&mut order);
-                for i in order {
-                    let before = interrupts_now(partner);
-                    let seen = state.group(methods[i], accounts, &helper)?;
-                    let came = match (before, interrupts_now(partner)) {
-                        (Some(before), Some(after)) => [0, 1].map(|kind| after[kind] - before[kind]),
-                        _ => [0; 2],
-                    };
-                    let sum = &mut sums[i];
-                    sum.p999.push(seen.p999_ns as f64);
-                    sum.longest.push(seen.longest_ns as f64);
-                    sum.charge.push(seen.charge_ns);
-                    sum.counts.push([seen.switches, came[0], came[1]]);
-                }
-                let steps = ctx.effort.rounds as u64;
-                (steps * round / rounds..steps * (round + 1) / rounds).for_each(|_| (ctx.tick)());
-            }
-            Some(sums)
-        };
-        let sums = all();
-        state.group.store(OVER, Release);
-        helper.unpark();
-        sums
-    });
-    affinity::set_allowed(&before)?;
+    let help = || {
+        while state.group.load(Acquire) != OVER {
+            std::thread::park();
+        }
+    };
+    let mut sums: Vec<Sum> = methods.iter().map(|_| Sum::default()).collect();
+    let ask = |helper: &std::thread::Thread| {
+        in_rounds(
+            rounds,
+            methods.len(),
+            |round| ctx.part_of(round, rounds),
+            |i| {
+                let before = interrupts_now(partner);
+                let seen = state.group(methods[i], accounts, helper)?;
+                let came = match (before, interrupts_now(partner)) {
+                    (Some(before), Some(after)) => [0, 1].map(|kind| after[kind] - before[kind]),
+                    _ => [0; 2],
+                };
+                let sum = &mut sums[i];
+                sum.p999.push(seen.p999_ns as f64);
+                sum.longest.push(seen.longest_ns as f64);
+                sum.charge.push(seen.charge_ns);
+                sum.counts.push([seen.switches, came[0], came[1]]);
+                Ok(())
+            },
+        )
+    };
+    with_worker(ctx, || state.work(accounts), help, ask, || state.group.store(OVER, Release))?;
     let has_counts = interrupts_now(partner).is_some();
-    Ok(sums.map(|sums| rows(ctx.name, &methods, &sums, rounds, has_counts)))
+    Ok(rows(ctx.name, &methods, &sums, rounds as u64, has_counts))
 }
 
 fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: bool) -> Vec<Row> {
@@ -313,10 +297,7 @@ fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: 
     for (method, sum) in with() {
         let row = Row::ratio(case, method.name, NONE, &sum.p999, &quiet.p999);
         let row = Row { metric: "ratio, p99.9 gap".into(), ..row };
-        rows.push(match method.action {
-            Action::Drain => row.promise(Bound::AtMost, GAP_RATIO_MAX),
-            _ => row,
-        });
+        rows.push(row.promise_if(method.action == Action::Drain, Bound::AtMost, GAP_RATIO_MAX));
     }
     let names = [
         ("involuntary switches", "switches"),
@@ -325,15 +306,9 @@ fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: 
     ];
     for (kind, (name, unit)) in names.into_iter().enumerate().filter(|(kind, _)| *kind == 0 || has_counts) {
         for (method, sum) in methods.iter().zip(sums) {
-            let n = rounds * LOOPS;
-            rows.push(Row::exact(
-                case,
-                method.name,
-                &format!("{name} in all loops"),
-                unit,
-                sum.counts.iter().map(|counts| counts[kind]).sum::<u64>() as f64,
-                n,
-            ));
+            let metric = format!("{name} in all loops");
+            let count = sum.counts.iter().map(|counts| counts[kind]).sum::<u64>() as f64;
+            rows.push(Row::exact(case, method.name, &metric, unit, count, rounds * LOOPS));
         }
         // To see whether a count grows with the number of drains, subtract the count of the same round's loops without
         // drains. Take the median, since other interrupts come in bursts.
@@ -343,10 +318,7 @@ fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: 
             };
             let samples: Vec<f64> = sum.counts.iter().zip(&quiet.counts).map(more).collect();
             let row = Row::of(case, method.name, &format!("{name} more, per 1000"), unit, &samples);
-            rows.push(match method.action {
-                Action::Drain => row.promise(Bound::AtMost, PER_1000_MAX),
-                _ => row,
-            });
+            rows.push(row.promise_if(method.action == Action::Drain, Bound::AtMost, PER_1000_MAX));
         }
     }
     for (method, sum) in methods.iter().zip(sums) {

@@ -12,12 +12,11 @@
 
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::part::{self, Part};
-use crate::resident::resident_process_bytes;
+use crate::part::{self, Part, resident_process_bytes};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 use warmcore_budget::stock::{AtomicStocks, Stocks};
-use warmcore_budget::{AccountConfig, Accounts, Node};
+use warmcore_budget::{Accounts, Node};
 use warmcore_results::{Bound, Row};
 use warmcore_types::CpuId;
 
@@ -48,29 +47,15 @@ impl Part for Many {
     const NAME: &'static str = "Accounts";
     type Answer = Taken;
 
-    fn answer(self) -> anyhow::Result<Taken> {
-        self.take()
-    }
-}
-
-impl Many {
     /// Makes the accounts and uses them.
-    pub fn take(self) -> anyhow::Result<Taken> {
+    fn answer(self) -> anyhow::Result<Taken> {
         let before = resident_process_bytes()?;
         let accounts = Accounts::new(AtomicStocks::new(CPUS));
-        let make = |parent, name: &str, limit| {
-            let plan = AccountConfig {
-                name: name.into(),
-                limit,
-                soft_limit: u64::MAX,
-                guarantee: 0,
-                listener: None,
-            };
-            accounts.create(parent, plan).expect("without a guarantee nothing is refused")
-        };
-        let group = make(Some(make(None, "root", LIMIT)), "group", LIMIT);
-        let (mut rng, mut stocks) = (Rng::with_seed(5), 0);
-        let all: Vec<&Node> = (0..self.accounts).map(|_| make(Some(group), "leaf", u64::MAX)).collect();
+        let root = create(&accounts, None, "root", LIMIT);
+        let group = create(&accounts, Some(root), "group", LIMIT);
+        let mut rng = Rng::with_seed(5);
+        let all: Vec<&Node> =
+            (0..self.accounts).map(|_| create(&accounts, Some(group), "leaf", u64::MAX)).collect();
         for node in &all {
             let first = if self.common { 0 } else { rng.usize(..CPUS as usize) };
             // An odd step, so that the four CPUs differ.
@@ -80,54 +65,40 @@ impl Many {
                 must(accounts.try_charge(node, || cpu, 1));
             }
         }
-        for node in &all {
-            stocks += accounts.explain(node).cpus.len() as u64;
-        }
+        let stocks = all.iter().map(|node| accounts.explain(node).cpus.len() as u64).sum();
         let tables = accounts.stocks().resident_bytes()?;
         let nodes = accounts.accounts() * size_of::<Node>();
         Ok(Taken { nodes, tables, process: resident_process_bytes()?.saturating_sub(before), stocks })
     }
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
-    for (name, common) in [
+    let row = |name: &str, metric: &str, unit: &str, value: f64, n: usize| {
+        Row::exact(ctx.name, name, metric, unit, value, n as u64)
+    };
+    let kinds = [
         ("warmcore atomic, on any 4 of 256 CPUs", false),
         ("warmcore atomic, all on the same 4 of 256", true),
-    ] {
-        let many = Many { accounts: ACCOUNTS, common };
-        let Some(taken) = part::ask(&many)? else { return Ok(None) };
+    ];
+    for (i, (name, common)) in kinds.into_iter().enumerate() {
+        let taken = part::ask(&Many { accounts: ACCOUNTS, common })?;
         let each = |metric: &str, bytes: u64| {
-            Row::exact(
-                ctx.name,
-                name,
-                metric,
-                "bytes",
-                (bytes as f64 / ACCOUNTS as f64).round(),
-                ACCOUNTS as u64,
-            )
+            row(name, metric, "bytes", (bytes as f64 / ACCOUNTS as f64).round(), ACCOUNTS)
         };
         rows.push(each("memory each", (taken.nodes + taken.tables) as u64).promise(Bound::AtMost, BYTES_MAX));
         rows.push(each("of that, the node", taken.nodes as u64));
         rows.push(each("of that, stocks", taken.tables as u64));
         rows.push(each("the process grew by, each", taken.process));
         let share = taken.stocks as f64 * 100.0 / (ACCOUNTS * CPUS_EACH) as f64;
-        rows.push(Row::exact(
-            ctx.name,
-            name,
-            "stocks open in the end",
-            "%",
-            share,
-            (ACCOUNTS * CPUS_EACH) as u64,
-        ));
-        (0..ctx.effort.rounds / 2).for_each(|_| (ctx.tick)());
+        rows.push(row(name, "stocks open in the end", "%", share, ACCOUNTS * CPUS_EACH));
+        ctx.part_of(i + 1, kinds.len());
     }
-    let computed = |name: &str, bytes: usize| {
-        Row::exact(ctx.name, name, "memory each", "bytes", bytes as f64, ACCOUNTS as u64)
-    };
-    rows.push(computed("an atomic for each of 256 CPUs (computed)", CPUS as usize * 8));
-    rows.push(computed("a padded atomic for each of 256 CPUs (computed)", CPUS as usize * 128));
-    Ok(Some(rows))
+    let computed =
+        |name: &str, bytes: u32| row(name, "memory each", "bytes", f64::from(CPUS * bytes), ACCOUNTS);
+    rows.push(computed("an atomic for each of 256 CPUs (computed)", 8));
+    rows.push(computed("a padded atomic for each of 256 CPUs (computed)", 128));
+    Ok(rows)
 }
 
 #[cfg(test)]
@@ -137,7 +108,7 @@ mod tests {
     #[test]
     fn memory_is_what_accounts_use_not_what_the_machine_could() {
         for common in [false, true] {
-            let taken = Many { accounts: 300, common }.take().unwrap();
+            let taken = Many { accounts: 300, common }.answer().unwrap();
             assert!(taken.nodes >= 300 * size_of::<Node>() && taken.tables > 0, "{taken:?}");
             assert!(taken.tables <= (CPUS as usize) << 15, "{taken:?}");
             assert_eq!(taken.stocks, 300 * CPUS_EACH as u64, "each account found its places");

@@ -6,6 +6,7 @@
 //!
 //! Any thread writes the shared fields; a thread's cached units are written by that thread.
 
+use super::setup::Gate;
 use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::*, compiler_fence};
 use std::sync::{Mutex, PoisonError};
@@ -50,21 +51,35 @@ impl Level {
     }
 }
 
-/// Charges three levels one after the other, leaf to root. If a level refuses, the charges below it are undone.
-#[inline(always)]
-pub fn charge_path(path: [&Level; 3], n: u64) -> bool {
-    for (i, level) in path.into_iter().enumerate() {
-        if !level.charge(n) {
-            path[..i].iter().for_each(|level| level.uncharge(n));
-            return false;
-        }
+impl Gate for &Level {
+    #[inline(always)]
+    fn charge(&self, n: u64) -> bool {
+        Level::charge(self, n)
     }
-    true
+
+    #[inline(always)]
+    fn uncharge(&self, n: u64) {
+        Level::uncharge(self, n);
+    }
 }
 
-#[inline(always)]
-pub fn uncharge_path(path: [&Level; 3], n: u64) {
-    path.into_iter().for_each(|level| level.uncharge(n));
+/// Three levels, leaf to root, charged one after the other. If a level refuses, the charges below it are undone.
+impl Gate for [&Level; 3] {
+    #[inline(always)]
+    fn charge(&self, n: u64) -> bool {
+        for (i, level) in self.iter().enumerate() {
+            if !Level::charge(level, n) {
+                self[..i].iter().for_each(|level| Level::uncharge(level, n));
+                return false;
+            }
+        }
+        true
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, n: u64) {
+        self.iter().for_each(|level| Level::uncharge(level, n));
+    }
 }
 
 /// Three levels as plain numbers, for a mutex.
@@ -99,24 +114,28 @@ pub type StdMutex = Padded<Mutex<Numbers>>;
 /// The three levels behind parking_lot's mutex.
 pub type ParkingLot = Padded<parking_lot::Mutex<Numbers>>;
 
-#[inline(always)]
-pub fn charge_std(numbers: &StdMutex, n: u64) -> bool {
-    numbers.lock().unwrap_or_else(PoisonError::into_inner).charge(n)
+impl Gate for &StdMutex {
+    #[inline(always)]
+    fn charge(&self, n: u64) -> bool {
+        self.lock().unwrap_or_else(PoisonError::into_inner).charge(n)
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, n: u64) {
+        self.lock().unwrap_or_else(PoisonError::into_inner).uncharge(n);
+    }
 }
 
-#[inline(always)]
-pub fn uncharge_std(numbers: &StdMutex, n: u64) {
-    numbers.lock().unwrap_or_else(PoisonError::into_inner).uncharge(n);
-}
+impl Gate for &ParkingLot {
+    #[inline(always)]
+    fn charge(&self, n: u64) -> bool {
+        self.lock().charge(n)
+    }
 
-#[inline(always)]
-pub fn charge_parking_lot(numbers: &ParkingLot, n: u64) -> bool {
-    numbers.lock().charge(n)
-}
-
-#[inline(always)]
-pub fn uncharge_parking_lot(numbers: &ParkingLot, n: u64) {
-    numbers.lock().uncharge(n);
+    #[inline(always)]
+    fn uncharge(&self, n: u64) {
+        self.lock().uncharge(n);
+    }
 }
 
 thread_local! {
@@ -136,28 +155,6 @@ impl ThreadCached {
     pub fn new(limit: u64, batch: u64) -> Self {
         FREE.set(0);
         Self { shared: Level::new(limit), batch }
-    }
-
-    #[inline(always)]
-    pub fn charge(&self, n: u64) -> bool {
-        let free = FREE.get();
-        if free < n {
-            return self.charge_slow(free, n);
-        }
-        FREE.set(free - n);
-        // Keeps the compiler from folding a charge and its uncharge into nothing.
-        compiler_fence(SeqCst);
-        true
-    }
-
-    #[inline(always)]
-    pub fn uncharge(&self, n: u64) {
-        let free = FREE.get() + n;
-        FREE.set(free);
-        compiler_fence(SeqCst);
-        if free > self.batch {
-            self.give_back(free - self.batch / 2);
-        }
     }
 
     #[cold]
@@ -180,14 +177,42 @@ impl ThreadCached {
         FREE.set(FREE.get() - n);
         self.shared.uncharge(n);
     }
+}
+
+impl Gate for &ThreadCached {
+    #[inline(always)]
+    fn charge(&self, n: u64) -> bool {
+        let free = FREE.get();
+        if free < n {
+            return self.charge_slow(free, n);
+        }
+        FREE.set(free - n);
+        // Keeps the compiler from folding a charge and its uncharge into nothing.
+        compiler_fence(SeqCst);
+        true
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, n: u64) {
+        let free = FREE.get() + n;
+        FREE.set(free);
+        compiler_fence(SeqCst);
+        if free > self.batch {
+            self.give_back(free - self.batch / 2);
+        }
+    }
 
     /// Returns this thread's cached units to the shared atomic. Only the thread itself can do that.
-    pub fn leave(&self) {
+    fn leave(&self) {
         self.give_back(FREE.get());
     }
 
+    fn stranded(&self, held: u64) -> Option<u64> {
+        Some(self.usage().saturating_sub(held))
+    }
+
     /// The charged units, cached ones included.
-    pub fn used(&self) -> u64 {
+    fn usage(&self) -> u64 {
         self.shared.used()
     }
 }
@@ -211,28 +236,29 @@ mod tests {
     #[test]
     fn a_path_that_refuses_above_is_given_back_below() {
         let [leaf, group, root] = [Level::new(100), Level::new(100), Level::new(5)];
-        assert!(!charge_path([&leaf, &group, &root], 6));
+        let path = [&leaf, &group, &root];
+        assert!(!path.charge(6));
         assert_eq!([leaf.used(), group.used(), root.used()], [0; 3]);
-        assert!(charge_path([&leaf, &group, &root], 5));
-        uncharge_path([&leaf, &group, &root], 5);
+        assert!(path.charge(5));
+        path.uncharge(5);
         assert_eq!([leaf.used(), group.used(), root.used()], [0; 3]);
     }
 
     #[test]
     fn a_thread_keeps_no_more_than_its_batch_and_nothing_is_lost() {
-        let cached = ThreadCached::new(1000, 64);
+        let cached = &ThreadCached::new(1000, 64);
         assert!((0..500).all(|_| cached.charge(1)));
-        assert!(cached.used() - 500 <= 64);
+        assert!(cached.usage() - 500 <= 64);
         (0..500).for_each(|_| cached.uncharge(1));
-        assert!(cached.used() <= 64);
+        assert!(cached.usage() <= 64);
         cached.leave();
-        assert_eq!(cached.used(), 0);
+        assert_eq!(cached.usage(), 0);
         assert!(cached.charge(1000) && !cached.charge(1));
     }
 
     #[test]
     fn what_another_thread_keeps_is_out_of_reach() {
-        let cached = ThreadCached::new(100, 64);
+        let cached = &ThreadCached::new(100, 64);
         assert!(cached.charge(1));
         let is_refused = std::thread::scope(|scope| scope.spawn(|| !cached.charge(99)).join().unwrap());
         assert!(is_refused, "99 of 99 units were charged, and the other thread keeps some of them");

@@ -1,12 +1,15 @@
-//! Shared by all budget cases: the names of the variants, accounts of each kind, and rows.
+//! Shared by all budget cases: the names of the variants, accounts of each kind, and the trait [`Gate`], which has what a
+//! case needs of an account or of a hand-written peer.
 
-use crate::measure::Measured;
+use crate::case::CaseCtx;
+use crate::measure::pinned;
 use std::fmt::Display;
-use warmcore_budget::stock::LockedStocks;
+use std::thread::Thread;
+use warmcore_budget::stock::{LockedStocks, Stocks};
 use warmcore_budget::{Account, AccountConfig, Accounts, Node, StockKind};
 use warmcore_percpu::{Backend, backend};
-use warmcore_results::{NOISY_ABOVE, Row};
 use warmcore_sys::affinity;
+use warmcore_sys::rseq::current_cpu;
 
 /// Warmcore's accounts with stocks in restartable sections: the default where the kernel offers them.
 pub const RSEQ: &str = "warmcore rseq";
@@ -57,14 +60,143 @@ pub fn locked() -> Accounts<LockedStocks> {
 }
 
 /// As [`leaves`], with a lock in each stock.
-pub fn locked_leaves(accounts: &Accounts<LockedStocks>, limit: u64, count: usize) -> Vec<&Node> {
-    let make = |parent, name: &str| {
-        let plan =
-            AccountConfig { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
-        accounts.create(parent, plan).expect("without a guarantee nothing is refused")
-    };
-    let group = make(Some(make(None, "root")), "group");
-    (0..count).map(|_| make(Some(group), "leaf")).collect()
+pub fn locked_leaves(accounts: &Accounts<LockedStocks>, limit: u64, count: usize) -> Vec<LockedLeaf<'_>> {
+    let group = create(accounts, Some(create(accounts, None, "root", limit)), "group", limit);
+    let leaf = |_| LockedLeaf { accounts, leaf: create(accounts, Some(group), "leaf", limit) };
+    (0..count).map(leaf).collect()
+}
+
+/// Makes an account that has only a limit.
+pub fn create<'a, S: Stocks>(
+    accounts: &'a Accounts<S>,
+    parent: Option<&Node>,
+    name: &str,
+    limit: u64,
+) -> &'a Node {
+    let config =
+        AccountConfig { name: name.into(), limit, soft_limit: u64::MAX, guarantee: 0, listener: None };
+    accounts.create(parent, config).expect("without a guarantee nothing is refused")
+}
+
+/// A way to keep one account within a limit. The methods that a case times are inlined into its loops, as in a user's
+/// program.
+pub trait Gate: Sync {
+    /// Charges `n` units. Returns false if they don't fit.
+    fn charge(&self, n: u64) -> bool;
+
+    /// Uncharges `n` units.
+    fn uncharge(&self, n: u64);
+
+    /// Charges `n` units that fit.
+    #[inline(always)]
+    fn must_charge(&self, n: u64) {
+        must_fit(self.charge(n));
+    }
+
+    /// Charges 1 and uncharges it.
+    #[inline(always)]
+    fn pair(&self) {
+        self.must_charge(1);
+        self.uncharge(1);
+    }
+
+    /// Each thread calls this when it ends.
+    fn leave(&self) {}
+
+    /// The number of units that are charged and not in use, while about `held` units are in use; `None` if the gate
+    /// can't tell.
+    fn stranded(&self, _held: u64) -> Option<u64> {
+        None
+    }
+
+    /// The units in use; 0 if the gate can't tell.
+    fn usage(&self) -> u64 {
+        0
+    }
+}
+
+/// A gate with stocks that another CPU can drain.
+pub trait Drain: Gate {
+    /// Drains, and returns the number of stocks that were open.
+    fn drain(&self) -> u32;
+
+    /// Charges and uncharges many times.
+    fn churn(&self) {
+        (0..64).for_each(|_| self.pair());
+    }
+}
+
+/// A leaf of Warmcore's accounts.
+#[derive(Debug, Clone, Copy)]
+pub struct Leaf<'a>(pub &'a Account);
+
+impl Gate for Leaf<'_> {
+    #[inline(always)]
+    fn charge(&self, n: u64) -> bool {
+        self.0.try_charge(n).is_ok()
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, n: u64) {
+        must(self.0.uncharge(n));
+    }
+
+    #[inline(always)]
+    fn must_charge(&self, n: u64) {
+        must(self.0.try_charge(n));
+    }
+
+    fn stranded(&self, _: u64) -> Option<u64> {
+        Some(self.0.explain().stranded())
+    }
+
+    fn usage(&self) -> u64 {
+        self.0.exact_usage()
+    }
+}
+
+impl Drain for Leaf<'_> {
+    fn drain(&self) -> u32 {
+        self.0.drain_all().stocks
+    }
+}
+
+/// A leaf of accounts with a lock in each stock.
+#[derive(Clone, Copy)]
+pub struct LockedLeaf<'a> {
+    accounts: &'a Accounts<LockedStocks>,
+    pub leaf: &'a Node,
+}
+
+impl Gate for LockedLeaf<'_> {
+    #[inline(always)]
+    fn charge(&self, n: u64) -> bool {
+        self.accounts.try_charge(self.leaf, current_cpu, n).is_ok()
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, n: u64) {
+        must(self.accounts.uncharge(self.leaf, current_cpu, n));
+    }
+
+    #[inline(always)]
+    fn must_charge(&self, n: u64) {
+        must(self.accounts.try_charge(self.leaf, current_cpu, n));
+    }
+
+    fn stranded(&self, _: u64) -> Option<u64> {
+        Some(self.accounts.explain(self.leaf).stranded())
+    }
+
+    fn usage(&self) -> u64 {
+        self.accounts.exact_usage(self.leaf)
+    }
+}
+
+impl Drain for LockedLeaf<'_> {
+    fn drain(&self) -> u32 {
+        self.accounts.drain_all(self.leaf).stocks
+    }
 }
 
 /// Panics if a charge was refused: in these cases everything fits.
@@ -95,44 +227,30 @@ pub fn settle<'a>(accounts: impl IntoIterator<Item = &'a Account>) {
     }
 }
 
-/// The rows of a case: times, the promises, then all other ratios over Warmcore's default kind.
-pub fn rows(measured: &Measured, promises: Vec<Option<Row>>) -> Vec<Row> {
-    let promised: Vec<Row> = promises.into_iter().flatten().collect();
-    let is_promised = |row: &Row| promised.iter().any(|p| (&p.variant, &p.over) == (&row.variant, &row.over));
-    let mut rows = measured.times();
-    rows.extend(promised.iter().cloned());
-    rows.extend(measured.ratios_over(ours()).into_iter().filter(|row| !is_promised(row)));
-    rows
-}
-
-/// A row that has the quantile `q` of the samples in the place of the median. Its interval follows from the ranks of
-/// the binomial distribution in its normal approximation, as for a median.
-pub fn quantile_row(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64], q: f64) -> Row {
-    let mut sorted = samples.to_vec();
-    sorted.sort_by(f64::total_cmp);
-    let last = sorted.len() - 1;
-    let (at, half) = (q * last as f64, 1.96 * (q * (1.0 - q) * sorted.len() as f64).sqrt());
-    let rank = |at: f64| sorted[(at.max(0.0).round() as usize).min(last)];
-    let (value, ci) = (rank(at), [rank((at - half).floor()), rank((at + half).ceil())]);
-    Row {
-        n: sorted.len() as u64,
-        noisy: ci[0] < value * (1.0 - NOISY_ABOVE) || ci[1] > value * (1.0 + NOISY_ABOVE),
-        ci95: Some(ci),
-        ..Row::of(case, variant, metric, unit, &[value])
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_quantile_lies_in_its_interval_and_the_last_one_is_the_largest() {
-        let samples: Vec<f64> = (1..=10_000).rev().map(f64::from).collect();
-        let row = quantile_row("c", "v", "p99", "ns", &samples, 0.99);
-        let [lo, hi] = row.ci95.unwrap();
-        assert!((9899.0..=9901.0).contains(&row.median) && lo < row.median && row.median < hi, "{row:?}");
-        assert!(!row.noisy && row.n == 10_000);
-        assert_eq!(quantile_row("c", "v", "p99", "ns", &[1.0, 5.0], 0.999).median, 5.0);
-    }
+/// Runs `ask` pinned to the measuring CPU, beside two threads on the partner's CPU: a worker, and a helper, which `ask`
+/// gets and may unpark. `end` makes both return.
+pub fn with_worker<T>(
+    ctx: &CaseCtx,
+    work: impl FnOnce() + Send,
+    help: impl FnOnce() + Send,
+    ask: impl FnOnce(&Thread) -> anyhow::Result<T>,
+    end: impl FnOnce(),
+) -> anyhow::Result<T> {
+    let partner = ctx.partner();
+    pinned(ctx.cpus.own, || {
+        std::thread::scope(|scope| {
+            scope.spawn(move || {
+                let _ = affinity::pin(partner);
+                work();
+            });
+            let helper = scope.spawn(move || {
+                let _ = affinity::pin(partner);
+                help();
+            });
+            let result = ask(helper.thread());
+            end();
+            helper.thread().unpark();
+            result
+        })
+    })
 }

@@ -11,7 +11,6 @@ use crate::case::CaseCtx;
 use crate::measure::Variant;
 use warmcore_budget::StockKind;
 use warmcore_results::Row;
-use warmcore_sys::rseq::current_cpu;
 
 /// A quarter of the capacity.
 pub(super) const BELOW: u64 = 128;
@@ -41,51 +40,40 @@ impl Swing {
     }
 }
 
-macro_rules! swing {
-    ($name:expr, $amplitude:expr, $charge:expr, $uncharge:expr) => {{
-        let mut swing = Swing { level: 0, is_up: true };
-        Variant::new($name, move |n| {
-            let mut left = n;
-            while left > 0 {
-                let (run, is_up) = swing.next($amplitude, left);
-                if is_up {
-                    (0..run).for_each(|_| $charge);
-                } else {
-                    (0..run).for_each(|_| $uncharge);
-                }
-                left -= run;
+fn swing<'a>(name: &str, amplitude: u64, gate: impl Gate + 'a) -> Variant<'a> {
+    let mut swing = Swing { level: 0, is_up: true };
+    Variant::new(name, move |n| {
+        let mut left = n;
+        while left > 0 {
+            let (run, is_up) = swing.next(amplitude, left);
+            if is_up {
+                (0..run).for_each(|_| gate.must_charge(1));
+            } else {
+                (0..run).for_each(|_| gate.uncharge(1));
             }
-        })
-    }};
+            left -= run;
+        }
+    })
 }
 
-pub(super) fn run(ctx: &CaseCtx, amplitude: u64) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, amplitude: u64) -> anyhow::Result<Vec<Row>> {
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
-    let (strict, locked) = (&atomic[0], &locked());
-    let lock = locked_leaves(locked, LIMIT, 1)[0];
+    let locked = &locked();
     let levels: [Level; 4] = std::array::from_fn(|_| Level::new(LIMIT));
     let [alone, leaf, group, root] = &levels;
-    let (path, cached) = ([leaf, group, root], &ThreadCached::new(LIMIT, ROOM));
-    let mut variants = Vec::new();
-    if let Some(rseq) = &rseq {
-        let leaf = &rseq[0];
-        variants.push(swing!(RSEQ, amplitude, must(leaf.try_charge(1)), must(leaf.uncharge(1))));
-    }
+    let cached = &ThreadCached::new(LIMIT, ROOM);
+    let mut variants: Vec<Variant> =
+        rseq.iter().flatten().map(|leaf| swing(RSEQ, amplitude, Leaf(leaf))).collect();
     variants.extend([
-        swing!(ATOMIC_STOCKS, amplitude, must(strict.try_charge(1)), must(strict.uncharge(1))),
-        swing!(
-            LOCK,
-            amplitude,
-            must(locked.try_charge(lock, current_cpu, 1)),
-            must(locked.uncharge(lock, current_cpu, 1))
-        ),
-        swing!(ATOMIC, amplitude, must_fit(alone.charge(1)), alone.uncharge(1)),
-        swing!(ATOMICS, amplitude, must_fit(charge_path(path, 1)), uncharge_path(path, 1)),
-        swing!(CACHED, amplitude, must_fit(cached.charge(1)), cached.uncharge(1)),
+        swing(ATOMIC_STOCKS, amplitude, Leaf(&atomic[0])),
+        swing(LOCK, amplitude, locked_leaves(locked, LIMIT, 1)[0]),
+        swing(ATOMIC, amplitude, alone),
+        swing(ATOMICS, amplitude, [leaf, group, root]),
+        swing(CACHED, amplitude, cached),
     ]);
     let measured = ctx.interleave(variants)?;
     settle(rseq.iter().flatten().chain(&atomic));
-    Ok(measured.map(|measured| rows(&measured, vec![])))
+    Ok(measured.rows(ours(), []))
 }
 
 #[cfg(test)]

@@ -8,11 +8,10 @@
 //! 64 entries take 20 to 30 ns each, with all data in the cache: 2 µs between two readings of the clock.
 
 use crate::case::CaseCtx;
-use crate::measure::INTERRUPTED;
-use std::sync::atomic::Ordering::Relaxed;
+use crate::measure::{in_rounds, pinned};
 use warmcore_cid::{CacheLocal, Ids, PcpuCid, Stats, User, pcpu_cids};
 use warmcore_results::{Bound, Row};
-use warmcore_sys::{affinity, clock};
+use warmcore_sys::clock;
 use warmcore_types::{CpuId, CpuSet};
 
 const CPUS: u32 = 384;
@@ -131,11 +130,8 @@ impl EnterBench {
     }
 
     fn end(self) {
-        self.movers
-            .into_iter()
-            .chain(self.others)
-            .chain(self.idle)
-            .for_each(|user| self.ids.remove_user(user));
+        let users = self.movers.into_iter().chain(self.others).chain(self.idle);
+        users.for_each(|user| self.ids.remove_user(user));
     }
 }
 
@@ -152,40 +148,27 @@ fn batch(path: &Path) -> (u64, u64) {
     (ns, went)
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let before = affinity::allowed()?;
-    affinity::pin(ctx.cpus.own)?;
-    let rows = pinned(ctx);
-    affinity::set_allowed(&before)?;
-    rows
-}
-
-fn pinned(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let mut samples = vec![Vec::new(); PATHS.len()];
-    for round in 0..ctx.effort.rounds {
-        for i in 0..PATHS.len() {
-            let path = &PATHS[(i + round) % PATHS.len()];
-            if INTERRUPTED.load(Relaxed) {
-                return Ok(None);
-            }
-            let mut ns = 0;
-            for _ in 0..BATCHES {
-                let (took, went) = batch(path);
-                anyhow::ensure!(
-                    went == u64::from(MOVERS),
-                    "{}: {went} of {MOVERS} entries went that way",
-                    path.name
-                );
-                ns += took;
-            }
-            samples[(i + round) % PATHS.len()].push(ns as f64 / (BATCHES as f64 * f64::from(MOVERS)));
+    let slice = |i: usize| {
+        let (path, mut ns) = (&PATHS[i], 0);
+        for _ in 0..BATCHES {
+            let (took, went) = batch(path);
+            anyhow::ensure!(
+                went == u64::from(MOVERS),
+                "{}: {went} of {MOVERS} entries went that way",
+                path.name
+            );
+            ns += took;
         }
-        (ctx.tick)();
-    }
+        samples[i].push(ns as f64 / (BATCHES as f64 * f64::from(MOVERS)));
+        Ok(())
+    };
+    pinned(ctx.cpus.own, || in_rounds(ctx.effort.rounds, PATHS.len(), |_| (ctx.tick)(), slice))?;
     let row = |(path, ns): (&Path, &Vec<f64>)| {
         Row::of(ctx.name, path.name, "time", "ns", ns).promise(Bound::AtMost, NS_MAX)
     };
-    Ok(Some(PATHS.iter().zip(&samples).map(row).collect()))
+    Ok(PATHS.iter().zip(&samples).map(row).collect())
 }
 
 #[cfg(test)]

@@ -6,9 +6,8 @@
 //! is not counted. The rows are deterministic. 4000 interleavings of 300 steps take 0.3 s.
 
 use crate::case::CaseCtx;
-use crate::measure::INTERRUPTED;
+use crate::measure::check_interrupted;
 use fastrand::Rng;
-use std::sync::atomic::Ordering::Relaxed;
 use warmcore_cid::{HeldCid, Ids, Policy, User, pcpu_cids, policy};
 use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Row};
@@ -72,31 +71,24 @@ fn interleaving(policy: &'static dyn Policy, seed: u64) -> Found {
     Found { held, slots: ids.stats().allocated }
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let each = if ctx.effort.is_quick() { 1000 } else { 4000 };
     let mut rows = Vec::new();
     for (i, policy) in policy::ALL.into_iter().enumerate() {
         let mut found = Vec::new();
         for seed in 0..each {
-            if INTERRUPTED.load(Relaxed) {
-                return Ok(None);
-            }
+            check_interrupted()?;
             found.push(interleaving(policy, seed));
         }
         let of = |number: fn(&Found) -> u32| found.iter().map(|f| f64::from(number(f))).collect::<Vec<_>>();
         let most = found.iter().map(|f| f.held).max().unwrap_or(0);
         let row = Row::exact(ctx.name, policy.name(), "most ids held", "ids", f64::from(most), each);
-        rows.push(match policy.name() == OURS {
-            true => row.promise(Bound::AtMost, f64::from(THREADS)),
-            false => row,
-        });
+        rows.push(row.promise_if(policy.name() == OURS, Bound::AtMost, f64::from(THREADS)));
         rows.push(Row::of(ctx.name, policy.name(), "slots ever touched", "slots", &of(|f| f.slots)));
-        let steps =
-            ctx.effort.rounds * (i + 1) / policy::ALL.len() - ctx.effort.rounds * i / policy::ALL.len();
-        (0..steps).for_each(|_| (ctx.tick)());
+        ctx.part_of(i + 1, policy::ALL.len());
     }
     rows.push(Row::exact(ctx.name, super::area::BY_CPU, "slots ever touched", "slots", CPUS as f64, 1));
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 #[cfg(test)]

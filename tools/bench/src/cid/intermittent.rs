@@ -16,7 +16,7 @@
 use super::area::Method;
 use super::shares::{Visit, Whose, percent, whose};
 use crate::case::CaseCtx;
-use crate::measure::Effort;
+use crate::measure::{Effort, Interrupted};
 use crate::part::{self, Part};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
@@ -85,14 +85,8 @@ impl Part for Round {
     const NAME: &'static str = "Round";
     type Answer = Vec<Timed>;
 
-    fn answer(self) -> anyhow::Result<Vec<Timed>> {
-        self.run()
-    }
-}
-
-impl Round {
     /// Runs the program in this process, which has no other work.
-    pub fn run(&self) -> anyhow::Result<Vec<Timed>> {
+    fn answer(self) -> anyhow::Result<Vec<Timed>> {
         let mut cpus = cpus()?;
         Rng::with_seed(self.seed).shuffle(&mut cpus);
         let mut areas = Method::named(&self.method)?.areas();
@@ -115,9 +109,10 @@ impl Round {
         let done = std::thread::scope(|scope| {
             let threads: Vec<_> =
                 cpus.iter().enumerate().map(|(k, cpu)| scope.spawn(move || thread(k, *cpu))).collect();
-            let join =
-                |t: std::thread::ScopedJoinHandle<anyhow::Result<Done>>| t.join().expect("no thread panics");
-            threads.into_iter().map(join).collect::<anyhow::Result<Vec<Done>>>()
+            threads
+                .into_iter()
+                .map(|t| t.join().expect("no thread panics"))
+                .collect::<anyhow::Result<Vec<Done>>>()
         })?;
         let visits: Vec<Visit> = done.iter().flat_map(|(visits, _)| visits.iter().copied()).collect();
         let found = whose(&visits);
@@ -183,7 +178,7 @@ pub(super) fn steps(effort: Effort) -> u64 {
 type Variant = (&'static str, bool, Vec<Vec<Timed>>);
 
 /// Runs the case.
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (threads, mut rows) = (cpus()?.len(), Vec::new());
     for (delay_ms, rounds) in rounds(ctx.effort) {
         let names = || Method::all().into_iter().map(Method::name);
@@ -195,13 +190,12 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             Rng::with_seed(seed).shuffle(&mut order);
             for i in order {
                 let (method, touched, measured) = &mut variants[i];
-                let method = (*method).to_owned();
-                let part = Round { method, delay_ms, touched: *touched, seed };
-                let Some(timed) = part::ask(&part)? else {
+                let part = Round { method: method.to_string(), delay_ms, touched: *touched, seed };
+                match part::ask(&part) {
                     // A signal came: return the rows of the delays that are finished.
-                    return Ok((!rows.is_empty()).then_some(rows));
-                };
-                measured.push(timed);
+                    Err(error) if error.is::<Interrupted>() && !rows.is_empty() => return Ok(rows),
+                    timed => measured.push(timed?),
+                }
                 (0..steps_each(delay_ms, threads)).for_each(|_| (ctx.tick)());
             }
         }
@@ -212,7 +206,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
             }
         }
     }
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 fn rows_of(delay_ms: u64, threads: usize, touched: bool, variants: &[&Variant]) -> Vec<Row> {
@@ -237,7 +231,7 @@ fn rows_of(delay_ms: u64, threads: usize, touched: bool, variants: &[&Variant]) 
             let row = Row::exact(&case, method, metric, "%", share, paused.len() as u64);
             let is_promised =
                 *method == OURS && which == Whose::Own && delay_ms * threads as u64 >= PROMISED_FROM_MS;
-            rows.push(if is_promised { row.promise(Bound::AtLeast, 100.0) } else { row });
+            rows.push(row.promise_if(is_promised, Bound::AtLeast, 100.0));
         }
         let faults: u64 = paused.iter().map(|t| t.faults).sum();
         let each = faults as f64 / paused.len().max(1) as f64;
@@ -260,7 +254,7 @@ mod tests {
     fn a_round_times_every_pass_of_every_thread_and_by_cpu_is_at_home() {
         for (method, touched) in [("by cpu", true), ("cache-local", false), ("lowest", true)] {
             let round = Round { method: method.into(), delay_ms: 1, touched, seed: 3 };
-            let timed = round.run().unwrap();
+            let timed = round.answer().unwrap();
             assert_eq!(timed.len(), cpus().unwrap().len() * TIMED_PASSES as usize);
             for pass in 0..TIMED_PASSES {
                 assert_eq!(timed.iter().filter(|t| t.pass == pass).count(), cpus().unwrap().len());

@@ -8,8 +8,7 @@
 //! Source: proc(5), `/proc/pid/smaps_rollup`: the kernel counts it page by page, unlike `statm`.
 
 use crate::case::CaseCtx;
-use crate::part::{self, Part};
-use crate::resident::resident_process_bytes;
+use crate::part::{self, Part, resident_process_bytes};
 use bytemuck::Zeroable;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
@@ -61,14 +60,8 @@ impl Part for Many {
     const NAME: &'static str = "Memory";
     type Answer = f64;
 
-    fn answer(self) -> anyhow::Result<f64> {
-        self.bytes_each()
-    }
-}
-
-impl Many {
     /// Makes and uses the instances; returns the bytes of memory for each.
-    pub fn bytes_each(self) -> anyhow::Result<f64> {
+    fn answer(self) -> anyhow::Result<f64> {
         let n = self.number;
         match self.kind {
             DataKind::Tenants { cpus } => {
@@ -149,30 +142,25 @@ fn grown<T: Send + Sync>(
     })
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let many = |kind| Many { kind, number: TENANTS };
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let kinds = [
-        ("warmcore tenants, as here", many(DataKind::Tenants { cpus: 0 }), true),
-        ("warmcore tenants, 384 CPUs", many(DataKind::Tenants { cpus: CPUS }), true),
-        ("warmcore tenants, 8192 CPUs", many(DataKind::Tenants { cpus: 8192 }), false),
-        ("warmcore tenants, and 64 bytes of data on each CPU", many(DataKind::WithData), false),
-        ("thread_local crate, a padded word per thread", many(DataKind::ThreadLocals), false),
+        ("warmcore tenants, as here", DataKind::Tenants { cpus: 0 }, TENANTS),
+        ("warmcore tenants, 384 CPUs", DataKind::Tenants { cpus: CPUS }, TENANTS),
+        ("warmcore tenants, 8192 CPUs", DataKind::Tenants { cpus: 8192 }, TENANTS),
+        ("warmcore tenants, and 64 bytes of data on each CPU", DataKind::WithData, TENANTS),
+        ("thread_local crate, a padded word per thread", DataKind::ThreadLocals, TENANTS),
         // Fewer instances: ten thousand would not fit in the memory of every machine, and each instance takes the same.
-        (
-            "Mutex<BTreeSet> and a padded word, 384 CPUs",
-            Many { kind: DataKind::FreeSets, number: TENANTS / 10 },
-            false,
-        ),
+        ("Mutex<BTreeSet> and a padded word, 384 CPUs", DataKind::FreeSets, TENANTS / 10),
     ];
     let mut rows = Vec::new();
-    for (i, (name, many, is_promised)) in kinds.iter().enumerate() {
-        let Some(bytes) = part::ask(many)? else { return Ok(None) };
-        let row = Row::exact(ctx.name, name, "memory each", "bytes", bytes.round(), many.number as u64);
-        rows.push(if *is_promised { row.promise(Bound::AtMost, BYTES_MAX) } else { row });
-        let steps = ctx.effort.rounds * (i + 1) / kinds.len() - ctx.effort.rounds * i / kinds.len();
-        (0..steps).for_each(|_| (ctx.tick)());
+    for (i, (name, kind, number)) in kinds.into_iter().enumerate() {
+        let bytes = part::ask(&Many { kind, number })?;
+        let row = Row::exact(ctx.name, name, "memory each", "bytes", bytes.round(), number as u64);
+        let is_promised = matches!(kind, DataKind::Tenants { cpus: 0 | CPUS });
+        rows.push(row.promise_if(is_promised, Bound::AtMost, BYTES_MAX));
+        ctx.part_of(i + 1, kinds.len());
     }
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 #[cfg(test)]
@@ -184,7 +172,7 @@ mod tests {
         for kind in
             [DataKind::Tenants { cpus: 384 }, DataKind::WithData, DataKind::ThreadLocals, DataKind::FreeSets]
         {
-            let bytes = Many { kind, number: 20 }.bytes_each().unwrap();
+            let bytes = Many { kind, number: 20 }.answer().unwrap();
             assert!(bytes.is_finite(), "{kind:?}");
         }
     }

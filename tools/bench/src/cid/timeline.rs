@@ -7,7 +7,7 @@
 
 use super::shares::{Visit, Whose, percent, whose};
 use crate::case::CaseCtx;
-use warmcore_cid::{CacheLocal, Ids, KeptPerCpu, Lowest, Policy, User, pcpu_cids};
+use warmcore_cid::{CacheLocal, HeldCid, Ids, KeptPerCpu, Lowest, Policy, User, pcpu_cids};
 use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Lane, Row, Span, Timeline};
 use warmcore_types::{CpuId, CpuSet};
@@ -57,7 +57,7 @@ fn record(policy: &'static dyn Policy) -> (Timeline, Vec<Whose>) {
     let ids = Ids::new(pcpu_cids(CPUS), 1, policy);
     let all: CpuSet = (0..CPUS).map(CpuId).collect();
     let mut users: Vec<User> = (0..CPUS).map(|token| ids.add_user(token, &all)).collect();
-    let mut held: Vec<Option<warmcore_cid::HeldCid>> = (0..CPUS).map(|_| None).collect();
+    let mut held: Vec<Option<HeldCid>> = (0..CPUS).map(|_| None).collect();
     let mut lanes: Vec<Lane> =
         (0..CPUS).map(|cpu| Lane { cpu, bursts: Vec::new(), kept: Vec::new() }).collect();
     let mut visits = Vec::new();
@@ -105,19 +105,19 @@ pub fn record_all() -> Vec<Timeline> {
     POLICIES.into_iter().map(|policy| record(policy).0).collect()
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let mut rows = Vec::new();
     for policy in POLICIES {
         let (timeline, found) = record(policy);
         let share = percent(found.iter().copied(), Whose::Own);
         let row = Row::exact(CASE, policy.name(), super::intermittent::OWN, "%", share, found.len() as u64);
-        rows.push(if policy.name() == OURS { row.promise(Bound::AtLeast, 100.0) } else { row });
+        rows.push(row.promise_if(policy.name() == OURS, Bound::AtLeast, 100.0));
         let bursts = timeline.lanes.iter().flat_map(|lane| &lane.bursts);
         let used: std::collections::BTreeSet<u32> = bursts.map(|span| span.cid).collect();
         rows.push(Row::exact(CASE, policy.name(), "ids used", "ids", used.len() as f64, 1));
     }
-    (0..ctx.effort.rounds).for_each(|_| (ctx.tick)());
-    Ok(Some(rows))
+    ctx.part_of(1, 1);
+    Ok(rows)
 }
 
 #[cfg(test)]

@@ -8,9 +8,9 @@
 //!
 //! A connection's state is written only by the connection's task, on the thread that runs the task.
 
+use crate::working_set::WorkingSet;
 use axum::Router;
 use axum::routing::get;
-use fastrand::Rng;
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::rt::{Read, Write};
@@ -23,12 +23,10 @@ use std::convert::Infallible;
 use std::future::ready;
 use std::hint::black_box;
 use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 
 const HELLO: &str = "Hello, World!";
 const PAGE_WORDS: usize = 64 * 1024 / 8;
-const LINE_BYTES: usize = 64;
-const STATE_LINES: usize = 256 * 1024 / LINE_BYTES;
+const STATE_KIB: usize = 256;
 
 /// What a server does for each request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -59,7 +57,7 @@ impl Handler {
                     number.wrapping_mul(FACTOR).wrapping_mul(words).wrapping_add(words * (words - 1) / 2);
                 checksum(sum)
             }
-            Self::State => checksum(nth.wrapping_mul(STATE_LINES as u64)),
+            Self::State => checksum(nth.wrapping_mul(WorkingSet::lines(STATE_KIB) as u64)),
         }
     }
 }
@@ -83,8 +81,8 @@ where
         Handler::Axum => http.serve_connection(io, TowerToHyperService::new(router())).await,
         Handler::Compute => http.serve_connection(io, service_fn(|request| answer(compute(&request)))).await,
         Handler::State => {
-            let state = State::new();
-            http.serve_connection(io, service_fn(move |_| answer(state.touch()))).await
+            let state = WorkingSet::new(STATE_KIB, 1);
+            http.serve_connection(io, service_fn(move |_| answer(touch(&state)))).await
         }
     };
 }
@@ -111,39 +109,11 @@ fn compute(request: &Request<Incoming>) -> String {
     checksum(page.iter().fold(0, |sum: u64, word| sum.wrapping_add(*word)))
 }
 
-/// A line of a state. Only the connection's task writes the fields; they are atomic so that a service can own the line.
-#[repr(C, align(64))]
-struct Line {
-    next: AtomicU32,
-    touched: AtomicU32,
-}
-
-const _: () = assert!(size_of::<Line>() == LINE_BYTES);
-
-/// The data that a connection keeps.
-struct State(Vec<Line>);
-
-impl State {
-    /// Makes lines whose `next` links form one random cycle through all lines (Sattolo's shuffle).
-    fn new() -> Self {
-        let mut order: Vec<u32> = (0..STATE_LINES as u32).collect();
-        let mut rng = Rng::with_seed(1);
-        (1..STATE_LINES).rev().for_each(|i| order.swap(i, rng.usize(..i)));
-        let line = |next| Line { next: AtomicU32::new(next), touched: AtomicU32::new(0) };
-        Self(order.into_iter().map(line).collect())
-    }
-
-    fn touch(&self) -> String {
-        let (mut at, mut sum) = (0, 0);
-        for _ in 0..STATE_LINES {
-            let line = &self.0[at as usize];
-            let touched = line.touched.load(Relaxed).wrapping_add(1);
-            line.touched.store(touched, Relaxed);
-            sum += u64::from(touched);
-            at = line.next.load(Relaxed);
-        }
-        checksum(sum)
-    }
+/// Touches every line of a state and sums up the touches so far.
+fn touch(state: &WorkingSet) -> String {
+    let mut sum = 0;
+    state.chase(|touched| sum += u64::from(touched));
+    checksum(sum)
 }
 
 #[cfg(test)]
@@ -152,10 +122,9 @@ mod tests {
 
     #[test]
     fn the_nth_touch_of_a_state_is_the_nth_answer() {
-        let state = State::new();
+        let state = WorkingSet::new(STATE_KIB, 1);
         for nth in 1..=3 {
-            assert_eq!(state.touch(), Handler::State.answer(0, nth));
+            assert_eq!(touch(&state), Handler::State.answer(0, nth));
         }
-        assert!(state.0.iter().all(|line| line.touched.load(Relaxed) == 3));
     }
 }

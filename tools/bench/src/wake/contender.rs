@@ -1,36 +1,15 @@
 //! The runtimes and policies that the cases compare.
 
-use super::executor::{Executor, Smol, Tokio, TokioPerCore};
+use super::executor::{Executor, Smol, Tokio};
 use super::go;
-use super::ours::{Ours, Policy};
-use serde::{Deserialize, Serialize};
-
-/// A variant of the cases: a runtime that is made in a certain way.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Contender {
-    /// Warmcore's runtime, with one of its policies.
-    Ours(Policy),
-    /// Warmcore's runtime, whose tasks have no tenant.
-    OursWithoutTenants,
-    /// Tokio with several threads and default settings.
-    Tokio,
-    /// Tokio with each worker pinned to a CPU.
-    TokioPinned,
-    /// One of tokio's single-threaded runtimes on each CPU.
-    TokioPerCore,
-    /// Smol's executor on a thread for each CPU.
-    Smol,
-    /// Rayon's thread pool.
-    Rayon,
-    /// No runtime: one thread, in a loop.
-    Alone,
-    /// Go's runtime, in a separate process.
-    Go,
-}
+use super::ours::Ours;
+pub use crate::runtimes::Contender;
+use crate::runtimes::{smol_threads, tokio_per_core, tokio_threads};
+use warmcore_runtime::PolicyKind;
 
 /// Warmcore with its default policy, and the other runtimes.
 pub const EACH: &[Contender] = &[
-    Contender::OURS,
+    Contender::Ours,
     Contender::Tokio,
     Contender::TokioPinned,
     Contender::TokioPerCore,
@@ -38,12 +17,14 @@ pub const EACH: &[Contender] = &[
     Contender::Go,
 ];
 
-/// Warmcore with its other policy, which shows how much of a result depends on the policy.
-pub const OTHER_POLICIES: [Contender; 1] = [Contender::Ours(Policy::SharedQueue)];
+/// Returns [`EACH`], and `other` after its first element.
+pub fn each_and(other: Contender) -> Vec<Contender> {
+    [&EACH[..1], &[other], &EACH[1..]].concat()
+}
 
-/// Returns Warmcore with every policy, then the other runtimes.
+/// Returns Warmcore with every policy, which shows how much of a result depends on the policy, then the other runtimes.
 pub fn all() -> Vec<Contender> {
-    [&EACH[..1], &OTHER_POLICIES, &EACH[1..]].concat()
+    each_and(Contender::OursSharedQueue)
 }
 
 /// Returns the contenders that can run here: without Go if it is not installed.
@@ -57,45 +38,18 @@ pub trait Visit {
     fn visit<H: Executor>(self, executor: H) -> Self::Out;
 }
 
-impl Contender {
-    /// The contender about which the promises are.
-    pub const OURS: Self = Self::Ours(Policy::Home);
-
-    /// The name, as in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Ours(Policy::Home) => "warmcore",
-            Self::Ours(Policy::SharedQueue) => "warmcore shared queue",
-            Self::OursWithoutTenants => "warmcore, no tenants",
-            Self::Tokio => "tokio",
-            Self::TokioPinned => "tokio pinned",
-            Self::TokioPerCore => "tokio per core",
-            Self::Smol => "smol",
-            Self::Rayon => "rayon",
-            Self::Alone => "one thread",
-            Self::Go => "go",
-        }
-    }
-
-    /// Whether it is Warmcore's runtime.
-    pub fn is_ours(self) -> bool {
-        matches!(self, Self::Ours(_) | Self::OursWithoutTenants)
-    }
-
-    /// Whether it is an [`Executor`].
-    pub fn is_executor(self) -> bool {
-        !matches!(self, Self::Rayon | Self::Alone | Self::Go)
-    }
-
-    pub fn visit<V: Visit>(self, visit: V) -> V::Out {
-        match self {
-            Self::Ours(policy) => visit.visit(Ours::get(policy)),
-            Self::OursWithoutTenants => visit.visit(Ours::without_tenants()),
-            Self::Tokio => visit.visit(Tokio::get()),
-            Self::TokioPinned => visit.visit(Tokio::pinned()),
-            Self::TokioPerCore => visit.visit(TokioPerCore::get()),
-            Self::Smol => visit.visit(Smol::get()),
-            Self::Rayon | Self::Alone | Self::Go => unreachable!("{self:?} is no host"),
+/// Calls the function with the executor of this contender.
+pub fn visit<V: Visit>(who: Contender, function: V) -> V::Out {
+    match who {
+        Contender::Ours => function.visit(Ours::get(PolicyKind::Home)),
+        Contender::OursSharedQueue => function.visit(Ours::get(PolicyKind::SharedQueue)),
+        Contender::OursWithoutTenants => function.visit(Ours::without_tenants()),
+        Contender::Tokio => function.visit(Tokio(tokio_threads(false))),
+        Contender::TokioPinned => function.visit(Tokio(tokio_threads(true))),
+        Contender::TokioPerCore => function.visit(Tokio(tokio_per_core())),
+        Contender::Smol => function.visit(Smol(smol_threads())),
+        Contender::OursSpread | Contender::Rayon | Contender::Alone | Contender::Go => {
+            unreachable!("{who:?} is no executor")
         }
     }
 }

@@ -7,7 +7,6 @@
 //!
 //! Source: the documentation of tokio and smol.
 
-use crate::runtimes::{smol_threads, tokio_per_core, tokio_threads};
 use std::future::Future;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
@@ -78,62 +77,12 @@ pub fn me() -> u32 {
     ME.with(|me| *me)
 }
 
-/// Tokio's runtime of several threads.
+/// One of tokio's runtimes of several threads, or one of its single-threaded runtimes on each CPU: tasks of these never
+/// move.
 #[derive(Clone, Copy)]
-pub struct Tokio(&'static tokio::runtime::Runtime);
-
-impl Tokio {
-    /// The runtime with default settings.
-    pub fn get() -> Self {
-        Self(tokio_threads(false))
-    }
-
-    /// The runtime with each worker pinned to a CPU.
-    pub fn pinned() -> Self {
-        Self(tokio_threads(true))
-    }
-}
+pub struct Tokio(pub &'static [tokio::runtime::Handle]);
 
 impl Executor for Tokio {
-    type Join<T: Send + 'static> = tokio::task::JoinHandle<T>;
-
-    fn block_on<F: Future>(self, future: F) -> F::Output {
-        self.0.block_on(future)
-    }
-
-    fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output> {
-        tokio::spawn(future)
-    }
-
-    fn spawn_nth<F: Job>(self, _: usize, future: F) -> Self::Join<F::Output> {
-        self.0.spawn(future)
-    }
-
-    async fn join<T: Send + 'static>(task: Self::Join<T>) -> T {
-        task.await.expect("a task of a case neither panics nor is aborted")
-    }
-
-    fn yield_now() -> impl Future<Output = ()> + Send {
-        tokio::task::yield_now()
-    }
-
-    fn sleep(time: Duration) -> impl Future<Output = ()> + Send {
-        tokio::time::sleep(time)
-    }
-}
-
-/// One of tokio's single-threaded runtimes on each CPU: tasks never move.
-#[derive(Clone, Copy)]
-pub struct TokioPerCore(&'static [tokio::runtime::Handle]);
-
-impl TokioPerCore {
-    /// The runtimes, each with a pinned thread.
-    pub fn get() -> Self {
-        Self(tokio_per_core())
-    }
-}
-
-impl Executor for TokioPerCore {
     type Join<T: Send + 'static> = tokio::task::JoinHandle<T>;
 
     fn block_on<F: Future>(self, future: F) -> F::Output {
@@ -149,7 +98,7 @@ impl Executor for TokioPerCore {
     }
 
     async fn join<T: Send + 'static>(task: Self::Join<T>) -> T {
-        Tokio::join(task).await
+        task.await.expect("a task of a case neither panics nor is aborted")
     }
 
     fn yield_now() -> impl Future<Output = ()> + Send {
@@ -163,14 +112,7 @@ impl Executor for TokioPerCore {
 
 /// Smol's executor on a thread for each CPU.
 #[derive(Clone, Copy)]
-pub struct Smol(&'static smol::Executor<'static>);
-
-impl Smol {
-    /// The executor, made in the same way as smol's global executor.
-    pub fn get() -> Self {
-        Self(smol_threads())
-    }
-}
+pub struct Smol(pub &'static smol::Executor<'static>);
 
 impl Executor for Smol {
     type Join<T: Send + 'static> = smol::Task<T>;

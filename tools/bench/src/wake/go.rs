@@ -7,31 +7,24 @@
 //! Building takes about a second if Go's standard packages are built already. A line and its answer take 50 µs, which
 //! is not part of a timed slice.
 
-use super::plan::Plan;
 use crate::measure::INTERRUPTED;
+use crate::part::LineChild;
+use crate::race::Plan;
 use anyhow::Context;
-use std::io::{BufRead, BufReader, Write};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 const PROGRAM: &str = include_str!("go/main.go");
 const MODULE: &str = "module wake\n\ngo 1.22\n";
 
-struct Go {
-    asking: ChildStdin,
-    answers: BufReader<ChildStdout>,
-    /// The child process. It ends when `asking` is closed.
-    _child: Child,
-}
-
 /// Whether Go can be run here. The first call builds the program.
 pub fn is_there() -> bool {
     go().is_some()
 }
 
-fn go() -> Option<&'static Mutex<Go>> {
-    static GO: OnceLock<Option<Mutex<Go>>> = OnceLock::new();
+fn go() -> Option<&'static Mutex<LineChild>> {
+    static GO: OnceLock<Option<Mutex<LineChild>>> = OnceLock::new();
     let start = || match build() {
         Ok(go) => Some(Mutex::new(go)),
         Err(error) => {
@@ -42,7 +35,7 @@ fn go() -> Option<&'static Mutex<Go>> {
     GO.get_or_init(start).as_ref()
 }
 
-fn build() -> anyhow::Result<Go> {
+fn build() -> anyhow::Result<LineChild> {
     let folder = tempfile::tempdir()?;
     std::fs::write(folder.path().join("main.go"), PROGRAM)?;
     std::fs::write(folder.path().join("go.mod"), MODULE)?;
@@ -53,40 +46,26 @@ fn build() -> anyhow::Result<Go> {
     let output = build.stdin(Stdio::null()).output().context("`go` can't be run; install it to compare")?;
     let said = String::from_utf8_lossy(&output.stderr);
     anyhow::ensure!(output.status.success(), "`go build` failed: {}", said.trim());
-    let mut child = Command::new(folder.path().join("wake"))
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
+    let mut go = LineChild::start(&mut Command::new(folder.path().join("wake")))
         .context("what `go` built can't be run")?;
-    let (asking, answers) = (child.stdin.take(), child.stdout.take());
-    let mut go = Go {
-        asking: asking.context("it has a stdin")?,
-        answers: BufReader::new(answers.context("it has a stdout")?),
-        _child: child,
-    };
     // The answer shows that the program runs, so the folder can be removed.
-    go.ask("hello")?;
+    numbers(&mut go, "hello")?;
     Ok(go)
 }
 
-impl Go {
-    fn ask(&mut self, line: &str) -> anyhow::Result<Vec<f64>> {
-        writeln!(self.asking, "{line}")?;
-        self.asking.flush()?;
-        let mut answer = String::new();
-        self.answers.read_line(&mut answer)?;
-        let numbers: Vec<Option<f64>> = serde_json::from_str(&answer)
-            .with_context(|| format!("the Go program answered {answer:?} to {line:?}"))?;
-        // `null` means that nothing was counted.
-        Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
-    }
+fn numbers(go: &mut LineChild, line: &str) -> anyhow::Result<Vec<f64>> {
+    let answer = go.ask(line)?;
+    let numbers: Vec<Option<f64>> = serde_json::from_str(&answer)
+        .with_context(|| format!("the Go program answered {answer:?} to {line:?}"))?;
+    // `null` means that nothing was counted.
+    Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
 }
 
 /// Runs one slice of a case.
 pub fn ask(case: &str, plan: Plan) -> anyhow::Result<Vec<f64>> {
     let go = go().context("Go is asked only where it is")?;
     let line = format!("run {case} {} {}", plan.warm.as_nanos(), plan.measure.as_nanos());
-    let answer = go.lock().unwrap_or_else(PoisonError::into_inner).ask(&line);
+    let answer = numbers(&mut go.lock().unwrap_or_else(PoisonError::into_inner), &line);
     // The child ignores SIGINT and SIGTERM and ends when its stdin is closed. If the child has ended while a signal is
     // ending this process, return NaN (nothing was measured) and no error.
     if answer.is_err() && INTERRUPTED.load(Relaxed) {

@@ -11,10 +11,9 @@
 use super::contender::*;
 use super::executor::*;
 use super::go;
-use super::race::{Counts, Plan};
+use super::slice::{Counts, Plan};
 use crate::case::CaseCtx;
-use crate::part::{self, Part};
-use crate::resident::resident_process_bytes;
+use crate::part::{self, Part, resident_process_bytes};
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -34,16 +33,10 @@ impl Part for Waiting {
     const NAME: &'static str = "WakeMemory";
     type Answer = f64;
 
-    fn answer(self) -> anyhow::Result<f64> {
-        self.bytes_each()
-    }
-}
-
-impl Waiting {
     /// Returns the bytes of memory that each task takes.
-    pub fn bytes_each(self) -> anyhow::Result<f64> {
+    fn answer(self) -> anyhow::Result<f64> {
         if self.who != Contender::Go {
-            return self.who.visit(self);
+            return visit(self.who, self);
         }
         let at_once = Plan { rounds: 1, warm: Duration::ZERO, measure: Duration::ZERO };
         Ok(go::ask(&format!("memory {} {BATCH}", self.tasks), at_once)?[0])
@@ -78,23 +71,17 @@ impl Visit for Waiting {
     }
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let hosts = there(EACH);
     let mut taken = Vec::new();
     for (i, who) in hosts.iter().enumerate() {
-        let part = Waiting { who: *who, tasks: TASKS };
-        let Some(bytes) = part::ask(&part)? else { return Ok(None) };
-        taken.push(bytes.round());
-        let at = |i: usize| ctx.effort.rounds * i / hosts.len();
-        (at(i)..at(i + 1)).for_each(|_| (ctx.tick)());
+        taken.push(part::ask(&Waiting { who: *who, tasks: TASKS })?.round());
+        ctx.part_of(i + 1, hosts.len());
     }
-    let bytes_of = |who: Contender| hosts.iter().position(|executor| *executor == who).map(|i| taken[i]);
+    let tokio = hosts.iter().position(|who| *who == Contender::Tokio).map_or(f64::NAN, |i| taken[i]);
     let row = |(who, bytes): (&Contender, &f64)| {
         let row = Row::exact(ctx.name, who.name(), "memory each", "bytes", *bytes, TASKS as u64);
-        match bytes_of(Contender::Tokio).filter(|_| *who == Contender::OURS) {
-            Some(tokio) => row.promise(Bound::AtMost, tokio),
-            None => row,
-        }
+        row.promise_if(*who == Contender::Ours, Bound::AtMost, tokio)
     };
-    Ok(Some(hosts.iter().zip(&taken).map(row).collect()))
+    Ok(hosts.iter().zip(&taken).map(row).collect())
 }

@@ -7,8 +7,7 @@
 
 use super::contender::*;
 use super::executor::*;
-use super::race;
-use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, rate, shares};
+use super::slice::*;
 use crate::case::CaseCtx;
 use std::sync::Arc;
 use tokio::sync::mpsc;
@@ -72,9 +71,7 @@ impl Slice for Messaging {
     }
 }
 
-pub(super) fn run(ctx: &CaseCtx, groups: usize) -> anyhow::Result<Option<Vec<Row>>> {
-    let slice = Messaging { groups };
-    let Some(race) = race::whole(ctx, &all(), &slice, Plan::busy(ctx.effort))? else { return Ok(None) };
-    let promise = race.promise("messages", Contender::Tokio, Bound::AtLeast, 1.0);
-    Ok(Some(race.rows(&[], vec![promise])))
+pub(super) fn run(ctx: &CaseCtx, groups: usize) -> anyhow::Result<Vec<Row>> {
+    let race = whole(ctx, &all(), &Messaging { groups }, Plan::busy(ctx.effort))?;
+    Ok(race.rows([race.promise("messages", Contender::Tokio, Bound::AtLeast, 1.0)]))
 }

@@ -12,8 +12,7 @@
 use super::contender::*;
 use super::executor::*;
 use super::quantiles::Quantiles;
-use super::race;
-use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
+use super::slice::*;
 use crate::case::CaseCtx;
 use crate::runtimes::cpus;
 use fastrand::Rng;
@@ -123,24 +122,20 @@ fn floor_ns(poll: Duration, workers: usize, q: f64) -> f64 {
     poll.as_nanos() as f64 * (1.0 - (1.0 - q).powf(1.0 / workers as f64))
 }
 
-pub(super) fn run(ctx: &CaseCtx, poll: Duration) -> anyhow::Result<Option<Vec<Row>>> {
-    let slice = Noisy { poll };
-    let who = [&EACH[..1], &[Contender::OursWithoutTenants], &EACH[1..]].concat();
-    let Some(race) = race::whole(ctx, &who, &slice, Plan::slow(ctx.effort, 6))? else { return Ok(None) };
+pub(super) fn run(ctx: &CaseCtx, poll: Duration) -> anyhow::Result<Vec<Row>> {
+    let who = each_and(Contender::OursWithoutTenants);
+    let race = whole(ctx, &who, &Noisy { poll }, Plan::slow(ctx.effort, 6))?;
     let p99_max = if poll <= Duration::from_micros(20) { 0.3 } else { 0.5 };
-    let mut rows = race.rows(
-        &[],
-        vec![
-            race.promise("p99", Contender::Tokio, Bound::AtMost, p99_max),
-            race.promise("hogs' polls", Contender::Tokio, Bound::AtLeast, WORK_MIN),
-        ],
-    );
+    let mut rows = race.rows([
+        race.promise("p99", Contender::Tokio, Bound::AtMost, p99_max),
+        race.promise("hogs' polls", Contender::Tokio, Bound::AtLeast, WORK_MIN),
+    ]);
     let workers = cpus().len();
     let name = format!("floor of {workers} workers (computed)");
     for (metric, q) in [("p99", 0.99), ("p50", 0.5)] {
         rows.push(Row::exact(ctx.name, &name, metric, "ns", floor_ns(poll, workers, q), 1));
     }
-    Ok(Some(rows))
+    Ok(rows)
 }
 
 #[cfg(test)]

@@ -6,21 +6,11 @@
 
 use super::executor::{Executor, Job, Tenancy};
 use crate::runtimes;
-use serde::{Deserialize, Serialize};
 use std::future::Future;
 use std::sync::OnceLock;
 use std::time::Duration;
 use warmcore_runtime::{JoinHandle, PolicyKind, Runtime};
 use warmcore_tenant::Tenant;
-
-/// A policy of Warmcore's runtime, in a form that a part's arguments can carry.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Policy {
-    /// The default policy. The promises are about this policy.
-    Home,
-    /// A queue per last-level cache, as in the published shared wake queue.
-    SharedQueue,
-}
 
 /// Warmcore's runtime.
 #[derive(Clone, Copy)]
@@ -31,17 +21,13 @@ pub struct Ours {
 
 impl Ours {
     /// The runtime with this policy.
-    pub fn get(policy: Policy) -> Self {
-        let runtime = runtimes::ours(match policy {
-            Policy::Home => PolicyKind::Home,
-            Policy::SharedQueue => PolicyKind::SharedQueue,
-        });
-        Self { runtime, has_tenants: true }
+    pub fn get(policy: PolicyKind) -> Self {
+        Self { runtime: runtimes::ours(policy), has_tenants: true }
     }
 
     /// The runtime with the default policy, whose tasks have no tenant, as on the other runtimes.
     pub fn without_tenants() -> Self {
-        Self { has_tenants: false, ..Self::get(Policy::Home) }
+        Self { has_tenants: false, ..Self::get(PolicyKind::Home) }
     }
 }
 

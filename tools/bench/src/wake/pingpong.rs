@@ -7,8 +7,7 @@
 use super::contender::*;
 use super::executor::*;
 use super::quantiles::Quantiles;
-use super::race;
-use super::race::{Metric, Plan, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
+use super::slice::*;
 use crate::case::CaseCtx;
 use tokio::sync::{mpsc, oneshot};
 use warmcore_results::{Bound, Row};
@@ -145,13 +144,12 @@ impl Slice for PingPong {
     }
 }
 
-pub(super) fn run(ctx: &CaseCtx, through: Through, pairs: usize) -> anyhow::Result<Option<Vec<Row>>> {
-    let slice = PingPong { through, pairs };
-    let Some(race) = race::whole(ctx, &all(), &slice, Plan::busy(ctx.effort))? else { return Ok(None) };
+pub(super) fn run(ctx: &CaseCtx, through: Through, pairs: usize) -> anyhow::Result<Vec<Row>> {
+    let race = whole(ctx, &all(), &PingPong { through, pairs }, Plan::busy(ctx.effort))?;
     let promise = |metric, kind, value| race.promise(metric, Contender::Tokio, kind, value);
     let promises = match pairs {
-        1 => vec![promise("p50", Bound::AtMost, 1.0), promise("p99", Bound::AtMost, 0.3)],
-        _ => vec![promise("round trips", Bound::AtLeast, 1.0), promise("p99", Bound::AtMost, 0.7)],
+        1 => [promise("p50", Bound::AtMost, 1.0), promise("p99", Bound::AtMost, 0.3)],
+        _ => [promise("round trips", Bound::AtLeast, 1.0), promise("p99", Bound::AtMost, 0.7)],
     };
-    Ok(Some(race.rows(&[], promises)))
+    Ok(race.rows(promises))
 }

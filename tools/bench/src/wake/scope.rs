@@ -8,11 +8,8 @@
 use super::contender::*;
 use super::executor::*;
 use super::noisy::{compute, steps_in};
-use super::race;
-use super::race::{Metric, Plan, Slice, Window, rate};
+use super::slice::*;
 use crate::case::CaseCtx;
-use crate::runtimes::cpus;
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 use warmcore_results::Row;
@@ -20,15 +17,6 @@ use warmcore_sys::clock;
 
 const JOBS: usize = 1000;
 const JOB: Duration = Duration::from_micros(5);
-
-/// Rayon's pool, with a thread for each CPU.
-pub(super) fn pool() -> &'static rayon::ThreadPool {
-    static POOL: OnceLock<rayon::ThreadPool> = OnceLock::new();
-    POOL.get_or_init(|| {
-        let builder = rayon::ThreadPoolBuilder::new().num_threads(cpus().len());
-        builder.build().expect("threads can be had")
-    })
-}
 
 pub(super) struct Scope;
 
@@ -75,8 +63,7 @@ impl Slice for Scope {
     }
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let who = [Contender::OURS, Contender::Rayon, Contender::Alone, Contender::Go];
-    let Some(race) = race::whole(ctx, &who, &Scope, Plan::busy(ctx.effort))? else { return Ok(None) };
-    Ok(Some(race.rows(&[], vec![])))
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    let who = [Contender::Ours, Contender::Rayon, Contender::Alone, Contender::Go];
+    Ok(whole(ctx, &who, &Scope, Plan::busy(ctx.effort))?.rows([]))
 }

@@ -7,8 +7,7 @@
 
 use super::contender::*;
 use super::executor::*;
-use super::race;
-use super::race::{Counts, Metric, Plan, Slice, Window, rate};
+use super::slice::*;
 use crate::case::CaseCtx;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use warmcore_results::{Bound, Row};
@@ -30,7 +29,7 @@ const BATCH: usize = 128;
 
 pub(super) struct Spawn(pub(super) From);
 
-/// Spawns and joins until the window ends; returns the number of tasks in the window.
+/// Spawns and joins `batch` tasks at a time until the window ends; returns the number of tasks in the window.
 async fn make<H: Executor>(executor: H, batch: usize, window: Window) -> u64 {
     let mut counted = 0;
     loop {
@@ -46,6 +45,7 @@ async fn make<H: Executor>(executor: H, batch: usize, window: Window) -> u64 {
     }
 }
 
+/// As [`make`], one task at a time, without a list of tasks.
 async fn make_one<H: Executor>(executor: H, window: Window) -> u64 {
     let mut counted = 0;
     loop {
@@ -98,20 +98,17 @@ impl Slice for Spawn {
     }
 }
 
-pub(super) fn run(ctx: &CaseCtx, from: From) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, from: From) -> anyhow::Result<Vec<Row>> {
     let who: &[Contender] = match from {
         From::Task => &[EACH, &[Contender::Rayon]].concat(),
         From::One => EACH,
         // Go always spawns from inside: see the module's documentation.
         From::Outside => &EACH[..EACH.len() - 1],
     };
-    let Some(race) = race::whole(ctx, who, &Spawn(from), Plan::busy(ctx.effort))? else { return Ok(None) };
-    let promises = match from {
-        From::Task => vec![
-            race.promise("spawned and joined", Contender::Smol, Bound::AtLeast, 1.2),
-            race.promise("spawned and joined", Contender::Tokio, Bound::AtLeast, 2.0),
-        ],
-        _ => vec![],
+    let race = whole(ctx, who, &Spawn(from), Plan::busy(ctx.effort))?;
+    let promise = |over, value| {
+        let row = race.promise("spawned and joined", over, Bound::AtLeast, value);
+        row.filter(|_| from == From::Task)
     };
-    Ok(Some(race.rows(&[], promises)))
+    Ok(race.rows([promise(Contender::Smol, 1.2), promise(Contender::Tokio, 2.0)]))
 }

@@ -5,8 +5,7 @@
 
 use super::contender::*;
 use super::executor::*;
-use super::race;
-use super::race::{Counts, Metric, Plan, SLOWEST, Slice, UNEVENNESS, rate, shares};
+use super::slice::*;
 use crate::case::CaseCtx;
 use std::sync::Arc;
 use warmcore_results::Row;
@@ -42,7 +41,6 @@ impl Slice for Storm {
     }
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let Some(race) = race::whole(ctx, EACH, &Storm, Plan::busy(ctx.effort))? else { return Ok(None) };
-    Ok(Some(race.rows(&[], vec![])))
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    Ok(whole(ctx, EACH, &Storm, Plan::busy(ctx.effort))?.rows([]))
 }

@@ -1,13 +1,14 @@
 use super::contender::*;
 use super::executor::Executor;
-use super::race::{self, Metric, Plan, Slice, rate, run, time};
+use super::slice::{Metric, Plan, Slice, race, rate, time};
 use super::*;
+use crate::part::Part;
+use crate::race::STALLED;
 
 /// Runs one short slice of every contender, and checks that the slice ends and has a number for each metric.
 fn runs_on(who: &[Contender], slice: &impl Slice) {
     let plan = Plan { rounds: 1, warm: Duration::from_millis(1), measure: Duration::from_millis(8) };
-    let race = run("case", who, slice, plan, &|_| ()).unwrap().expect("no signal interrupts a test");
-    let rows = race.rows(&[], vec![]);
+    let rows = race("case", who, slice, plan, |_| ()).unwrap().rows([]);
     for metric in slice.metrics() {
         let measured = rows.iter().filter(|row| row.metric == metric.name && row.median.is_finite()).count();
         assert!(measured + usize::from(!go::is_there()) >= who.len(), "{}: {rows:?}", metric.name);
@@ -33,7 +34,7 @@ fn every_case_ends_on_every_runtime() {
     let noisy = [EACH, &[Contender::OursWithoutTenants]].concat();
     runs_on(&noisy, &noisy::Noisy { poll: Duration::from_micros(20) });
     runs_on(EACH, &timers::Timers);
-    runs_on(&[Contender::OURS, Contender::Rayon, Contender::Alone, Contender::Go], &scope::Scope);
+    runs_on(&[Contender::Ours, Contender::Rayon, Contender::Alone, Contender::Go], &scope::Scope);
 }
 
 /// A case in which nothing happens in every third slice.
@@ -56,15 +57,15 @@ impl Slice for Stalls {
 fn a_slice_in_which_nothing_happened_is_kept_and_reported() {
     let plan = Plan { rounds: 8, warm: Duration::from_millis(1), measure: Duration::from_millis(10) };
     let slice = Stalls(Default::default());
-    let race = run("case", &[Contender::Tokio], &slice, plan, &|_| ()).unwrap().unwrap();
+    let race = race("case", &[Contender::Tokio], &slice, plan, |_| ()).unwrap();
     // The first slice is not timed; of the timed slices the second, the fifth and the eighth stall.
     assert_eq!(slice.0.into_inner(), 1 + plan.rounds);
-    let rows = race.rows(&[], vec![]);
+    let rows = race.rows([]);
     let row = |metric: &str| rows.iter().find(|row| row.metric == metric).unwrap();
     // A stalled slice counts as one event in 10 ms, and as a time of 10 ms.
     assert_eq!((row("round trips").min, row("round trips").median, row("round trips").n), (0.1, 500.0, 8));
     assert_eq!((row("p99").max, row("p99").median), (10_000_000.0, 2_000.0));
-    assert_eq!((row(race::STALLED).median, row(race::STALLED).n), (3.0, 8));
+    assert_eq!((row(STALLED).median, row(STALLED).n), (3.0, 8));
 }
 
 #[test]
@@ -72,10 +73,10 @@ fn a_waiting_task_takes_memory_and_an_idle_pool_can_be_watched() {
     for who in there(&[Contender::Smol, Contender::Go]) {
         let waiting: memory::Waiting =
             serde_json::from_str(&format!(r#"{{"who":"{who:?}","tasks":1000}}"#)).unwrap();
-        assert!(waiting.bytes_each().unwrap().is_finite(), "{who:?}");
+        assert!(waiting.answer().unwrap().is_finite(), "{who:?}");
     }
     for who in there(&[Contender::Tokio, Contender::Go, Contender::Alone]) {
-        let spans = timers::Idle { who, spans: 2, span_ms: 10 }.watch().unwrap();
+        let spans = timers::Idle { who, spans: 2, span_ms: 10 }.answer().unwrap();
         assert!(
             spans.len() == 2 && spans.iter().all(|ms| ms.is_finite() && *ms >= 0.0),
             "{who:?}: {spans:?}"

@@ -11,8 +11,8 @@
 
 use super::contender::*;
 use super::executor::*;
-use super::race::{Counts, Metric, Plan, Slice, rate};
-use super::{go, race};
+use super::go;
+use super::slice::*;
 use crate::case::CaseCtx;
 use crate::part::{self, Part};
 use serde::{Deserialize, Serialize};
@@ -33,7 +33,7 @@ pub(super) struct Timers;
 
 impl Slice for Timers {
     fn metrics(&self) -> &'static [Metric] {
-        const { &[Metric { name: "CPU per second", unit: "ms" }, rate("wakes"), super::race::time("CPU per wake")] }
+        const { &[Metric { name: "CPU per second", unit: "ms" }, rate("wakes"), time("CPU per wake")] }
     }
 
     fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
@@ -58,11 +58,9 @@ impl Slice for Timers {
     }
 }
 
-pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
-    let plan = Plan { warm: 2 * TIMER, ..Plan::slow(ctx.effort, 5) };
-    let Some(race) = race::whole(ctx, EACH, &Timers, plan)? else { return Ok(None) };
-    let promise = race.promise("CPU per second", Contender::Tokio, Bound::AtMost, 1.0);
-    Ok(Some(race.rows(&[], vec![promise])))
+pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    let race = whole(ctx, EACH, &Timers, Plan { warm: 2 * TIMER, ..Plan::slow(ctx.effort, 5) })?;
+    Ok(race.rows([race.promise("CPU per second", Contender::Tokio, Bound::AtMost, 1.0)]))
 }
 
 /// An idle runtime in a separate process.
@@ -77,25 +75,21 @@ impl Part for Idle {
     const NAME: &'static str = "WakeIdle";
     type Answer = Vec<f64>;
 
+    /// Measures the CPU time per second, in ms, in every span.
     fn answer(self) -> anyhow::Result<Vec<f64>> {
-        self.watch()
+        match self.who {
+            // This process only waits for the Go process, which measures its CPU time itself.
+            Contender::Go => {
+                let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
+                go::ask(&format!("idle {WAITING} {}", self.spans), plan)
+            }
+            Contender::Alone => Ok(self.spans()),
+            who => Ok(visit(who, self)),
+        }
     }
 }
 
 impl Idle {
-    /// Measures the CPU time per second, in ms, in every span.
-    pub fn watch(self) -> anyhow::Result<Vec<f64>> {
-        Ok(match self.who {
-            // This process only waits for the Go process, which measures its CPU time itself.
-            Contender::Go => {
-                let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
-                return go::ask(&format!("idle {WAITING} {}", self.spans), plan);
-            }
-            who if who.is_executor() => who.visit(self),
-            _ => self.spans(),
-        })
-    }
-
     fn spans(self) -> Vec<f64> {
         let span = Duration::from_millis(self.span_ms);
         // Calibrate the clock, and wait until new threads have parked.
@@ -122,18 +116,16 @@ impl Visit for Idle {
     }
 }
 
-pub(super) fn idle(ctx: &CaseCtx) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn idle(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (spans, span_ms) = if ctx.effort.is_quick() { (3, 500) } else { (5, 1000) };
     let mut rows = Vec::new();
     // The last one has no runtime: its CPU time is the cost of measuring.
     let hosts = [there(EACH), vec![Contender::Alone]].concat();
     for (i, who) in hosts.iter().enumerate() {
-        let part = Idle { who: *who, spans, span_ms };
-        let Some(samples) = part::ask(&part)? else { return Ok(None) };
+        let samples = part::ask(&Idle { who: *who, spans, span_ms })?;
         let row = Row::of(ctx.name, who.name(), "CPU per second", "ms", &samples);
-        rows.push(if *who == Contender::OURS { row.promise(Bound::AtMost, IDLE_MS_MAX) } else { row });
-        let at = |i: usize| ctx.effort.rounds * i / hosts.len();
-        (at(i)..at(i + 1)).for_each(|_| (ctx.tick)());
+        rows.push(row.promise_if(*who == Contender::Ours, Bound::AtMost, IDLE_MS_MAX));
+        ctx.part_of(i + 1, hosts.len());
     }
-    Ok(Some(rows))
+    Ok(rows)
 }

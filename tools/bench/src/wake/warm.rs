@@ -10,20 +10,17 @@
 //! A `chase` through 256 KiB in the core's own cache is 4096 lines of 4 ns: 16 µs; after a move it takes 55 to 160 µs.
 //! Four such sets fit into a core's 1 MiB, sixteen on two cores don't.
 //!
-//! A set's lines are written only by its task, on the thread that runs the task.
+//! A set is written only by its task, on the thread that runs the task.
 
 use super::contender::*;
 use super::executor::*;
 use super::quantiles::Quantiles;
-use super::race;
-use super::race::{Metric, Plan, Race, SLOWEST, Slice, UNEVENNESS, Window, rate, shares, time};
+use super::slice::*;
 use crate::case::CaseCtx;
-use crate::measure::INTERRUPTED;
+use crate::measure::Interrupted;
 use crate::runtimes::cpus;
-use fastrand::Rng;
-use std::hint::black_box;
+use crate::working_set::WorkingSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::Duration;
 use tokio::sync::mpsc;
 use warmcore_results::{Bound, Row};
@@ -47,63 +44,22 @@ pub(super) enum Touch {
 /// The number of tasks, and the size of each task's set in KiB.
 const SHAPES: [(usize, usize); 6] = [(4, 256), (8, 256), (16, 256), (4, 512), (8, 512), (16, 512)];
 const SLEEP: Duration = Duration::from_micros(100);
-const LINE_BYTES: usize = 64;
 
 const TOUCHES: &str = "touches";
 const P99: &str = "p99";
 const MOVED: &str = "moved";
-
-/// A line of a set. Only the set's task writes the fields; they are atomic so that sets can be shared.
-#[repr(C, align(64))]
-struct Line {
-    next: AtomicU32,
-    touched: AtomicU32,
-}
-
-const _: () = assert!(size_of::<Line>() == LINE_BYTES);
-
-/// The working set of a task.
-struct Set(Vec<Line>);
-
-impl Set {
-    /// Makes lines whose `next` links form one random cycle through all lines (Sattolo's shuffle).
-    fn new(kib: usize, seed: u64) -> Self {
-        let lines = kib * 1024 / LINE_BYTES;
-        let mut order: Vec<u32> = (0..lines as u32).collect();
-        let mut rng = Rng::with_seed(seed);
-        (1..lines).rev().for_each(|i| order.swap(i, rng.usize(..i)));
-        let line = |next: u32| Line { next: AtomicU32::new(next), touched: AtomicU32::new(0) };
-        Self(order.into_iter().map(line).collect())
-    }
-
-    fn touch(&self, how: Touch) {
-        let note = |line: &Line| line.touched.store(line.touched.load(Relaxed).wrapping_add(1), Relaxed);
-        match how {
-            Touch::Chase => {
-                let mut at = 0;
-                for _ in 0..self.0.len() {
-                    let line = &self.0[at as usize];
-                    note(line);
-                    at = line.next.load(Relaxed);
-                }
-                black_box(at);
-            }
-            Touch::Sequential => self.0.iter().for_each(note),
-        }
-    }
-}
 
 pub(super) struct Warm {
     between: Between,
     touch: Touch,
     tasks: usize,
     kib: usize,
-    sets: Arc<[Set]>,
+    sets: Arc<[WorkingSet]>,
 }
 
 impl Warm {
     pub(super) fn new(between: Between, touch: Touch, (tasks, kib): (usize, usize)) -> Self {
-        let sets = (0..tasks).map(|i| Set::new(kib, i as u64)).collect();
+        let sets = (0..tasks).map(|i| WorkingSet::new(kib, i as u64)).collect();
         Self { between, touch, tasks, kib, sets }
     }
 }
@@ -112,7 +68,7 @@ impl Warm {
 /// the Go process has separate sets, which the slices of other variants evict.
 fn with_warm_up(plan: Plan, (tasks, kib): (usize, usize)) -> Plan {
     const MISS_NS: usize = 150;
-    let misses = 2 * tasks * kib * 1024 / LINE_BYTES / cpus().len().max(1);
+    let misses = 2 * tasks * WorkingSet::lines(kib) / cpus().len().max(1);
     Plan { warm: plan.warm + Duration::from_nanos((misses * MISS_NS) as u64), ..plan }
 }
 
@@ -126,7 +82,7 @@ struct Seen {
 type Partner = (mpsc::Sender<()>, mpsc::Receiver<()>);
 
 async fn work<H: Executor>(
-    sets: Arc<[Set]>,
+    sets: Arc<[WorkingSet]>,
     number: usize,
     (between, touch): (Between, Touch),
     mut partner: Option<Partner>,
@@ -143,7 +99,10 @@ async fn work<H: Executor>(
     let mut last = me();
     loop {
         let (thread, began) = (me(), clock::now().0);
-        sets[number].touch(touch);
+        match touch {
+            Touch::Chase => sets[number].chase(|_| ()),
+            Touch::Sequential => sets[number].walk(),
+        }
         let now = clock::now().0;
         if window.holds(now) {
             seen.touches.note(now - began);
@@ -231,7 +190,7 @@ fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Contender) -
     let ratios: Vec<Vec<f64>> = races
         .iter()
         .map(|race| {
-            let (ours, other) = (race.of(Contender::OURS, of)?, race.of(over, of)?);
+            let (ours, other) = (race.of(Contender::Ours, of)?, race.of(over, of)?);
             Some(ours.iter().zip(other).map(|(a, b)| a / b).collect())
         })
         .collect::<Option<_>>()?;
@@ -241,38 +200,39 @@ fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Contender) -
         (logs / ratios.len() as f64).exp()
     };
     let means: Vec<f64> = (0..rounds).map(mean).collect();
-    let row = Row::of(case, Contender::OURS.name(), name, "x", &means);
+    let row = Row::of(case, Contender::Ours.name(), name, "x", &means);
     Some(Row { over: Some(over.name().into()), ..row })
 }
 
-pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Result<Option<Vec<Row>>> {
+pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Result<Vec<Row>> {
     let (mut rows, mut races) = (Vec::new(), Vec::new());
     let plan = match between {
         Between::Sleep => Plan::slow(ctx.effort, 2),
         _ => Plan::busy(ctx.effort),
     };
-    let is_promised = touch == Touch::Chase;
     for (i, shape) in SHAPES.into_iter().enumerate() {
         let case = format!("{}.{}x{}K", ctx.name, shape.0, shape.1);
         let slice = Warm::new(between, touch, shape);
-        let tick = race::progress(ctx, i, SHAPES.len(), plan);
-        let plan = with_warm_up(plan, shape);
-        let Some(race) = race::run(&case, &all(), &slice, plan, &tick)? else { break };
-        let moved = match between {
+        let tick = |round| ctx.part_of(i * plan.rounds + round, SHAPES.len() * plan.rounds);
+        let race = match race(&case, &all(), &slice, with_warm_up(plan, shape), tick) {
+            // A signal came: return the rows of the shapes that are finished.
+            Err(error) if error.is::<Interrupted>() && !rows.is_empty() => return Ok(rows),
+            race => race?,
+        };
+        let moved_max = match between {
             Between::Yield => Some((MOVED, Bound::AtMost, 1.0)),
             Between::Sleep => Some((MOVED, Bound::AtMost, 5.0)),
             Between::Message => None,
         };
-        let own: Vec<_> = moved.into_iter().filter(|_| is_promised).collect();
-        let promised = if is_promised { promises(&race, between, shape) } else { vec![] };
-        rows.extend(race.rows(&own, promised));
-        rows.extend(race.over(SLOWEST.name, Contender::Tokio));
+        let (own, promised) = match touch {
+            Touch::Chase => (moved_max, promises(&race, between, shape)),
+            Touch::Sequential => (None, vec![]),
+        };
+        rows.extend(race.numbers(own.as_slice()));
+        rows.extend(race.ratios(promised));
+        rows.extend(race.ratio(SLOWEST.name, Contender::Ours, Contender::Tokio));
         races.push(race);
         (ctx.part_done)(&case);
-    }
-    if INTERRUPTED.load(Relaxed) {
-        // A signal came: return the rows of the shapes that are finished.
-        return Ok((!rows.is_empty()).then_some(rows));
     }
     let mean = mean_row(ctx.name, &races, TOUCHES, "ratio, geometric mean of all", Contender::Tokio);
     // This ratio does not exist if a task did nothing in a slice.
@@ -284,24 +244,7 @@ pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Resu
         Contender::Tokio,
     );
     rows.extend(slowest.filter(|row| row.min.is_finite() && row.max.is_finite()));
-    rows.extend(match (between, is_promised) {
-        (Between::Yield, true) => mean.map(|row| row.promise(Bound::AtLeast, 1.4)),
-        _ => mean,
-    });
-    Ok(Some(rows))
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_touch_reaches_every_line_once_whichever_way() {
-        for touch in [Touch::Chase, Touch::Sequential] {
-            let set = Set::new(16, 7);
-            assert_eq!(set.0.len(), 256);
-            (0..3).for_each(|_| set.touch(touch));
-            assert!(set.0.iter().all(|line| line.touched.load(Relaxed) == 3), "{touch:?}");
-        }
-    }
+    let is_promised = (between, touch) == (Between::Yield, Touch::Chase);
+    rows.extend(mean.map(|row| row.promise_if(is_promised, Bound::AtLeast, 1.4)));
+    Ok(rows)
 }

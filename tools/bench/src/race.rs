@@ -1,0 +1,187 @@
+//! Runs a slice on every runtime in every round, and makes the rows.
+//!
+//! A slice yields one number per metric. A row is the distribution over the rounds; a ratio compares slices of the same
+//! round. A 99th percentile is computed for each slice, and its row is the distribution over the slices, so its median
+//! is the tail of an ordinary slice, not of the worst one.
+
+use crate::measure::{Effort, check_interrupted, in_rounds, promised_first};
+use crate::runtimes::Contender;
+use std::time::Duration;
+use warmcore_results::{Bound, Row};
+
+/// The number of rounds, and the length of the warm-up and of the measurement of a slice.
+#[derive(Debug, Clone, Copy)]
+pub struct Plan {
+    pub rounds: usize,
+    pub warm: Duration,
+    pub measure: Duration,
+}
+
+impl Plan {
+    /// The plan of a full and of a quick run, each with its warm-up and its measurement in ms.
+    fn new(effort: Effort, full: [u64; 2], quick: [u64; 2]) -> Self {
+        let (rounds, times) = if effort.is_quick() { (9, quick) } else { (15, full) };
+        let [warm, measure] = times.map(Duration::from_millis);
+        Self { rounds, warm, measure }
+    }
+
+    /// For tasks that are busy all the time.
+    pub fn busy(effort: Effort) -> Self {
+        Self::new(effort, [6, 30], [3, 10])
+    }
+
+    /// For tasks that mostly wait: slices that are `times` as long.
+    pub fn slow(effort: Effort, times: u32) -> Self {
+        let busy = Self::busy(effort);
+        Self { measure: busy.measure * times, ..busy }
+    }
+
+    /// For servers.
+    pub fn requests(effort: Effort) -> Self {
+        Self::new(effort, [50, 300], [20, 120])
+    }
+}
+
+/// A number that a slice measures.
+#[derive(Debug, Clone, Copy)]
+pub struct Metric {
+    pub name: &'static str,
+    pub unit: &'static str,
+}
+
+/// A rate, in thousands per second.
+pub const fn rate(name: &'static str) -> Metric {
+    Metric { name, unit: "k/s" }
+}
+
+/// A time.
+pub const fn time(name: &'static str) -> Metric {
+    Metric { name, unit: "ns" }
+}
+
+/// The metric that counts slices in which nothing happened; `n` is the number of all slices.
+pub const STALLED: &str = "stalled slices";
+
+/// The results of all slices of a case.
+pub struct Race {
+    case: String,
+    who: Vec<Contender>,
+    metrics: &'static [Metric],
+    /// The numbers, indexed by variant, metric and round.
+    samples: Vec<Vec<Vec<f64>>>,
+    /// The number of slices in which nothing happened, indexed by variant.
+    stalled: Vec<usize>,
+}
+
+/// Whether something happened in a slice with these values.
+fn is_whole(values: &[f64]) -> bool {
+    values.iter().all(|v| v.is_finite()) && values[0] > 0.0
+}
+
+/// Returns the number of a slice for its row. A slice in which nothing happened is counted too, since users also wait
+/// for a stalled task. Its rate is then one event in the slice, which is too high, and its time is the slice's length,
+/// which is too low.
+fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
+    let slice_ns = plan.measure.as_nanos() as f64;
+    match metric.unit {
+        "k/s" if !value.is_finite() || value <= 0.0 => 1e6 / slice_ns,
+        "ns" if !value.is_finite() => slice_ns,
+        _ if !value.is_finite() => 0.0,
+        _ => value,
+    }
+}
+
+impl Race {
+    /// Runs all slices: `slice` runs one on the variant with this index, and returns a number for each metric. A number
+    /// that is not finite, or 0 as the first number, means that nothing happened in the slice: see [`bounded`]. `tick`
+    /// is called after each round, with the number of finished rounds.
+    pub fn run(
+        case: &str,
+        who: &[Contender],
+        metrics: &'static [Metric],
+        plan: Plan,
+        tick: impl Fn(usize),
+        mut slice: impl FnMut(usize) -> anyhow::Result<Vec<f64>>,
+    ) -> anyhow::Result<Self> {
+        let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; who.len()];
+        let mut stalled = vec![0; who.len()];
+        in_rounds(plan.rounds, who.len(), tick, |i| {
+            let values = slice(i)?;
+            check_interrupted()?;
+            debug_assert_eq!(values.len(), metrics.len());
+            stalled[i] += usize::from(!is_whole(&values));
+            for ((samples, metric), value) in samples[i].iter_mut().zip(metrics).zip(values) {
+                samples.push(bounded(metric, value, plan));
+            }
+            Ok(())
+        })?;
+        Ok(Self { case: case.to_owned(), who: who.to_vec(), metrics, samples, stalled })
+    }
+
+    /// Returns a variant's numbers in a metric, by round, if the variant ran.
+    pub fn of(&self, who: Contender, metric: &str) -> Option<&[f64]> {
+        let variant = self.who.iter().position(|w| *w == who)?;
+        let metric = self.metrics.iter().position(|m| m.name == metric)?;
+        Some(&self.samples[variant][metric])
+    }
+
+    /// Returns the variant with the lowest median in a metric, without those of Warmcore.
+    pub fn lowest_peer(&self, metric: &str) -> Option<Contender> {
+        let median =
+            |who: Contender| Row::of("", "", "", "", self.of(who, metric).unwrap_or(&[f64::MAX])).median;
+        let peers = self.who.iter().copied().filter(|who| !who.is_ours());
+        peers.min_by(|a, b| median(*a).total_cmp(&median(*b)))
+    }
+
+    /// Returns Warmcore's ratio over another variant in a metric, with a promise.
+    pub fn promise(&self, metric: &str, over: Contender, kind: Bound, value: f64) -> Option<Row> {
+        self.ratio(metric, Contender::Ours, over).map(|row| row.promise(kind, value))
+    }
+
+    /// Returns the ratio of two variants in a metric, if both ran.
+    pub fn ratio(&self, metric: &str, who: Contender, over: Contender) -> Option<Row> {
+        let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
+        let row = Row::ratio(&self.case, who.name(), over.name(), above, below);
+        // Leave out a ratio that is not finite, such as a share of 0 over a share of 0.
+        if ![row.p25, row.median, row.min, row.max].iter().all(|v| v.is_finite()) {
+            return None;
+        }
+        let is_first = self.metrics[0].name == metric;
+        let metric = if is_first { "ratio".to_owned() } else { format!("ratio, {metric}") };
+        Some(Row { metric, ..row })
+    }
+
+    /// Returns the rows: all numbers, the promises, then the other ratios.
+    pub fn rows(&self, promises: impl IntoIterator<Item = Option<Row>>) -> Vec<Row> {
+        [self.numbers(&[]), self.ratios(promises)].concat()
+    }
+
+    /// Returns the rows with the numbers. `own` has the promises about Warmcore's numbers, without a comparison.
+    pub fn numbers(&self, own: &[(&str, Bound, f64)]) -> Vec<Row> {
+        let mut rows = Vec::new();
+        for (m, metric) in self.metrics.iter().enumerate() {
+            for (who, samples) in self.who.iter().zip(&self.samples) {
+                let row = Row::of(&self.case, who.name(), metric.name, metric.unit, &samples[m]);
+                let promised = own.iter().find(|(name, ..)| *name == metric.name && *who == Contender::Ours);
+                rows.push(match promised {
+                    Some((_, kind, value)) => row.promise(*kind, *value),
+                    None => row,
+                });
+            }
+        }
+        for ((who, stalled), samples) in self.who.iter().zip(&self.stalled).zip(&self.samples) {
+            if *stalled > 0 {
+                let (case, who, slices) = (&self.case, who.name(), samples[0].len() as u64);
+                rows.push(Row::exact(case, who, STALLED, "slices", *stalled as f64, slices));
+            }
+        }
+        rows
+    }
+
+    /// Returns the rows with the promises, then Warmcore's other ratios over the other variants in the first metric.
+    pub fn ratios(&self, promises: impl IntoIterator<Item = Option<Row>>) -> Vec<Row> {
+        let others = self.who.iter().filter(|who| **who != Contender::Ours);
+        let ratio = |over: &Contender| self.ratio(self.metrics[0].name, Contender::Ours, *over);
+        promised_first(promises, others.filter_map(ratio).collect())
+    }
+}
