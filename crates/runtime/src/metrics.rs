@@ -29,6 +29,7 @@ macro_rules! stats {
     (read $($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// The values of one worker's counters.
         #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+        #[cfg_attr(feature = "serde", derive(serde::Deserialize), serde(default))]
         #[non_exhaustive]
         pub struct WorkerStats {
             $($(#[doc = $doc])* pub $name: u64,)*

@@ -443,7 +443,6 @@ fn write_worker(out: &mut String, worker: &WorkerMetrics) {
         foreign_tasks,
         busy_ns,
         own_ns,
-        ..
     } = worker;
     let _ = write!(
         out,

@@ -11,7 +11,8 @@ use warmcore_sched::View;
 use warmcore_types::CpuId;
 
 /// Numbers of a runtime: [`Runtime::metrics`](crate::Runtime::metrics).
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct RuntimeMetrics {
     /// The workers, by index.
@@ -23,14 +24,17 @@ pub struct RuntimeMetrics {
     /// Wakes and spawns by threads that are not workers of the runtime.
     pub remote_schedules: u64,
     /// The tenants that are alive and had a task in this runtime, sorted by serial number.
+    #[cfg_attr(feature = "serde", serde(default))] // an older version reports none
     pub tenants: Vec<TenantMetrics>,
 }
 
 /// Numbers and state of one worker.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct WorkerMetrics {
     /// The worker's counters.
+    #[cfg_attr(feature = "serde", serde(flatten))]
     pub stats: WorkerStats,
     /// The kernel's number of the worker's CPU.
     pub cpu: u32,

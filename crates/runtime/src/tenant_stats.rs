@@ -192,7 +192,8 @@ impl TenantRef {
 }
 
 /// Numbers of a tenant in one runtime.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[non_exhaustive]
 pub struct TenantMetrics {
     /// The tenant's name. Several tenants may have the same.

@@ -9,6 +9,7 @@ mod runtime;
 use std::path::PathBuf;
 use warmcore_budget::process as budget;
 use warmcore_percpu::{Backend, VARIABLE, try_backend};
+use warmcore_report::machine_boxes::counts;
 use warmcore_report::{Finding, State};
 use warmcore_results::system as host;
 use warmcore_sys::{affinity, clock, membarrier, platform, rseq};
@@ -26,12 +27,7 @@ pub struct Args {
 pub fn command(args: &Args) -> anyhow::Result<()> {
     let findings: Vec<Finding> = findings().into_iter().chain(processes::findings()).collect();
     for finding in &findings {
-        let mark = match finding.state {
-            State::Ok => "ok     ",
-            State::Limited => "limited",
-            State::Missing => "missing",
-        };
-        println!("{mark}  {:<12} {}", finding.what, finding.fact);
+        println!("{:<7}  {:<12} {}", finding.state.word(), finding.what, finding.fact);
         if let Some(advice) = &finding.advice {
             println!("         {:<12} → {advice}", "");
         }
@@ -56,12 +52,7 @@ pub fn findings() -> Vec<Finding> {
             found.extend(runtime::findings(&topology));
             found.extend(isolation(&topology));
         }
-        Err(error) => found.push(finding(
-            "topology",
-            State::Limited,
-            error.to_string(),
-            Some("send us the file that it names".into()),
-        )),
+        Err(error) => found.push(limited("topology", error.to_string(), "send us the file that it names")),
     }
     found
 }
@@ -70,203 +61,169 @@ fn finding(what: &str, state: State, fact: impl Into<String>, advice: Option<Str
     Finding { what: what.into(), state, fact: fact.into(), advice }
 }
 
+fn ok(what: &str, fact: impl Into<String>) -> Finding {
+    finding(what, State::Ok, fact, None)
+}
+
+fn limited(what: &str, fact: impl Into<String>, advice: impl Into<String>) -> Finding {
+    finding(what, State::Limited, fact, Some(advice.into()))
+}
+
+fn missing(what: &str, fact: impl Into<String>, advice: impl Into<String>) -> Finding {
+    finding(what, State::Missing, fact, Some(advice.into()))
+}
+
 fn kernel() -> Finding {
     let release = platform::kernel();
     let mut numbers = release.split(['.', '-']).map_while(|part| part.parse::<u32>().ok());
     let version = (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0));
-    let (state, advice) = match version {
-        v if v < (4, 18) => (State::Missing, Some("rseq needs 4.18")),
-        v if v < (5, 10) => (State::Limited, Some("fencing sections needs 5.10")),
+    let fact = format!("Linux {release}");
+    match version {
+        v if v < (4, 18) => missing("kernel", fact, "rseq needs 4.18"),
+        v if v < (5, 10) => limited("kernel", fact, "fencing sections needs 5.10"),
         v if v < (6, 3) => {
-            (State::Limited, Some("concurrency ids need 6.3; data is indexed by CPU number instead"))
+            let advice = "concurrency ids need 6.3; data is indexed by CPU number instead";
+            limited("kernel", fact, advice)
         }
-        _ => (State::Ok, None),
-    };
-    finding("kernel", state, format!("Linux {release}"), advice.map(Into::into))
+        _ => ok("kernel", fact),
+    }
 }
 
 fn libc() -> Finding {
     let name = platform::libc();
     match rseq::support() {
-        Ok(rseq::Support { source: rseq::Source::Own, .. }) => finding(
+        Ok(rseq::Support { source: rseq::Source::Own, .. }) => limited(
             "libc",
-            State::Limited,
             format!("{name} registered no rseq areas; ours are registered at each thread's first use"),
-            Some("glibc 2.35 does it at thread start; look for GLIBC_TUNABLES=glibc.pthread.rseq=0".into()),
+            "glibc 2.35 does it at thread start; look for GLIBC_TUNABLES=glibc.pthread.rseq=0",
         ),
-        _ => finding("libc", State::Ok, name, None),
+        _ => ok("libc", name),
     }
 }
 
 fn areas() -> Finding {
-    match rseq::support() {
-        Err(why) => finding(
-            "rseq",
-            State::Missing,
-            why.to_string(),
-            Some("counters run on the atomic backend".into()),
-        ),
-        Ok(support) => {
-            let source = match support.source {
-                rseq::Source::Glibc => "areas by glibc",
-                rseq::Source::Own => "own areas",
-            };
-            let ids = if support.has_mm_cid { "with concurrency ids" } else { "without concurrency ids" };
-            let node = if support.has_node_id { "and node ids" } else { "nor node ids" };
-            let aborts = rseq::aborts();
-            finding(
-                "rseq",
-                State::Ok,
-                format!("{source}, {ids} {node}; {aborts} sections aborted so far in this process"),
-                None,
-            )
-        }
-    }
+    let support = match rseq::support() {
+        Err(why) => return missing("rseq", why.to_string(), "counters run on the atomic backend"),
+        Ok(support) => support,
+    };
+    let source = match support.source {
+        rseq::Source::Glibc => "areas by glibc",
+        rseq::Source::Own => "own areas",
+    };
+    let ids = if support.has_mm_cid { "with concurrency ids" } else { "without concurrency ids" };
+    let node = if support.has_node_id { "and node ids" } else { "nor node ids" };
+    let aborts = rseq::aborts();
+    ok("rseq", format!("{source}, {ids} {node}; {aborts} sections aborted so far in this process"))
+}
+
+fn is_forced(variable: &str) -> bool {
+    std::env::var(variable).is_ok_and(|value| !value.is_empty())
 }
 
 fn backend() -> Finding {
-    let forced = std::env::var(VARIABLE).is_ok_and(|v| !v.is_empty());
+    let name = "per-CPU data";
     match try_backend() {
-        Err(error) => {
-            finding("per-CPU data", State::Missing, error.to_string(), Some(format!("unset {VARIABLE}")))
+        Err(error) => missing(name, error.to_string(), format!("unset {VARIABLE}")),
+        Ok(backend @ Backend::Rseq(_)) => ok(name, format!("{backend}, self-test passed")),
+        Ok(backend) if is_forced(VARIABLE) => {
+            limited(name, backend.to_string(), format!("unset {VARIABLE} for the fastest"))
         }
-        Ok(backend @ Backend::Rseq(_)) => {
-            finding("per-CPU data", State::Ok, format!("{backend}, self-test passed"), None)
-        }
-        Ok(backend) if forced => finding(
-            "per-CPU data",
-            State::Limited,
-            backend.to_string(),
-            Some(format!("unset {VARIABLE} for the fastest")),
-        ),
-        Ok(backend) => finding(
-            "per-CPU data",
-            State::Limited,
-            backend.to_string(),
-            Some("see rseq and membarrier here".into()),
-        ),
+        Ok(backend) => limited(name, backend.to_string(), "see rseq and membarrier here"),
     }
 }
 
 fn budgets() -> Finding {
-    let forced = std::env::var(budget::VARIABLE).is_ok_and(|v| !v.is_empty());
+    let variable = budget::VARIABLE;
     match budget::try_default_kind() {
-        Err(error) => {
-            finding("budgets", State::Missing, error.to_string(), Some(format!("unset {}", budget::VARIABLE)))
-        }
-        Ok(budget::StockKind::Rseq) => {
-            finding("budgets", State::Ok, "stocks are rseq; trees made `strict` are atomic", None)
-        }
-        Ok(kind) => finding(
-            "budgets",
-            State::Limited,
-            format!("stocks are {kind}"),
-            Some(match forced {
-                true => format!("unset {} for the fastest", budget::VARIABLE),
+        Err(error) => missing("budgets", error.to_string(), format!("unset {variable}")),
+        Ok(budget::StockKind::Rseq) => ok("budgets", "stocks are rseq; trees made `strict` are atomic"),
+        Ok(kind) => {
+            let advice = match is_forced(variable) {
+                true => format!("unset {variable} for the fastest"),
                 false => "see per-CPU data here".into(),
-            }),
-        ),
+            };
+            limited("budgets", format!("stocks are {kind}"), advice)
+        }
     }
 }
 
 fn fences() -> Finding {
     match membarrier::register_rseq() {
-        Ok(()) => finding("membarrier", State::Ok, membarrier::describe(), None),
-        Err(why) => finding(
-            "membarrier",
-            State::Missing,
-            why,
-            Some("without it, no exact snapshots of sections: the atomic backend runs".into()),
-        ),
+        Ok(()) => ok("membarrier", membarrier::describe()),
+        Err(why) => {
+            missing("membarrier", why, "without it, no exact snapshots of sections: the atomic backend runs")
+        }
     }
 }
 
 fn cpus() -> Finding {
-    match affinity::allowed() {
-        Err(error) => finding("CPUs", State::Limited, format!("affinity can't be read: {error}"), None),
-        Ok(allowed) => {
-            let (n, end) = (allowed.len(), affinity::nr_cpu_ids());
-            let fact = format!("{n} allowed ({allowed}); slots reserved for {end} numbers");
-            match n {
-                1 => finding(
-                    "CPUs",
-                    State::Limited,
-                    fact,
-                    Some("two-thread cases are left out; taskset or the cpuset says 1".into()),
-                ),
-                _ => finding("CPUs", State::Ok, fact, None),
-            }
+    let allowed = match affinity::allowed() {
+        Err(error) => {
+            return finding("CPUs", State::Limited, format!("affinity can't be read: {error}"), None);
         }
+        Ok(allowed) => allowed,
+    };
+    let (n, end) = (allowed.len(), affinity::nr_cpu_ids());
+    let fact = format!("{n} allowed ({allowed}); slots reserved for {end} numbers");
+    match n {
+        1 => limited("CPUs", fact, "two-thread cases are left out; taskset or the cpuset says 1"),
+        _ => ok("CPUs", fact),
     }
 }
 
 fn machine() -> Finding {
     let cpu = host::machine().cpu;
     match platform::hypervisor() {
-        None => finding("machine", State::Ok, format!("{cpu}, no hypervisor announced"), None),
-        Some(name) => finding(
+        None => ok("machine", format!("{cpu}, no hypervisor announced")),
+        Some(name) => limited(
             "machine",
-            State::Limited,
             format!("{cpu}, a virtual machine of {name}"),
-            Some(
-                "its topology may be made up: `warmcore topo --probe` measures it; trust ratios, not ns"
-                    .into(),
-            ),
+            "its topology may be made up: `warmcore topo --probe` measures it; trust ratios, not ns",
         ),
     }
 }
 
 fn time() -> Finding {
     match clock::source() {
-        clock::Source::Counter => finding("clock", State::Ok, "the CPU's own counter, calibrated", None),
-        clock::Source::Monotonic => finding(
+        clock::Source::Counter => ok("clock", "the CPU's own counter, calibrated"),
+        clock::Source::Monotonic => limited(
             "clock",
-            State::Limited,
             "clock_gettime: the CPU's counter is not invariant, or the kernel does not trust it",
-            Some("see /sys/devices/system/clocksource/clocksource0/current_clocksource".into()),
+            "see /sys/devices/system/clocksource/clocksource0/current_clocksource",
         ),
     }
 }
 
 fn build() -> Finding {
-    if cfg!(debug_assertions) {
-        finding("build", State::Limited, "a debug build", Some("measure with `cargo run --release`".into()))
-    } else {
-        finding("build", State::Ok, "a release build", None)
+    match cfg!(debug_assertions) {
+        true => limited("build", "a debug build", "measure with `cargo run --release`"),
+        false => ok("build", "a release build"),
     }
 }
 
 /// Reports where the CPUs are, and what had to be assumed about that.
 fn places(topology: &Topology) -> Finding {
-    let Topology { cpus, cores, llcs, nodes, sockets, notes, .. } = topology;
-    let count = |n: usize, of: &str| format!("{n} {of}{}", if n == 1 { "" } else { "s" });
-    let mut fact = [
-        count(cpus.len(), "CPU"),
-        count(cores.len(), "core"),
-        count(llcs.len(), "last-level cache"),
-        count(nodes.len(), "node"),
-        count(sockets.len(), "socket"),
-    ]
-    .join(", ");
-    for note in notes {
+    let mut counts = counts(topology);
+    counts.reverse();
+    let mut fact = counts.join(", ");
+    for note in &topology.notes {
         fact += &format!("; {note}");
     }
     if topology.is_flat {
         let advice = "programs start and run; wakes and steals treat all CPUs as equally near. Mend the file that the fact \
                       names, or give the builder a topology (`Topology::from_hwloc`)";
-        return finding("topology", State::Limited, fact, Some(advice.into()));
+        return limited("topology", fact, advice);
     }
-    finding("topology", State::Ok, fact, None)
+    ok("topology", fact)
 }
 
 fn quota(topology: &Topology) -> Finding {
     match &topology.quota {
-        None => finding("cgroup", State::Ok, "no CPU quota", None),
-        Some(quota) => finding(
+        None => ok("cgroup", "no CPU quota"),
+        Some(quota) => limited(
             "cgroup",
-            State::Limited,
             format!("a quota of {} CPUs ({})", quota.cpus, quota.file.display()),
-            Some("threads beyond it are stopped in the middle of what they do; measure without it".into()),
+            "threads beyond it are stopped in the middle of what they do; measure without it",
         ),
     }
 }

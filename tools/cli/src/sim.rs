@@ -14,27 +14,25 @@ pub mod load;
 mod parquet;
 mod progress;
 
+pub(crate) use args::TableKind;
 pub use args::{Args, LayoutArgs};
 
 use crate::topo;
 use anyhow::Context;
 use args::{Common, FalseSharing, What};
 use progress::ProgressReporter;
-use serde::Serialize;
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use warmcore_bench::measure::INTERRUPTED;
 use warmcore_layout::Layout;
-use warmcore_layout::culprit::{self, Base, Culprit, Profile};
-use warmcore_papers::{Options, Table, UNPUBLISHED};
-use warmcore_report as report;
-use warmcore_report::Probe;
+use warmcore_layout::culprit::{self, Base, Profile};
+use warmcore_papers::{Options, Row, Table, UNPUBLISHED};
+use warmcore_report::{self as report, Probe, Simulated};
 use warmcore_results::{self as results, system as host};
 use warmcore_sim::machine::{SimMachine, THIS};
 use warmcore_topo::{Distance, Topology};
-use warmcore_types::CpuId;
 
 /// The version of the schema of `--json`. It increases when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 2;
@@ -42,61 +40,40 @@ pub const SCHEMA: u32 = 2;
 /// The width of a line of a note.
 const WIDTH: usize = 110;
 
-/// What `--json` writes.
-#[derive(Debug, Serialize)]
-pub struct Simulated {
-    /// [`SCHEMA`].
-    pub schema: u32,
-    /// What was simulated: `sim cid`, `sim tables`, `sim culprit`.
-    pub what: String,
-    /// The command that reproduces it exactly.
-    pub command: String,
-    /// When the simulation began, UTC, RFC 3339.
-    pub when: String,
-    /// What is missing because of a signal.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub interrupted: Option<String>,
-    /// The tables that were finished or begun.
-    pub tables: Vec<Table>,
-    /// For a load: the results under each policy, seed by seed.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub loads: Vec<warmcore_report::SimulatedLoad>,
-    /// For a layout: the fields that make another field's reads miss.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub culprit: Option<Culprit>,
+/// Returns the results of a simulation that begins now.
+pub(crate) fn begun<R>(what: &str, command: String) -> Simulated<R> {
+    Simulated {
+        schema: SCHEMA,
+        what: format!("sim {what}"),
+        command,
+        when: host::utc_now(),
+        interrupted: None,
+        tables: Vec::new(),
+        loads: Vec::new(),
+        culprit: None,
+    }
 }
 
-impl Simulated {
-    fn begun(what: &str, command: String) -> Self {
-        Self {
-            schema: SCHEMA,
-            what: format!("sim {what}"),
-            command,
-            when: host::utc_now(),
-            interrupted: None,
-            tables: Vec::new(),
-            loads: Vec::new(),
-            culprit: None,
-        }
+/// Writes the results so far to the files that were asked for.
+fn keep(found: &Simulated<Row>, common: &Common) -> anyhow::Result<()> {
+    if let Some(path) = &common.json {
+        results::write_whole(path, &serde_json::to_vec_pretty(found)?)?;
     }
-
-    /// Writes the results so far to the files that were asked for.
-    fn keep(&self, common: &Common) -> anyhow::Result<()> {
-        if let Some(path) = &common.json {
-            results::write_whole(path, &serde_json::to_vec_pretty(self)?)?;
-        }
-        #[cfg(feature = "parquet")]
-        if let Some(path) = &common.parquet {
-            results::write_whole(path, &parquet::bytes(self, common.seed)?)?;
-        }
-        Ok(())
+    #[cfg(feature = "parquet")]
+    if let Some(path) = &common.parquet {
+        results::write_whole(path, &parquet::bytes(found, common.seed)?)?;
     }
+    Ok(())
+}
 
-    /// Prints which files were written.
-    fn tell(common: &Common) {
-        for path in [&common.json, &common.parquet].into_iter().flatten() {
-            eprintln!("written: {}", path.display());
-        }
+/// Prints which files were written, and what a signal left out, which ends the process.
+fn end(found: &Simulated<Row>, common: &Common) {
+    for path in [&common.json, &common.parquet].into_iter().flatten() {
+        eprintln!("written: {}", path.display());
+    }
+    if let Some(left_out) = &found.interrupted {
+        eprintln!("interrupted: {left_out}");
+        warmcore_bench::signals::end();
     }
 }
 
@@ -120,15 +97,15 @@ pub fn layout_command(args: &LayoutArgs) -> anyhow::Result<()> {
 fn tables(args: &Args) -> anyhow::Result<()> {
     let common = args.common();
     let machine = common.machine.as_deref().map(machine_of).transpose()?;
-    let mut all = Simulated::begun(args.name(), args.said());
+    let mut all = begun(args.name(), args.said());
     // Write now, so that an older file is not taken for the result of this run, and so that a path that can't be
     // written is reported at once.
-    all.keep(common)?;
+    keep(&all, common)?;
     let chosen = args.kinds();
     let bar = warmcore_bench::progress(common.seeds, &all.what);
     bar.enable_steady_tick(Duration::from_millis(200));
-    for kind in &chosen {
-        let progress = ProgressReporter::new(&bar, kind.name());
+    for (i, kind) in chosen.iter().enumerate() {
+        let progress = ProgressReporter::new(&bar, kind.name);
         let options = Options {
             machine: machine.clone(),
             seeds: common.seeds(),
@@ -136,19 +113,18 @@ fn tables(args: &Args) -> anyhow::Result<()> {
             threads: None,
             progress: Some(progress.clone()),
         };
-        let replay = |seed: Option<u64>| args.replay(*kind, seed);
-        let table = progress.wait(|| kind.table(&options).concluded(&options), replay)?;
+        let replay = |seed: Option<u64>| args.replay(kind, seed);
+        let table = progress.wait(|| (kind.table)(&options).concluded(&options), replay)?;
         let is_cut = INTERRUPTED.load(Relaxed);
         if is_cut {
-            let missing: Vec<&str> =
-                chosen.iter().skip_while(|k| k.name() != kind.name()).skip(1).map(|k| k.name()).collect();
-            all.interrupted = Some(left_out(&table, kind.name(), common.seeds, &missing));
+            let missing: Vec<&str> = chosen[i + 1..].iter().map(|kind| kind.name).collect();
+            all.interrupted = Some(left_out(&table, kind.name, common.seeds, &missing));
         }
         if !table.rows.is_empty() {
             bar.suspend(|| print!("{}", report::simulated(&shown(&table, is_cut))));
             all.tables.push(table);
         }
-        all.keep(common)?;
+        keep(&all, common)?;
         if is_cut {
             break;
         }
@@ -157,11 +133,7 @@ fn tables(args: &Args) -> anyhow::Result<()> {
     if chosen.len() > 1 {
         print!("{}", report::simulated_tally(&all.tables));
     }
-    Simulated::tell(common);
-    if let Some(left_out) = &all.interrupted {
-        eprintln!("interrupted: {left_out}");
-        warmcore_bench::signals::end();
-    }
+    end(&all, common);
     Ok(())
 }
 
@@ -203,19 +175,7 @@ fn shown(table: &Table, is_cut: bool) -> Table {
 
 /// Formats notes as paragraphs, wrapped to a terminal's width.
 fn noted(notes: &[String]) -> String {
-    let mut out = String::new();
-    for note in notes {
-        let mut line = "-".to_owned();
-        for word in note.split_whitespace() {
-            if line.chars().count() + word.chars().count() >= WIDTH {
-                out += &format!("{line}\n");
-                line = " ".to_owned();
-            }
-            line += &format!(" {word}");
-        }
-        out += &format!("{line}\n");
-    }
-    out
+    notes.iter().map(|note| report::wrapped(&format!("- {note}"), WIDTH, 2) + "\n").collect()
 }
 
 /// Returns the machine that `--machine` names. For `this`, the transfers of a cache line are timed first, which takes 2
@@ -225,13 +185,7 @@ fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
     if what != THIS || machine.topology.usable().len() < 2 {
         return Ok(machine);
     }
-    let bar = warmcore_bench::progress(1, "timing pairs of CPUs");
-    let probed = topo::probe(&machine.topology, &|done, of| {
-        bar.set_length(of);
-        bar.set_position(done);
-    });
-    bar.finish_and_clear();
-    match probed {
+    match topo::probe_with_bar(&machine.topology, topo::TIMING) {
         Ok(probe) => {
             let timed = hand_overs(&machine.topology, &probe);
             Ok(machine.timed(&timed))
@@ -249,20 +203,8 @@ fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
 
 /// The median of the timed pairs of each distance, in ps.
 fn hand_overs(topology: &Topology, probe: &Probe) -> BTreeMap<Distance, u64> {
-    let mut timed = BTreeMap::<Distance, Vec<f64>>::new();
-    for (from, row) in probe.cpus.iter().zip(&probe.hand_over_ns) {
-        for (to, ns) in probe.cpus.iter().zip(row) {
-            let distance = topology.distance(CpuId(*from), CpuId(*to)).filter(|_| from < to);
-            if let (Some(distance), Some(ns)) = (distance, ns) {
-                timed.entry(distance).or_default().push(*ns);
-            }
-        }
-    }
-    let median = |mut ns: Vec<f64>| {
-        ns.sort_by(f64::total_cmp);
-        (ns[ns.len() / 2] * 1000.0).round() as u64
-    };
-    timed.into_iter().map(|(distance, ns)| (distance, median(ns))).collect()
+    let median = |ns: Vec<f64>| (ns[ns.len() / 2] * 1000.0).round() as u64;
+    probe.times(topology).into_iter().map(|(distance, ns)| (distance, median(ns))).collect()
 }
 
 /// Finds the culprit in a layout.
@@ -295,21 +237,22 @@ fn find(args: &FalseSharing) -> anyhow::Result<()> {
     // By default, use the machine that the profile names, otherwise this machine, on which the user's program runs.
     let named = common.machine.as_deref().or(profile.machine.as_deref());
     let machine = machine_of(named.unwrap_or(THIS))?;
-    let mut all = Simulated::begun("culprit", args.said());
-    all.keep(common)?;
+    let mut all = begun("culprit", args.said());
+    keep(&all, common)?;
     let found = culprit::find(&layout, &profile, &machine.costs, &machine.topology)?;
     print!("{}", found.report());
     let of_machine = if machine.is_known { Vec::new() } else { machine.notes() };
     print!("{}", noted(&[notes, of_machine].concat()));
     all.culprit = Some(found);
-    all.keep(common)?;
-    Simulated::tell(common);
+    keep(&all, common)?;
+    end(&all, common);
     Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use warmcore_types::CpuId;
 
     #[test]
     fn a_probes_times_are_the_costs_of_this_machine() {
@@ -353,18 +296,12 @@ mod tests {
 
     #[test]
     fn the_schema_of_simulations_in_the_docs_is_the_schema() {
-        use warmcore_papers::Row;
         let row = Row::of("8 threads", "ns", vec![1.0]).against(Some(1.0), "cid.10_ms");
         let (rows, notes) = (vec![row], vec!["a note".into()]);
+        let (name, source) = ("cid".into(), "a mail".into());
         let full = Simulated {
-            schema: SCHEMA,
-            what: "sim cid".into(),
-            command: "warmcore sim cid --seeds 30".into(),
-            when: "2001-02-03T04:05:06Z".into(),
-            interrupted: None,
-            tables: vec![Table { name: "cid", machine: "epyc9654_2p".into(), source: "a mail", rows, notes }],
-            loads: Vec::new(),
-            culprit: None,
+            tables: vec![Table { name, machine: "epyc9654_2p".into(), source, rows, notes }],
+            ..begun("cid", "warmcore sim cid --seeds 30".into())
         };
         let value = serde_json::to_value(full).unwrap();
         for (heading, at) in [

@@ -45,9 +45,6 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// The runs that may be in a folder, in the order of the page.
-const RUNS: [&str; 7] = ["percpu", "false-sharing", "cid", "budget", "wake", "http", "peers"];
-
 /// The name of the file with the simulated tables.
 const SIM: &str = "sim";
 const SENSITIVITY: &str = "sim-sensitivity";
@@ -96,8 +93,10 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     if let Some(given) = given {
         keep(out, SIM, &given)?;
     }
-    let runs: Vec<Results> =
-        RUNS.iter().filter_map(|what| read(out, what).transpose()).collect::<Result<_, _>>()?;
+    let runs: Vec<Results> = report::EXPECTED
+        .iter()
+        .filter_map(|(what, ..)| read(out, what).transpose())
+        .collect::<Result<_, _>>()?;
     let probe: Option<Probe> = read(out, "probe")?;
     let findings = doctor::findings();
     let sim = file(out, SIM);
@@ -160,20 +159,14 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
         return Ok(());
     }
     let heading_of_probe = heading(steps - usize::from(args.sim.is_none()), left);
-    let bar = warmcore_bench::progress(1, &format!("{heading_of_probe}topo --probe"));
-    let probed = topo::probe(topology, &|done, of| {
-        bar.set_length(of);
-        bar.set_position(done);
-    });
-    bar.finish_and_clear();
-    match probed {
+    match topo::probe_with_bar(topology, &format!("{heading_of_probe}topo --probe")) {
         Ok(probe) => keep(&args.out, "probe", &probe)?,
         // For example, one CPU has no pairs. The rest of the report does not depend on the probe.
         Err(error) => eprintln!("not probed: {error:#}"),
     }
     if args.sim.is_none()
         && !INTERRUPTED.load(Relaxed)
-        && let Some(simulated) = imagined::tables(&heading(steps, tables))?
+        && let Some(simulated) = imagined::tables(&heading(steps, tables))
     {
         keep(&args.out, SIM, &simulated)?;
     }

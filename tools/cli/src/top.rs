@@ -11,7 +11,7 @@ mod snapshot;
 mod tests;
 
 pub(crate) use draw::foreign_imbalance;
-pub use snapshot::{Interval, Rates, Snapshot, Tenant, Use, Worker};
+pub use snapshot::{Interval, Rates, Snapshot, Use};
 
 use anyhow::{Context, bail};
 use ratatui::buffer::Buffer;
@@ -136,7 +136,7 @@ fn describe(found: &[Observable]) -> Vec<String> {
         let lines = told.iter().zip(asked).map(|(one, asked)| {
             let runtime = if one.runtime == 1 { String::new() } else { format!(".{}", one.runtime) };
             let name = match asked.join().ok().flatten() {
-                Some(it) => format!("  {}: {} ({} workers)", it.process, it.name, it.workers.len()),
+                Some(it) => format!("  {}: {} ({} workers)", it.process, it.name, it.metrics.workers.len()),
                 None => "  does not answer".into(),
             };
             let of = if one.user == user { String::new() } else { format!(", user {}", one.user) };

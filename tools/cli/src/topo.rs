@@ -7,8 +7,9 @@
 //! Source: `docs/json.md`, section topo, describes `--json`; a test in `topo/tests.rs` compares the two.
 
 use anyhow::bail;
+use ratatui::crossterm::terminal;
 use serde::Serialize;
-use std::io::Write;
+use std::io::{IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_bench::measure::INTERRUPTED;
@@ -98,12 +99,7 @@ fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
             topology.usable()
         ));
     } else if args.probe {
-        let bar = warmcore_bench::progress(1, "timing pairs of CPUs");
-        let found = probe(&topology, &|done, of| {
-            bar.set_length(of);
-            bar.set_position(done);
-        });
-        bar.finish_and_clear();
+        let found = probe_with_bar(&topology, TIMING);
         if INTERRUPTED.load(Relaxed) {
             eprintln!("interrupted: the probe was not finished, and nothing of it is kept");
             warmcore_bench::signals::end();
@@ -116,6 +112,20 @@ fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
         eprintln!("written: {}", path.display());
     }
     Ok(())
+}
+
+/// What a bar shows during a probe.
+pub(crate) const TIMING: &str = "timing pairs of CPUs";
+
+/// Probes the machine, and shows the progress on a bar.
+pub(crate) fn probe_with_bar(topology: &Topology, title: &str) -> anyhow::Result<Probe> {
+    let bar = warmcore_bench::progress(1, title);
+    let found = probe(topology, &|done, of| {
+        bar.set_length(of);
+        bar.set_position(done);
+    });
+    bar.finish_and_clear();
+    found
 }
 
 impl<'a> Json<'a> {
@@ -195,20 +205,8 @@ fn is_utf8(locale: &str) -> bool {
     locale.contains("utf-8") || locale.contains("utf8")
 }
 
-/// The columns of the terminal behind stdout, if it is one. It runs `stty`, so that this crate needs neither an unsafe
-/// `ioctl` nor a dependency.
-#[cfg(unix)]
+/// The columns of the terminal behind stdout, if it is one.
 fn terminal_width() -> Option<usize> {
-    use std::io::IsTerminal;
-    use std::os::fd::AsFd;
-    let stdout = std::io::stdout();
-    let terminal = stdout.is_terminal().then(|| stdout.as_fd().try_clone_to_owned().ok())??;
-    let asked = std::process::Command::new("stty").arg("size").stdin(terminal).output().ok()?;
-    let size = String::from_utf8(asked.stdout).ok()?;
-    size.split_whitespace().nth(1)?.parse().ok().filter(|columns| *columns > 0)
-}
-
-#[cfg(not(unix))]
-fn terminal_width() -> Option<usize> {
-    None
+    let (columns, _) = std::io::stdout().is_terminal().then(|| terminal::size().ok())??;
+    Some(usize::from(columns)).filter(|columns| *columns > 0)
 }

@@ -256,7 +256,7 @@ fn table(options: &Options, plan: Plan) -> Table {
     if is_published {
         notes.extend(unforeseen(plan.name, &rows));
     }
-    Table { name: plan.name, machine: machine.name, source: plan.source, rows, notes }
+    Table { name: plan.name.into(), machine: machine.name, source: plan.source.into(), rows, notes }
 }
 
 /// A prediction from before the first run.

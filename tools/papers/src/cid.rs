@@ -108,10 +108,10 @@ pub fn table_by(costs: &Costs, topology: &Topology, options: &Options, columns: 
     });
     let rows = rows.collect();
     let mut table = Table {
-        name: "cid",
+        name: "cid".into(),
         machine: costs.machine().to_owned(),
         source: "Linux 6.13, \"sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads\": \
-                 ns per burst over 16 kB, mean of 5",
+                 ns per burst over 16 kB, mean of 5".into(),
         rows,
         notes: NOTES.iter().map(|note| (*note).to_owned()).collect(),
     };

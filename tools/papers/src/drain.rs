@@ -160,9 +160,9 @@ pub fn table(options: &Options) -> Table {
         notes.extend(changed(&rows));
     }
     Table {
-        name: "drain",
+        name: "drain".into(),
         machine: name,
-        source: "linux-mm, January 2023, Introduce memcg_stock_pcp remote draining, v2",
+        source: "linux-mm, January 2023, Introduce memcg_stock_pcp remote draining, v2".into(),
         rows,
         notes,
     }

@@ -168,9 +168,9 @@ pub fn table(options: &Options) -> Table {
         rows.push(at_another_rate(&sim, &apart, per_mille, what, (reader, writer)));
     }
     Table {
-        name: "false_sharing",
+        name: "false_sharing".into(),
         machine: sim.costs.machine().to_owned(),
-        source: "linux-kernel, April and May 2023, mm_count and pcpu_cid of mm_struct under hackbench",
+        source: "linux-kernel, April and May 2023, mm_count and pcpu_cid of mm_struct under hackbench".into(),
         rows,
         notes: notes(&culprit, cheapest.map(|c| c.what.as_str())),
     }

@@ -280,9 +280,9 @@ pub fn table(options: &Options) -> Table {
         rows.extend(together(options));
     }
     Table {
-        name: "hot_windows",
+        name: "hot_windows".into(),
         machine,
-        source: "linux-kernel, 26 September 2023, [PATCH 2/2] sched/fair: skip the cache hot CPU in select_idle_cpu()",
+        source: "linux-kernel, 26 September 2023, [PATCH 2/2] sched/fair: skip the cache hot CPU in select_idle_cpu()".into(),
         rows,
         notes,
     }

@@ -9,8 +9,8 @@
 #![forbid(unsafe_code)]
 
 use crate::tolerance::{Claim, Tolerance};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 pub mod by_load;
 pub mod cid;
@@ -37,8 +37,7 @@ fn published<T: DeserializeOwned>(section: &str) -> T {
 }
 
 /// What a row claims.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Mark {
     /// No input was chosen with knowledge of the table.
     Predicted,
@@ -50,6 +49,19 @@ pub enum Mark {
     New,
     /// It cannot fail, whatever the machine's numbers are.
     ByConstruction,
+}
+
+impl Mark {
+    /// The mark's name in JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Predicted => "predicted",
+            Self::Fitted => "fitted",
+            Self::NotClaimed => "not_claimed",
+            Self::New => "new",
+            Self::ByConstruction => "by_construction",
+        }
+    }
 }
 
 /// The least number of seeds for a claim, if the seeds differ.
@@ -83,62 +95,76 @@ pub struct Row {
     pub transient: usize,
 }
 
-/// A row in JSON.
-#[derive(Serialize)]
-struct JsonRow {
-    name: String,
-    unit: &'static str,
-    published: Option<f64>,
-    simulated: f64,
-    mean: f64,
-    spread: (f64, f64),
-    seeds: usize,
-    tolerance: Option<Tolerance>,
-    inputs: Vec<&'static str>,
-    mark: Mark,
-    met: Option<bool>,
-    null: Option<f64>,
-    null_met: Option<bool>,
-    by_construction: Option<&'static str>,
-    transient: usize,
+/// A row in JSON. `warmcore sim --json` writes it, and a report reads it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct JsonRow {
+    /// The row's name.
+    pub name: String,
+    /// The unit of all numbers of the row.
+    pub unit: String,
+    /// The published measurement.
+    pub published: Option<f64>,
+    /// The median over the seeds. This number and those below are `None` if they are infinite or not a number.
+    pub simulated: Option<f64>,
+    /// The mean over the seeds.
+    pub mean: Option<f64>,
+    /// The least and the most over the seeds.
+    pub spread: (Option<f64>, Option<f64>),
+    /// The number of seeds.
+    pub seeds: usize,
+    /// The tolerance that the simulated number has to meet.
+    pub tolerance: Option<Tolerance>,
+    /// The inputs that were chosen by looking at a published table.
+    pub inputs: Vec<String>,
+    /// [`Mark::name`].
+    pub mark: String,
+    /// [`Row::is_met`].
+    pub met: Option<bool>,
+    /// The number of a model in which the proposal has no effect.
+    pub null: Option<f64>,
+    /// [`Row::is_null_met`].
+    pub null_met: Option<bool>,
+    /// If the model itself determines the result: why.
+    pub by_construction: Option<String>,
+    /// The number of seeds whose simulation ended before two successive windows of time agreed.
+    pub transient: usize,
 }
 
 impl From<Row> for JsonRow {
     fn from(row: Row) -> Self {
-        let (mark, met, null_met, mean) = (row.mark(), row.is_met(), row.is_null_met(), row.mean());
-        let Row { name, unit, published, simulated, spread, numbers, tolerance, inputs, .. } = row;
-        let Row { null, by_construction, transient, .. } = row;
+        let [simulated, mean, least, most] =
+            [row.simulated, row.mean(), row.spread.0, row.spread.1].map(Some);
         Self {
-            name,
-            unit,
-            published,
+            mark: row.mark().name().to_owned(),
+            met: row.is_met(),
+            null_met: row.is_null_met(),
+            name: row.name,
+            unit: row.unit.to_owned(),
+            published: row.published,
             simulated,
             mean,
-            spread,
-            seeds: numbers.len(),
-            tolerance,
-            inputs,
-            mark,
-            met,
-            null,
-            null_met,
-            by_construction,
-            transient,
+            spread: (least, most),
+            seeds: row.numbers.len(),
+            tolerance: row.tolerance,
+            inputs: row.inputs.into_iter().map(str::to_owned).collect(),
+            null: row.null,
+            by_construction: row.by_construction.map(str::to_owned),
+            transient: row.transient,
         }
     }
 }
 
-/// A published table, simulated.
-#[derive(Debug, Clone, Serialize)]
-pub struct Table {
+/// A published table, simulated. A report reads its rows from JSON.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Table<R = Row> {
     /// `cid`, `drain`, …
-    pub name: &'static str,
+    pub name: String,
     /// The machine's name.
     pub machine: String,
     /// The source of the published numbers, in a sentence.
-    pub source: &'static str,
+    pub source: String,
     /// The rows, in the published order.
-    pub rows: Vec<Row>,
+    pub rows: Vec<R>,
     /// Notes that a reader needs.
     pub notes: Vec<String>,
 }
@@ -241,14 +267,22 @@ pub const UNPUBLISHED: &str = "nothing published for this machine";
 /// Why a table of one to four seeds claims nothing.
 pub const FEW_SEEDS: &str = "fewer than five seeds";
 
+/// How many of the rows for which something is claimed meet it, and how many those are.
+pub fn count_met(rows: impl Iterator<Item = Option<bool>>) -> (usize, usize) {
+    rows.flatten().fold((0, 0), |(met, claimed), is_met| (met + usize::from(is_met), claimed + 1))
+}
+
+impl From<Table> for Table<JsonRow> {
+    fn from(table: Table) -> Self {
+        let Table { name, machine, source, rows, notes } = table;
+        Self { name, machine, source, rows: rows.into_iter().map(JsonRow::from).collect(), notes }
+    }
+}
+
 impl Table {
     /// (met, claimed) rows, and (met, all) of the null models of claimed rows.
     pub fn tally(&self) -> [(usize, usize); 2] {
-        let of = |met: fn(&Row) -> Option<bool>| {
-            let known: Vec<bool> = self.rows.iter().filter_map(met).collect();
-            (known.iter().filter(|met| **met).count(), known.len())
-        };
-        [of(Row::is_met), of(Row::is_null_met)]
+        [Row::is_met, Row::is_null_met].map(|met| count_met(self.rows.iter().map(met)))
     }
 
     /// The table as it is reported. Rows without a seed are removed; rows with fewer than [`SEEDS_MIN`] seeds claim
@@ -307,8 +341,13 @@ mod tests {
         let row = claimed(&[0.0; 5], "drain.contended").by_construction("it is 0").beside_null(0.0);
         assert_eq!((row.mark(), row.is_met(), row.is_null_met()), (Mark::ByConstruction, None, None));
         let other = claimed(&[0.0; 5], "wake_queue.time").beside_null(0.0);
-        let table =
-            Table { name: "t", machine: "m".into(), source: "s", rows: vec![row, other], notes: Vec::new() };
+        let table = Table {
+            name: "t".into(),
+            machine: "m".into(),
+            source: "s".into(),
+            rows: vec![row, other],
+            notes: Vec::new(),
+        };
         assert_eq!(table.tally(), [(1, 1), (1, 1)]);
     }
 
@@ -317,7 +356,8 @@ mod tests {
         let met = |seeds: u64| {
             let numbers: Vec<f64> = (0..seeds).map(|seed| -0.1 * (1.0 + seed as f64 / 10.0)).collect();
             let rows = vec![claimed(&numbers, "wake_queue.time")];
-            let table = Table { name: "t", machine: "m".into(), source: "s", rows, notes: Vec::new() };
+            let table =
+                Table { name: "t".into(), machine: "m".into(), source: "s".into(), rows, notes: Vec::new() };
             let options = Options { seeds: 0..seeds, ..Options::default() };
             table.concluded(&options).rows[0].is_met()
         };

@@ -161,9 +161,9 @@ pub fn table(options: &Options) -> Table {
     }
     let all: Vec<&str> = all.iter().map(|machine| machine.name.as_str()).collect();
     Table {
-        name: "wake_queue",
+        name: "wake_queue".into(),
         machine: all.join(", "),
-        source: "linux-kernel, 13 June 2023, [RFC PATCH 3/3] sched: Implement shared wakequeue in CFS",
+        source: "linux-kernel, 13 June 2023, [RFC PATCH 3/3] sched: Implement shared wakequeue in CFS".into(),
         rows,
         notes: notes(options, answers),
     }

@@ -4,6 +4,7 @@
 //! the ratio, slice by slice. A ratio row names the variant in its denominator, and its metric decides whether more is
 //! better. Each ratio is inverted if necessary, so that Warmcore is better in every answer above 1.
 
+use super::markup::{amount, digits};
 use warmcore_results::{Results, Row};
 
 /// A ratio up to this counts as level: users don't change their runtime for a difference of 5 %.
@@ -73,6 +74,31 @@ impl Answer {
     /// Returns the result of the comparison.
     pub fn standing(&self) -> Standing {
         Standing::of(self.interval)
+    }
+
+    /// Formats Warmcore's number; empty if the run does not have it.
+    pub fn ours(&self) -> String {
+        self.ours.as_ref().map_or(String::new(), |(value, unit)| amount(*value, unit))
+    }
+
+    /// Formats the alternative's number; empty if the run does not have it.
+    pub fn other(&self) -> String {
+        self.other.as_ref().map_or(String::new(), |(value, unit)| amount(*value, unit))
+    }
+
+    /// Formats how many times better Warmcore is: `1.2×`.
+    pub fn times(&self) -> String {
+        format!("{}×", digits(self.times))
+    }
+
+    /// Formats the interval: `1.1 … 1.3`.
+    pub fn interval(&self) -> String {
+        self.interval.map(digits).join(" … ")
+    }
+
+    /// The command that measures longer, if the comparison is undecided.
+    pub fn longer(&self) -> Option<&str> {
+        (self.standing() == Standing::Undecided).then_some(&self.command)
     }
 }
 

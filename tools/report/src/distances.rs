@@ -32,17 +32,7 @@ fn shared(distance: Distance) -> &'static str {
 
 /// The costs by distance, the nearest first.
 pub(super) fn moves(t: &Topology, probe: &Probe) -> Vec<Move> {
-    let mut lines: BTreeMap<Distance, Vec<f64>> = BTreeMap::new();
-    for (i, a) in probe.cpus.iter().enumerate() {
-        for (j, b) in probe.cpus.iter().enumerate() {
-            let time = probe.hand_over_ns.get(i).and_then(|row| row.get(j).copied().flatten());
-            if let (Some(ns), Some(distance)) = (time, t.distance(CpuId(*a), CpuId(*b)))
-                && distance != Distance::Same
-            {
-                lines.entry(distance).or_default().push(ns);
-            }
-        }
-    }
+    let mut lines = probe.times(t);
     let mut sets: BTreeMap<Distance, f64> = BTreeMap::new();
     for set in &probe.working_sets {
         if let Some(distance) = t.distance(CpuId(set.from), CpuId(set.to)) {
@@ -51,21 +41,14 @@ pub(super) fn moves(t: &Topology, probe: &Probe) -> Vec<Move> {
     }
     let all: std::collections::BTreeSet<Distance> = lines.keys().chain(sets.keys()).copied().collect();
     let of = |distance: Distance| {
-        let mut times = lines.remove(&distance).unwrap_or_default();
-        times.sort_by(f64::total_cmp);
+        let times = lines.remove(&distance).unwrap_or_default();
+        let ns = |ns| amount(ns, "ns");
         let line = match times[..] {
             [] => String::new(),
-            [one] => amount(one, "ns"),
-            [least, .., most] => {
-                format!(
-                    "{} ({} … {})",
-                    amount(times[times.len() / 2], "ns"),
-                    amount(least, "ns"),
-                    amount(most, "ns")
-                )
-            }
+            [one] => ns(one),
+            [least, .., most] => format!("{} ({} … {})", ns(times[times.len() / 2]), ns(least), ns(most)),
         };
-        let working_set = sets.get(&distance).map(|ns| amount(*ns, "ns")).unwrap_or_default();
+        let working_set = sets.get(&distance).copied().map(ns).unwrap_or_default();
         Move { shared: shared(distance), pairs: times.len(), line, working_set }
     };
     all.into_iter().map(of).collect()

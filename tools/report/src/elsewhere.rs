@@ -4,9 +4,9 @@
 //! more is drawn as a curve, with rings for the published measurements. A series without published numbers is only in
 //! the table.
 
-use super::imagined::Table;
 use super::plot::{self, Curve};
 use std::collections::BTreeMap;
+use warmcore_papers::{JsonRow, Table};
 
 /// The title of a table.
 pub(super) fn title(name: &str) -> &str {
@@ -42,7 +42,7 @@ fn parts(name: &str) -> Option<(u64, &str, &str)> {
 }
 
 /// The charts of a table, a chart per unit; none if its rows are no curves.
-pub(super) fn charts(table: &Table) -> Vec<String> {
+pub(super) fn charts(table: &Table<JsonRow>) -> Vec<String> {
     let mut series: BTreeMap<String, Series> = BTreeMap::new();
     let mut counted = "";
     for row in &table.rows {

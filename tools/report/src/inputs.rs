@@ -6,10 +6,12 @@
 //!
 //! A probe of 384 CPUs is a matrix of 147 456 pairs; the diagonal is `None`.
 
-use super::imagined::Imagined;
+use super::imagined::{Imagined, Simulated};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use warmcore_results::Results;
-use warmcore_topo::Topology;
+use warmcore_topo::{Distance, Topology};
+use warmcore_types::CpuId;
 
 /// The inputs of a report.
 #[derive(Debug, Clone, Copy)]
@@ -24,6 +26,18 @@ pub struct Inputs<'a> {
     pub doctor: &'a [Finding],
     /// What was simulated, if there is a simulation.
     pub imagined: Option<&'a Imagined>,
+}
+
+impl<'a> Inputs<'a> {
+    /// The simulated tables, if there are any.
+    pub(super) fn simulated(&self) -> Option<&'a Simulated> {
+        self.imagined.and_then(|imagined| imagined.simulated.as_ref())
+    }
+
+    /// The [`EXPECTED`] runs that are missing.
+    pub(super) fn absent(&self) -> impl Iterator<Item = &'static (&'static str, &'static str, &'static str)> {
+        EXPECTED.iter().filter(|(what, ..)| self.runs.iter().all(|run| run.what != *what))
+    }
 }
 
 /// The times that one cache line takes from CPU to CPU.
@@ -44,6 +58,23 @@ pub struct Probe {
     pub verdict: String,
     /// Whether the times spread too far to trust the verdict.
     pub noisy: bool,
+}
+
+impl Probe {
+    /// The times from each CPU to each other CPU, sorted, by the distance of the two CPUs.
+    pub fn times(&self, t: &Topology) -> BTreeMap<Distance, Vec<f64>> {
+        let mut times = BTreeMap::<Distance, Vec<f64>>::new();
+        for (from, row) in self.cpus.iter().zip(&self.hand_over_ns) {
+            for (to, ns) in self.cpus.iter().zip(row) {
+                let distance = t.distance(CpuId(*from), CpuId(*to)).filter(|it| *it != Distance::Same);
+                if let (Some(ns), Some(distance)) = (ns, distance) {
+                    times.entry(distance).or_default().push(*ns);
+                }
+            }
+        }
+        times.values_mut().for_each(|times| times.sort_by(f64::total_cmp));
+        times
+    }
 }
 
 /// The time of a walk over a working set after it has moved to another CPU.
@@ -84,8 +115,19 @@ pub enum State {
     Missing,
 }
 
+impl State {
+    /// A word for the state.
+    pub fn word(self) -> &'static str {
+        match self {
+            Self::Ok => "ok",
+            Self::Limited => "limited",
+            Self::Missing => "missing",
+        }
+    }
+}
+
 /// The runs of a complete report: the run's name, its title, and the command that adds it.
-pub(super) const EXPECTED: [(&str, &str, &str); 7] = [
+pub const EXPECTED: [(&str, &str, &str); 7] = [
     ("percpu", "Per-CPU data", "warmcore bench percpu"),
     ("false-sharing", "False sharing", "warmcore bench false-sharing"),
     ("cid", "Concurrency ids", "warmcore bench cid"),

@@ -13,6 +13,7 @@ mod distances;
 mod elsewhere;
 mod imagined;
 mod inputs;
+pub mod machine_boxes;
 mod machine_picture;
 mod markup;
 mod page;
@@ -24,11 +25,11 @@ mod timeline;
 mod words;
 
 pub use imagined::{Imagined, Simulated};
-pub use inputs::{Finding, Inputs, Probe, State, WorkingSet};
+pub use inputs::{EXPECTED, Finding, Inputs, Probe, State, WorkingSet};
 pub use page::{page, pictures};
 pub use simulated::{SimulatedLoad, simulated, simulated_loads, simulated_tally};
 pub use standing::standing;
-pub use summary::{raw_csv, run_table, short, summary};
+pub use summary::{raw_csv, run_table, short, summary, wrapped};
 
 use answers::Standing;
 use warmcore_results::Results;

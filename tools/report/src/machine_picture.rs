@@ -6,9 +6,12 @@
 //!
 //! 384 CPUs at 912 px are about 600 px high, 40 KB of SVG.
 
+use super::machine_boxes::{
+    self, BARRED, CoreBox, ISOLATED, LlcBox, NodeBox, OFFLINE, SocketBox, counts, llc_label, some,
+};
 use super::markup::{esc, standalone};
-use std::collections::BTreeMap;
-use warmcore_topo::{Cpu, Topology};
+use warmcore_topo::Topology;
+use warmcore_types::CpuId;
 
 /// The widths of the page's three pictures; the page's style sheet chooses one by the width of the screen.
 pub(super) const WIDTHS: [f64; 3] = [320.0, 592.0, 896.0];
@@ -21,15 +24,7 @@ const DIGIT: f64 = 7.5;
 
 /// Describes the machine in a sentence.
 pub(super) fn in_words(t: &Topology) -> String {
-    let some = |n: usize, one: &str, many: &str| format!("{n} {}", if n == 1 { one } else { many });
-    [
-        some(t.sockets.len(), "socket", "sockets"),
-        some(t.nodes.len(), "node", "nodes"),
-        some(t.llcs.len(), "last-level cache", "last-level caches"),
-        some(t.cores.len(), "core", "cores"),
-        some(t.cpus.len(), "CPU", "CPUs"),
-    ]
-    .join(", ")
+    counts(t).join(", ")
 }
 
 /// The picture inside the page, once per width.
@@ -157,7 +152,7 @@ fn cell_width(t: &Topology) -> f64 {
 fn sockets(t: &Topology, width: f64, columns: usize) -> Vec<Shape> {
     let width = width - 2.0;
     let cell = cell_width(t);
-    let cpu = |id: warmcore_types::CpuId, class: &str| Shape {
+    let cpu = |id: CpuId, class: &str| Shape {
         class: format!("cpu{class}"),
         label: id.0.to_string(),
         w: cell,
@@ -165,45 +160,37 @@ fn sockets(t: &Topology, width: f64, columns: usize) -> Vec<Shape> {
         children: Vec::new(),
     };
     let usable = t.usable();
-    let online = |c: &&Cpu| {
-        let barred = if usable.contains(c.id) { "" } else { " barred" };
-        let isolated = if t.isolated.contains(c.id) { " isolated" } else { "" };
-        cpu(c.id, &format!("{barred}{isolated}"))
+    let online = |id: &CpuId| {
+        let barred = if usable.contains(*id) { "" } else { " barred" };
+        let isolated = if t.isolated.contains(*id) { " isolated" } else { "" };
+        cpu(*id, &format!("{barred}{isolated}"))
     };
-    let core = |cpus: &[&Cpu], width| {
-        Shape::around("core", String::new(), cpus.iter().map(online).collect(), width, 3.0, 2.0)
+    let core = |of: &CoreBox<'_>, width| {
+        Shape::around("core", String::new(), of.cpus.iter().map(online).collect(), width, 3.0, 2.0)
     };
-    let llc = |cpus: &[&Cpu], width: f64| {
-        let cores: Vec<Shape> = by(cpus, |c| c.core.0).values().map(|c| core(c, width - 2.0 * PAD)).collect();
+    let llc = |of: &LlcBox<'_>, width: f64| {
+        let cores: Vec<Shape> = of.cores.iter().map(|of| core(of, width - 2.0 * PAD)).collect();
         let across = cores.iter().map(|c| c.w).fold(0.0, f64::max) + GAP;
-        let label = match t.llcs.get(cpus[0].llc.index()) {
-            Some(l) if l.level > 0 => {
-                let size = l.size_kib.map(|kib| format!(" {}", size(kib))).unwrap_or_default();
-                format!("{} L{}{size}", l.id, l.level)
-            }
-            _ => format!("{} assumed", cpus[0].llc),
-        };
-        let fits = (across * columns as f64 - GAP + 2.0 * PAD).min(width);
+        let label = llc_label(of.llc, " ", true);
         // A label may be wider than the cores below it.
-        Shape::around("llc", label.clone(), cores, fits.max(label.len() as f64 * DIGIT + 2.0 * PAD), PAD, GAP)
+        let least = label.len() as f64 * DIGIT + 2.0 * PAD;
+        let fits = (across * columns as f64 - GAP + 2.0 * PAD).min(width).max(least);
+        Shape::around("llc", label, cores, fits, PAD, GAP)
     };
-    let llcs = |cpus: &[&Cpu], width: f64| -> Vec<Shape> {
-        by(cpus, |c| c.llc.0).values().map(|c| llc(c, width - 2.0 * PAD)).collect()
+    let node = |class: &str, label: String, of: &NodeBox<'_>, width: f64| {
+        let llcs = of.llcs.iter().map(|of| llc(of, width - 2.0 * PAD)).collect();
+        Shape::around(class, label, llcs, width, PAD, GAP)
     };
-    let socket = |(id, cpus): (&u32, &Vec<&Cpu>)| {
-        let nodes = by(cpus, |c| c.node.0);
-        if let [(node, cpus)] = nodes.iter().collect::<Vec<_>>()[..] {
-            let label = format!("socket {id} · node {node}");
-            return Shape::around("socket", label, llcs(cpus, width), width, PAD, GAP);
+    let socket = |of: &SocketBox<'_>| {
+        let label = format!("socket {}", of.id);
+        if let [one] = &of.nodes[..] {
+            return node("socket", format!("{label} · node {}", one.id), one, width);
         }
         let inner = width - 2.0 * PAD;
-        let node = |(node, cpus): (&u32, &Vec<&Cpu>)| {
-            Shape::around("node", format!("node {node}"), llcs(cpus, inner), inner, PAD, GAP)
-        };
-        Shape::around("socket", format!("socket {id}"), nodes.iter().map(node).collect(), width, PAD, GAP)
+        let nodes = of.nodes.iter().map(|of| node("node", format!("node {}", of.id), of, inner));
+        Shape::around("socket", label, nodes.collect(), width, PAD, GAP)
     };
-    let all: Vec<&Cpu> = t.cpus.iter().collect();
-    let mut shapes: Vec<Shape> = by(&all, |c| c.socket.0).iter().map(socket).collect();
+    let mut shapes: Vec<Shape> = machine_boxes::sockets(t).iter().map(socket).collect();
     if !t.offline.is_empty() {
         let cpus = t.offline.iter().map(|id| cpu(id, " offline")).collect();
         shapes.push(Shape::around("node", "offline".into(), cpus, width, PAD, 4.0));
@@ -211,31 +198,16 @@ fn sockets(t: &Topology, width: f64, columns: usize) -> Vec<Shape> {
     shapes
 }
 
-fn by<'a>(cpus: &[&'a Cpu], key: impl Fn(&Cpu) -> u32) -> BTreeMap<u32, Vec<&'a Cpu>> {
-    cpus.iter().fold(BTreeMap::new(), |mut groups, cpu| {
-        groups.entry(key(cpu)).or_insert_with(Vec::new).push(*cpu);
-        groups
-    })
-}
-
-fn size(kib: u32) -> String {
-    match kib {
-        k if k % 1024 == 0 => format!("{} MiB", k / 1024),
-        k if k > 10 * 1024 => format!("{:.1} MiB", f64::from(k) / 1024.0),
-        k => format!("{k} KiB"),
-    }
-}
-
 /// The meaning of each unusual style of a CPU that occurs in the picture.
 fn legend(t: &Topology) -> Vec<(&'static str, String)> {
     let barred = t.online().difference(&t.usable()).len();
     [
-        ("cpu isolated", t.isolated.len(), "isolated at boot (isolcpus=)"),
-        ("cpu barred", barred, "not allowed for this process"),
-        ("cpu offline", t.offline.len(), "offline, place unknown"),
+        ("cpu isolated", t.isolated.len(), ISOLATED),
+        ("cpu barred", barred, BARRED),
+        ("cpu offline", t.offline.len(), OFFLINE),
     ]
     .into_iter()
     .filter(|(_, n, _)| *n > 0)
-    .map(|(class, n, text)| (class, format!("{text}: {n} {}", if n == 1 { "CPU" } else { "CPUs" })))
+    .map(|(class, n, text)| (class, format!("{text}: {}", some(n, "CPU"))))
     .collect()
 }

@@ -36,6 +36,11 @@ pub(super) const COLOURS: usize = 8;
 /// The CSS classes of the machine's picture, for the page and for the picture in a separate file.
 pub(super) const MARKS_CSS: &str = include_str!("../templates/machine.css");
 
+/// Whether XML forbids the character.
+pub(super) fn is_forbidden(c: char) -> bool {
+    c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{fffe}' | '\u{ffff}')
+}
+
 /// Escapes `text` for an element or an attribute: the result has no markup and no character that XML forbids.
 pub(super) fn esc(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
@@ -46,8 +51,7 @@ pub(super) fn esc(text: &str) -> String {
             '>' => out.push_str("&gt;"),
             '"' => out.push_str("&quot;"),
             '\'' => out.push_str("&#39;"),
-            '\n' | '\t' => out.push(c),
-            c if c.is_control() || matches!(c, '\u{fffe}' | '\u{ffff}') => out.push('\u{fffd}'),
+            c if is_forbidden(c) => out.push('\u{fffd}'),
             c => out.push(c),
         }
     }

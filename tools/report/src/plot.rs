@@ -5,9 +5,10 @@
 //! [`WIDTH`] units wide, so that its text can be read at the width of a phone.
 
 use crate::answers::{Answer, LEVEL, Standing};
-use crate::markup::{COLOURS, PALETTE, amount, digits, esc, tick, tick_of};
+use crate::markup::{COLOURS, PALETTE, amount, esc, tick, tick_of};
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
+use plotters::element::{Drawable, PointCollection};
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
 use warmcore_results::{Row, Span, Timeline};
@@ -144,17 +145,22 @@ pub(super) fn alone(svg: &str) -> String {
     )
 }
 
-fn style(size: u32, ink: Ink, h: HPos) -> TextStyle<'static> {
-    ("sans-serif", size).into_font().color(&ink.rgb()).pos(Pos::new(h, VPos::Center))
+/// Draws an element. It is written into memory, which does not fail.
+fn put<'a, 'e, E>(area: &Area<'a>, element: &'e E)
+where
+    &'e E: PointCollection<'e, (i32, i32)>,
+    E: Drawable<SVGBackend<'a>>,
+{
+    area.draw(element).expect("text is written into memory");
 }
 
 fn text(area: &Area<'_>, at: (i32, i32), text: &str, ink: Ink, h: HPos) {
-    area.draw_text(text, &style(TEXT, ink, h), at).expect("text is written into memory");
+    let style = ("sans-serif", TEXT).into_font().color(&ink.rgb()).pos(Pos::new(h, VPos::Center));
+    area.draw_text(text, &style, at).expect("text is written into memory");
 }
 
 fn line(area: &Area<'_>, from: (i32, i32), to: (i32, i32), ink: Ink, width: u32) {
-    let path = PathElement::new(vec![from, to], ink.rgb().stroke_width(width));
-    area.draw(&path).expect("text is written into memory");
+    put(area, &PathElement::new(vec![from, to], ink.rgb().stroke_width(width)));
 }
 
 /// A logarithmic scale, which converts a value to a position.
@@ -205,14 +211,16 @@ fn grid(area: &Area<'_>, scale: &Log, top: i32, bottom: i32, label: impl Fn(f64)
 
 /// A chart of how many times better Warmcore is: a row per answer, on a logarithmic scale.
 pub(super) fn answers(answers: &[Answer], label: &str) -> String {
+    if answers.is_empty() {
+        return String::new();
+    }
     let height = MARGINS.0 + ROW * answers.len() as u32 + MARGINS.1;
     let values = answers.iter().flat_map(|answer| answer.interval).chain([0.5, 2.0]);
     let scale = Log::around(values, &steps());
     drawn(height, label, |area| {
         let bottom = (height - MARGINS.1) as i32;
         let band = [(scale.x(1.0 / LEVEL), MARGINS.0 as i32), (scale.x(LEVEL), bottom)];
-        let band = Rectangle::new(band, Ink::Band.rgb().filled());
-        area.draw(&band).expect("text is written into memory");
+        put(area, &Rectangle::new(band, Ink::Band.rgb().filled()));
         grid(area, &scale, MARGINS.0 as i32, bottom, |step| format!("{step}×"));
         line(area, (scale.x(1.0), MARGINS.0 as i32), (scale.x(1.0), bottom), Ink::Quiet, 2);
         text(area, (INDENT, bottom + 34), "← the alternative is better", Ink::Quiet, HPos::Left);
@@ -221,13 +229,12 @@ pub(super) fn answers(answers: &[Answer], label: &str) -> String {
             let top = (MARGINS.0 + ROW * i as u32) as i32;
             let ink = Ink::of(answer.standing());
             text(area, (INDENT, top + 10), answer.what, Ink::Text, HPos::Left);
-            let told = format!("{}× {}", digits(answer.times), answer.alternative);
+            let told = format!("{} {}", answer.times(), answer.alternative);
             text(area, (WIDTH as i32 - INDENT, top + 10), &told, ink, HPos::Right);
             let y = top + 30;
             let [low, high] = answer.interval.map(|end| scale.x(end));
             line(area, (low, y), (high.max(low + 1), y), ink, 5);
-            let dot = Circle::new((scale.x(answer.times), y), 6, ink.rgb().filled());
-            area.draw(&dot).expect("text is written into memory");
+            put(area, &Circle::new((scale.x(answer.times), y), 6, ink.rgb().filled()));
         }
     })
 }
@@ -253,14 +260,16 @@ pub(super) fn variants(rows: &[&Row], label: &str) -> String {
             text(area, (WIDTH as i32 - INDENT, top + 10), &told, ink, HPos::Right);
             let [low, high] = ends(row).map(|end| scale.x(end));
             line(area, (low, top + 27), (high.max(low + 1), top + 27), ink, 5);
-            let dot = Circle::new((scale.x(row.median), top + 27), 5, ink.rgb().filled());
-            area.draw(&dot).expect("text is written into memory");
+            put(area, &Circle::new((scale.x(row.median), top + 27), 5, ink.rgb().filled()));
         }
     })
 }
 
 /// A chart of the id that each CPU had over time: a panel per policy, a lane per CPU, the id's number in each mark.
 pub(super) fn timelines(timelines: &[Timeline], label: &str) -> String {
+    if timelines.is_empty() {
+        return String::new();
+    }
     const LANE: i32 = 22;
     let panel = |timeline: &Timeline| 30 + LANE * timeline.lanes.len() as i32;
     let height = timelines.iter().map(panel).sum::<i32>() + 28;
@@ -277,13 +286,11 @@ pub(super) fn timelines(timelines: &[Timeline], label: &str) -> String {
                 let hue = |span: &Span| Ink::Hue(span.cid as usize % COLOURS).rgb();
                 for span in &lane.kept {
                     let path = [(x(span.from_ms), y + 9), (x(span.to_ms), y + 9)];
-                    let path = PathElement::new(path, hue(span).stroke_width(3));
-                    area.draw(&path).expect("text is written into memory");
+                    put(area, &PathElement::new(path, hue(span).stroke_width(3)));
                 }
                 for span in &lane.bursts {
                     let corners = [(x(span.from_ms), y), (x(span.to_ms).max(x(span.from_ms) + 14), y + 18)];
-                    let mark = Rectangle::new(corners, hue(span).filled());
-                    area.draw(&mark).expect("text is written into memory");
+                    put(area, &Rectangle::new(corners, hue(span).filled()));
                     let at = (corners[0].0 + 7, y + 9);
                     text(area, at, &span.cid.to_string(), Ink::Text, HPos::Center);
                 }
@@ -306,17 +313,16 @@ pub(super) struct Operation {
 
 /// A chart of the times of operations on one logarithmic scale, with a mark for each way of doing an operation.
 pub(super) fn times(operations: &[Operation], legend: &[&str], label: &str) -> String {
+    if operations.is_empty() {
+        return String::new();
+    }
     let legend_height = 24 * legend.len().div_ceil(2) as u32 + 8;
     let top = legend_height + MARGINS.0;
     let height = top + ROW * operations.len() as u32 + 28;
     let scale = Log::around(operations.iter().flat_map(|op| &op.times).map(|(_, ns)| *ns), &steps());
     drawn(height, label, |area| {
         let bottom = (height - 28) as i32;
-        for (i, name) in legend.iter().enumerate() {
-            let at = (SIDE as i32 + 8 + (i % 2) as i32 * (WIDTH / 2) as i32, 14 + 24 * (i / 2) as i32);
-            mark(area, at, i);
-            text(area, (at.0 + 16, at.1), name, Ink::Text, HPos::Left);
-        }
+        draw_legend(area, SIDE as i32 + 8, 2, (0..).zip(legend.iter().copied()));
         grid(area, &scale, top as i32, bottom, tick);
         for (i, operation) in operations.iter().enumerate() {
             let y = (top + ROW * i as u32) as i32;
@@ -333,17 +339,25 @@ pub(super) fn times(operations: &[Operation], legend: &[&str], label: &str) -> S
     })
 }
 
+/// Draws the marks of classes with their names, `across` in a line, from `left` on.
+fn draw_legend<'n>(area: &Area<'_>, left: i32, across: usize, names: impl Iterator<Item = (usize, &'n str)>) {
+    for (i, (class, name)) in names.enumerate() {
+        let at = (left + (i % across) as i32 * (WIDTH / 2) as i32, 14 + 24 * (i / across) as i32);
+        mark(area, at, class);
+        text(area, (at.0 + 16, at.1), name, Ink::Text, HPos::Left);
+    }
+}
+
 /// Draws the mark of a class. Each class has a different colour and shape.
 fn mark(area: &Area<'_>, at: (i32, i32), class: usize) {
     let ink = Ink::class(class).rgb();
-    let drawn = match class {
-        0 => area.draw(&Circle::new(at, 7, ink.filled())),
-        1 => area.draw(&Rectangle::new([(at.0 - 5, at.1 - 5), (at.0 + 5, at.1 + 5)], ink.filled())),
-        2 => area.draw(&TriangleMarker::new(at, 7, ink.filled())),
-        3 => area.draw(&Cross::new(at, 5, ink.stroke_width(3))),
-        _ => area.draw(&Circle::new(at, 5, ink.stroke_width(2))),
-    };
-    drawn.expect("text is written into memory");
+    match class {
+        0 => put(area, &Circle::new(at, 7, ink.filled())),
+        1 => put(area, &Rectangle::new([(at.0 - 5, at.1 - 5), (at.0 + 5, at.1 + 5)], ink.filled())),
+        2 => put(area, &TriangleMarker::new(at, 7, ink.filled())),
+        3 => put(area, &Cross::new(at, 5, ink.stroke_width(3))),
+        _ => put(area, &Circle::new(at, 5, ink.stroke_width(2))),
+    }
 }
 
 /// One curve of a chart.
@@ -361,15 +375,9 @@ pub(super) struct Curve {
 
 /// A chart of curves over a number of CPUs, threads or clients, which is on a logarithmic horizontal scale.
 pub(super) fn curves(curves: &[Curve], x_name: &str, unit: &str, is_log: bool, label: &str) -> String {
-    let names: Vec<(String, usize)> = {
-        let mut names: Vec<(String, usize)> = Vec::new();
-        for curve in curves.iter().filter(|curve| !curve.is_published) {
-            names.push((curve.name.clone(), curve.class));
-        }
-        names
-    };
-    let across = if names.iter().any(|(name, _)| name.chars().count() > 24) { 1 } else { 2 };
-    let top = 24 * names.len().div_ceil(across) as i32 + 12;
+    let named: Vec<&Curve> = curves.iter().filter(|curve| !curve.is_published).collect();
+    let across = if named.iter().any(|curve| curve.name.chars().count() > 24) { 1 } else { 2 };
+    let top = 24 * named.len().div_ceil(across) as i32 + 12;
     let height = top as u32 + 260;
     let points = || curves.iter().flat_map(|curve| curve.points.iter().copied());
     let xs = Log::around(points().map(|(x, _)| x), &powers_of_two());
@@ -390,11 +398,7 @@ pub(super) fn curves(curves: &[Curve], x_name: &str, unit: &str, is_log: bool, l
         bottom - (share * f64::from(bottom - top)).round() as i32
     };
     drawn(height, label, |area| {
-        for (i, (name, class)) in names.iter().enumerate() {
-            let at = (16 + (i % across) as i32 * (WIDTH / 2) as i32, 14 + 24 * (i / across) as i32);
-            mark(area, at, *class);
-            text(area, (at.0 + 16, at.1), name, Ink::Text, HPos::Left);
-        }
+        draw_legend(area, 16, across, named.iter().map(|curve| (curve.class, &*curve.name)));
         let ticks: Vec<(f64, bool)> = match is_log {
             true => ticks(low, high),
             false => (0..=4).map(|i| (low + (high - low) * f64::from(i) / 4.0, true)).collect(),
@@ -419,12 +423,10 @@ pub(super) fn curves(curves: &[Curve], x_name: &str, unit: &str, is_log: bool, l
             let points: Vec<(i32, i32)> = curve.points.iter().map(|(px, py)| (x(*px), y(*py))).collect();
             if curve.is_published {
                 for at in points {
-                    let ring = Circle::new(at, 6, ink.rgb().stroke_width(2));
-                    area.draw(&ring).expect("text is written into memory");
+                    put(area, &Circle::new(at, 6, ink.rgb().stroke_width(2)));
                 }
             } else {
-                let path = PathElement::new(points.clone(), ink.rgb().stroke_width(2));
-                area.draw(&path).expect("text is written into memory");
+                put(area, &PathElement::new(points.clone(), ink.rgb().stroke_width(2)));
                 points.into_iter().for_each(|at| mark(area, at, curve.class));
             }
         }

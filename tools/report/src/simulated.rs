@@ -8,11 +8,12 @@
 //! A row's simulated number is the median over the seeds, followed by the least and the most. A further column says
 //! whether a null model, in which the proposal has no effect, meets the claim too.
 
+use super::imagined::null_model;
 use super::markup::amount;
-use super::summary::{columns, printable, wrapped};
+use super::summary::{columns, printable, sentence};
 use serde::Serialize;
 use warmcore_papers::tolerance::{Claim, What};
-use warmcore_papers::{Mark, Row, Table};
+use warmcore_papers::{Row, Table};
 use warmcore_sim::simulation::Report;
 
 /// Formats one table.
@@ -41,8 +42,8 @@ pub fn simulated(table: &Table) -> String {
     };
     let notes = null.into_iter().chain(table.notes.iter().map(|note| format!("- {note}")));
     let below: String =
-        inputs.chain(why).chain(built).chain(notes).map(|text| wrapped(&text) + "\n").collect();
-    let source = wrapped(table.source);
+        inputs.chain(why).chain(built).chain(notes).map(|text| sentence(&text) + "\n").collect();
+    let source = sentence(&table.source);
     printable(&format!("\n{}: {}\n{source}\n\n{}\n{below}", table.name, table.machine, columns(&lines)))
 }
 
@@ -121,15 +122,11 @@ pub fn simulated_tally(tables: &[Table]) -> String {
     let mut out = String::new();
     for table in tables {
         let [(met, claimed), null] = table.tally();
-        let missed: Vec<&Row> = table.rows.iter().filter(|row| row.is_met() == Some(false)).collect();
-        let null = match null {
-            (_, 0) => String::new(),
-            (met, of) => format!("; a model without any effect meets {met} of {of}"),
-        };
-        out += &wrapped(&format!("{}: {met} of {claimed} rows within what was allowed{null}", table.name));
+        let null = null_model(null);
+        out += &sentence(&format!("{}: {met} of {claimed} rows within what was allowed{null}", table.name));
         out.push('\n');
-        for row in missed {
-            out += &wrapped(&format!("- missed: {} ({}): {}", row.name, is(row), of(row.simulated, row)));
+        for row in table.rows.iter().filter(|row| row.is_met() == Some(false)) {
+            out += &sentence(&format!("- missed: {} ({}): {}", row.name, is(row), of(row.simulated, row)));
             out.push('\n');
         }
     }
@@ -165,15 +162,9 @@ fn allowed(row: &Row) -> String {
 
 /// The kind of the row, and how many of its seeds were transient.
 fn is(row: &Row) -> String {
-    let mark = match row.mark() {
-        Mark::Predicted => "predicted",
-        Mark::Fitted => "fitted",
-        Mark::NotClaimed => "not claimed",
-        Mark::New => "new",
-        Mark::ByConstruction => "by construction",
-    };
+    let mark = row.mark().name().replace('_', " ");
     match row.transient {
-        0 => mark.to_owned(),
+        0 => mark,
         seeds => format!("{mark}, transient ({seeds} of {})", row.numbers.len()),
     }
 }
@@ -210,7 +201,7 @@ mod tests {
             row("by load").beside_null(0.0).transient(1).against(Some(-10.0), "by_load.effect"),
         ];
         let notes = vec!["believe it late".to_owned()];
-        Table { name: "cid", machine: "somewhere".into(), source: "a mail", rows, notes }
+        Table { name: "cid".into(), machine: "somewhere".into(), source: "a mail".into(), rows, notes }
     }
 
     #[test]

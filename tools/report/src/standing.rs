@@ -1,7 +1,7 @@
 //! A page of the docs: the promises of the benches that are missed or undecided.
 
 use super::markup::amount;
-use super::words::{bound, interval, measured, standing as word};
+use super::words::{bound, interval, measured};
 use warmcore_results::{Results, Row, Standing, Target};
 
 /// A Markdown page: the number of promises that are met, and each promise that is missed or undecided. If a row was
@@ -25,7 +25,7 @@ pub fn standing(runs: &[Results]) -> String {
     let met = newest.iter().filter(|(_, row, target)| target.standing(row) == Standing::Met).count();
     let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
     let line = |(run, row, target): &(&Results, &Row, &Target)| {
-        let standing = word(target.standing(row));
+        let standing = target.standing(row).word();
         format!(
             "| `{}` | {} | {} | {} | {} | {standing} | {} |\n",
             cell(&row.case),

@@ -1,8 +1,8 @@
 //! The report as text for a terminal, and its rows as CSV for a spreadsheet.
 
-use super::answers::{self, Answer, Standing};
-use super::inputs::{EXPECTED, Inputs, PROBE_COMMAND, State};
-use super::markup::{amount, digits};
+use super::answers::{self, Answer};
+use super::inputs::{Inputs, PROBE_COMMAND, State};
+use super::markup::amount;
 use super::timeline;
 use super::words::{self, bound, compared, interval};
 use super::{SIM_COMMAND, cases, imagined, machine_picture, tally};
@@ -18,23 +18,17 @@ fn table(title: &str, rows: Vec<Vec<String>>) -> String {
 
 /// The short form of the report: the number of comparisons by `Standing`, the machine, and a line for each comparison.
 pub fn short(inputs: &Inputs) -> String {
-    let mut out = format!("{}\n\n{}.\n", wrapped(&tally(inputs)), machine_picture::in_words(inputs.topology));
+    let mut out =
+        format!("{}\n\n{}.\n", sentence(&tally(inputs)), machine_picture::in_words(inputs.topology));
     let row = |answer: &Answer| {
-        let [low, high] = answer.interval.map(digits);
-        let beside = format!("beside {}", answer.alternative);
-        let times = format!("{}×", digits(answer.times));
-        let standing = answer.standing();
-        let longer = match standing {
-            Standing::Undecided => format!("longer: {}", answer.command),
-            _ => String::new(),
-        };
+        let longer = answer.longer().map(|command| format!("longer: {command}"));
         vec![
-            standing.word().to_owned(),
-            times,
-            format!("{low} … {high}"),
+            answer.standing().word().to_owned(),
+            answer.times(),
+            answer.interval(),
             answer.what.to_owned(),
-            beside,
-            longer,
+            format!("beside {}", answer.alternative),
+            longer.unwrap_or_default(),
         ]
     };
     for (title, answers) in [
@@ -47,7 +41,7 @@ pub fn short(inputs: &Inputs) -> String {
         out += &table(title, answers.iter().map(row).collect());
     }
     if let Some(told) = words::disturbed(inputs.runs) {
-        out += &format!("\n{}\n", wrapped(&told));
+        out += &format!("\n{}\n", sentence(&told));
     }
     printable(&out)
 }
@@ -59,8 +53,7 @@ pub fn run_table(run: &Results) -> String {
     for row in cases(run).into_iter().flat_map(|case| run.rows.iter().filter(move |r| r.case == case)) {
         let mut cells = vec![row.case.clone(), compared(row), row.metric.clone()];
         cells.extend([row.p25, row.median, row.min, row.max].map(|v| amount(v, &row.unit)));
-        let standing =
-            row.target.as_ref().map(|t| format!("{}: {}", bound(row, t), words::standing(t.standing(row))));
+        let standing = row.target.as_ref().map(|t| format!("{}: {}", bound(row, t), t.standing(row).word()));
         let noisy = (row.noisy && row.target.is_none()).then(|| "noisy".to_owned());
         cells.extend([row.n.to_string(), standing.or(noisy).unwrap_or_default()]);
         lines.push(cells);
@@ -112,27 +105,23 @@ pub fn summary(inputs: &Inputs) -> String {
             rows.map(cells).collect(),
         );
     }
-    let simulated = inputs.imagined.and_then(|imagined| imagined.simulated.as_ref());
-    let simulated: Vec<String> = simulated.map(imagined::text).unwrap_or_default();
-    if !simulated.is_empty() {
+    if let Some(simulated) = inputs.simulated() {
         out += "\nSimulated\n";
-        out.extend(simulated.iter().map(|line| wrapped(&format!("- {line}")) + "\n"));
+        out.extend(imagined::text(simulated).iter().map(|line| sentence(&format!("- {line}")) + "\n"));
     }
     if let Some(probe) = inputs.probe {
-        out += &format!("\n{}{}\n", wrapped(&probe.verdict), if probe.noisy { " (noisy)" } else { "" });
+        out += &format!("\n{}{}\n", sentence(&probe.verdict), if probe.noisy { " (noisy)" } else { "" });
     }
     let trouble = inputs.doctor.iter().filter(|f| f.state != State::Ok).map(|f| {
-        let state = if f.state == State::Limited { "limited" } else { "missing" };
         let advice = f.advice.as_ref().map(|a| format!("; {a}")).unwrap_or_default();
-        vec![f.what.clone(), state.to_owned(), format!("{}{advice}", f.fact)]
+        vec![f.what.clone(), f.state.word().to_owned(), format!("{}{advice}", f.fact)]
     });
     out += &table("Doctor", trouble.collect());
-    let absent = EXPECTED.iter().filter(|(what, ..)| inputs.runs.iter().all(|r| r.what != *what));
-    let mut absent: Vec<Vec<String>> =
-        absent.map(|(what, _, by)| vec![what.to_string(), by.to_string()]).collect();
-    absent.extend(inputs.probe.is_none().then(|| vec!["topo-probe".into(), PROBE_COMMAND.into()]));
-    let tables = inputs.imagined.and_then(|imagined| imagined.simulated.as_ref());
-    absent.extend(tables.is_none().then(|| vec!["sim-tables".into(), SIM_COMMAND.into()]));
+    let absent = inputs.absent().map(|(what, _, by)| (*what, *by));
+    let probe = inputs.probe.is_none().then_some(("topo-probe", PROBE_COMMAND));
+    let tables = inputs.simulated().is_none().then_some(("sim-tables", SIM_COMMAND));
+    let absent =
+        absent.chain(probe).chain(tables).map(|(what, by)| vec![what.to_owned(), by.to_owned()]).collect();
     out += &table("Not run; the command that adds it", absent);
     printable(&out)
 }
@@ -155,18 +144,25 @@ pub(super) fn columns(rows: &[Vec<String>]) -> String {
     rows.iter().map(line).collect()
 }
 
-pub(super) fn wrapped(text: &str) -> String {
+/// Breaks `text` between words into lines of at most `width` characters, of which the second and later ones are indented.
+pub fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
-        let last = lines.len() - 1;
-        if !lines[last].is_empty() && lines[last].chars().count() + word.chars().count() >= WIDTH {
-            lines.push(word.to_owned());
+        let last = lines.last_mut().expect("there is always a line");
+        if last.is_empty() {
+            *last = word.to_owned();
+        } else if last.chars().count() + word.chars().count() >= width {
+            lines.push(format!("{:indent$}{word}", ""));
         } else {
-            let space = if lines[last].is_empty() { "" } else { " " };
-            lines[last] += &format!("{space}{word}");
+            *last += &format!(" {word}");
         }
     }
     lines.join("\n")
+}
+
+/// Breaks a sentence into lines.
+pub(super) fn sentence(text: &str) -> String {
+    wrapped(text, WIDTH, 0)
 }
 
 /// Every row of every run as CSV (RFC 4180), with a header line.
@@ -189,7 +185,7 @@ pub fn raw_csv(runs: &[Results]) -> String {
         cells.extend([quoted(row.over.as_deref().unwrap_or_default()), kind.to_owned()]);
         cells.extend([
             number(target.map(|t| t.value)),
-            target.map(|t| words::standing(t.standing(row)).to_owned()).unwrap_or_default(),
+            target.map(|t| t.standing(row).word().to_owned()).unwrap_or_default(),
         ]);
         out += &(cells.join(",") + "\r\n");
     }

@@ -749,16 +749,19 @@ fn a_probe_and_a_finding_survive_json() {
 
 /// A made-up table: a number that is met, a number that is missed, and a number that is not published.
 fn imagined() -> Imagined {
-    let row = |name: &str, simulated: f64, met: Option<bool>, mark: &str| imagined::SimulatedRow {
+    let row = |name: &str, simulated: f64, met: Option<bool>, mark: &str| warmcore_papers::JsonRow {
         name: name.into(),
         unit: "ns".into(),
         published: met.map(|_| 100.0),
         simulated: Some(simulated),
+        mean: Some(simulated),
         spread: (Some(simulated), Some(simulated + 1.0)),
+        seeds: 3,
         tolerance: met.map(|_| warmcore_papers::tolerance::named("cid.10_ms")),
         inputs: if mark == "fitted" { vec!["a fault of a page".into()] } else { Vec::new() },
         mark: mark.into(),
         met,
+        null: None,
         null_met: met.map(|_| mark == "fitted"),
         by_construction: (mark == "by_construction").then(|| "so the model is made".into()),
         transient: usize::from(mark == "new"),
@@ -770,7 +773,7 @@ fn imagined() -> Imagined {
         row("churn", 7.0, None, "new"),
         row("ids", 1.0, None, "by_construction"),
     ];
-    let table = imagined::Table {
+    let table = warmcore_papers::Table {
         name: "cid".into(),
         machine: "somewhere".into(),
         source: "a mail".into(),
@@ -803,6 +806,8 @@ fn imagined() -> Imagined {
             when: "2001-02-03T04:05:06Z".into(),
             interrupted: Some("the drains".into()),
             tables: vec![table],
+            loads: Vec::new(),
+            culprit: None,
         }),
         sensitivities: vec![moved],
     }

@@ -1,16 +1,7 @@
 //! Texts about rows: what was compared, the interval, the promise, and whether the run was disturbed.
 
 use super::markup::{amount, round};
-use warmcore_results::{Bound, OTHERS_MAX, Results, Row, Standing, Target};
-
-/// A word for whether a row keeps its promise.
-pub(super) fn standing(standing: Standing) -> &'static str {
-    match standing {
-        Standing::Met => "met",
-        Standing::Missed => "missed",
-        Standing::Undecided => "undecided",
-    }
-}
+use warmcore_results::{Bound, OTHERS_MAX, Results, Row, Target};
 
 /// `Not quiet: other processes used 46 % of the CPUs during budget; …`, if a run was disturbed.
 pub(super) fn disturbed(runs: &[Results]) -> Option<String> {

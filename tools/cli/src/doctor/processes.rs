@@ -3,10 +3,10 @@
 //! Every process that `warmcore top` can watch is asked twice. A finding is made if tasks of `tokio::spawn` take most of one
 //! worker's time while another worker idles.
 
-use super::finding;
+use super::limited;
 use crate::top::{Interval, Snapshot};
 use std::time::Duration;
-use warmcore_report::{Finding, State};
+use warmcore_report::Finding;
 use warmcore_runtime::observe::{self, Observable};
 
 /// The time between the two snapshots.
@@ -44,5 +44,5 @@ fn of(interval: &Interval) -> Option<Finding> {
         interval.now.pid,
         crate::top::foreign_imbalance(interval)?
     );
-    Some(finding("tokio tasks", State::Limited, fact, Some(ADVICE.into())))
+    Some(limited("tokio tasks", fact, ADVICE))
 }

@@ -5,7 +5,7 @@
 //! the runtime uses: the allowed CPUs, the quota, the cores that CPUs share, the CPUs that are offline. It uses two
 //! threads per CPU for about a millisecond.
 
-use super::finding;
+use super::{finding, limited, missing, ok};
 use std::time::Duration;
 use warmcore_report::{Finding, State};
 use warmcore_runtime::Runtime;
@@ -55,7 +55,7 @@ pub(super) fn findings(topology: &Topology) -> Vec<Finding> {
         Ok(runtime) => runtime,
         Err(error) => {
             let advice = "nothing runs on the runtime here; counters, tenants and budgets do";
-            return vec![finding("workers", State::Missing, error.to_string(), Some(advice.into()))];
+            return vec![missing("workers", error.to_string(), advice)];
         }
     };
     let allowed = affinity::allowed().unwrap_or_default();
@@ -102,9 +102,8 @@ fn workers(facts: &Facts) -> Finding {
     } else if quota.is_some() && n < cpus {
         advice.push("workers are not pinned then; raise the quota, or set `workers` and `pin`");
     }
-    let state = if advice.is_empty() { State::Ok } else { State::Limited };
-    let advice = (!advice.is_empty()).then(|| advice.join("; "));
-    finding("workers", state, format!("{n} by default: {why}"), advice)
+    let fact = format!("{n} by default: {why}");
+    if advice.is_empty() { ok("workers", fact) } else { limited("workers", fact, advice.join("; ")) }
 }
 
 /// Reports the effect of CPUs that share cores, if there are any.
@@ -128,7 +127,7 @@ fn siblings(facts: &Facts) -> Option<Finding> {
     (shared_cores > 0).then(|| {
         let advice = "other processes there take units and cache of the core, and a worker looks slow without being stopped; \
                       allow whole cores";
-        finding("siblings", State::Limited, shared(), Some(advice.into()))
+        limited("siblings", shared(), advice)
     })
 }
 
@@ -161,26 +160,13 @@ fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
         }),
     });
     match tried.join() {
-        Ok(Ok(())) => finding(
+        Ok(Ok(())) => ok("pinning", format!("works: workers can be kept on their CPUs{by_default}")),
+        Ok(Err(why)) => limited(
             "pinning",
-            State::Ok,
-            format!("works: workers can be kept on their CPUs{by_default}"),
-            None,
-        ),
-        Ok(Err(why)) => finding(
-            "pinning",
-            State::Limited,
             format!("does not work: {why}"),
-            Some(
-                "the system moves workers as it likes, and data with them; see seccomp and the cpuset".into(),
-            ),
+            "the system moves workers as it likes, and data with them; see seccomp and the cpuset",
         ),
-        Err(_) => finding(
-            "pinning",
-            State::Limited,
-            "the thread that tried it panicked",
-            Some("tell us what it printed".into()),
-        ),
+        Err(_) => limited("pinning", "the thread that tried it panicked", "tell us what it printed"),
     }
 }
 
@@ -192,24 +178,15 @@ fn driver(runtime: &Runtime) -> Finding {
         tokio::net::UdpSocket::bind("127.0.0.1:0").await.map(|_| ())
     });
     match runtime.block_on(task) {
-        Ok(Ok(())) => finding(
+        Ok(Ok(())) => {
+            ok("driver", "tokio's, one per worker (epoll, eventfd, timerfd): a timer rang, a socket was made")
+        }
+        Ok(Err(error)) => limited(
             "driver",
-            State::Ok,
-            "tokio's, one per worker (epoll, eventfd, timerfd): a timer rang, a socket was made",
-            None,
-        ),
-        Ok(Err(error)) => finding(
-            "driver",
-            State::Limited,
             format!("tokio's, one per worker: a timer rang, a socket was refused: {error}"),
-            Some("servers need one; see seccomp and the limit of descriptors (ulimit -n)".into()),
+            "servers need one; see seccomp and the limit of descriptors (ulimit -n)",
         ),
-        Err(error) => finding(
-            "driver",
-            State::Missing,
-            error.to_string(),
-            Some("tell us: a task must not end so".into()),
-        ),
+        Err(error) => missing("driver", error.to_string(), "tell us: a task must not end so"),
     }
 }
 

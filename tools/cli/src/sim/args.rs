@@ -189,56 +189,25 @@ fn table(example: &str) -> String {
     below(&format!("Example:\n  {example}\n\n{MARKS}"))
 }
 
-/// A table.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum TableKind {
-    Cid,
-    FalseSharing,
-    HotWindows,
-    Drain,
-    WakeQueue,
-    HotWindowsByLoad,
-    WakeQueueByLoad,
-    WakeQueueV3ByLoad,
+/// A table that can be simulated.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct TableKind {
+    /// The name of its subcommand.
+    pub name: &'static str,
+    pub table: fn(&Options) -> Table,
 }
 
 impl TableKind {
-    const ALL: [Self; 8] = [
-        Self::Cid,
-        Self::FalseSharing,
-        Self::HotWindows,
-        Self::Drain,
-        Self::WakeQueue,
-        Self::HotWindowsByLoad,
-        Self::WakeQueueByLoad,
-        Self::WakeQueueV3ByLoad,
+    pub(crate) const ALL: [Self; 8] = [
+        Self { name: "cid", table: cid::table },
+        Self { name: "false-sharing", table: false_sharing::table },
+        Self { name: "hot-windows", table: hot_windows::table },
+        Self { name: "drain", table: drain::table },
+        Self { name: "wake-queue", table: wake_queue::table },
+        Self { name: "hot-windows-by-load", table: by_load::hot_windows },
+        Self { name: "wake-queue-by-load", table: by_load::wake_queue },
+        Self { name: "wake-queue-v3-by-load", table: by_load::wake_queue_v3 },
     ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Cid => "cid",
-            Self::FalseSharing => "false-sharing",
-            Self::HotWindows => "hot-windows",
-            Self::Drain => "drain",
-            Self::WakeQueue => "wake-queue",
-            Self::HotWindowsByLoad => "hot-windows-by-load",
-            Self::WakeQueueByLoad => "wake-queue-by-load",
-            Self::WakeQueueV3ByLoad => "wake-queue-v3-by-load",
-        }
-    }
-
-    pub fn table(self, options: &Options) -> Table {
-        match self {
-            Self::Cid => cid::table(options),
-            Self::FalseSharing => false_sharing::table(options),
-            Self::HotWindows => hot_windows::table(options),
-            Self::Drain => drain::table(options),
-            Self::WakeQueue => wake_queue::table(options),
-            Self::HotWindowsByLoad => by_load::hot_windows(options),
-            Self::WakeQueueByLoad => by_load::wake_queue(options),
-            Self::WakeQueueV3ByLoad => by_load::wake_queue_v3(options),
-        }
-    }
 }
 
 impl Common {
@@ -302,22 +271,24 @@ pub(super) fn quoted(word: &str) -> String {
 }
 
 impl Args {
+    /// The name of the subcommand.
     pub(super) fn name(&self) -> &'static str {
         match &self.what {
-            What::Cid(_) => TableKind::Cid.name(),
-            What::FalseSharing(_) => TableKind::FalseSharing.name(),
-            What::HotWindows(_) => TableKind::HotWindows.name(),
-            What::Drain(_) => TableKind::Drain.name(),
-            What::WakeQueue(_) => TableKind::WakeQueue.name(),
-            What::HotWindowsByLoad(_) => TableKind::HotWindowsByLoad.name(),
-            What::WakeQueueByLoad(_) => TableKind::WakeQueueByLoad.name(),
-            What::WakeQueueV3ByLoad(_) => TableKind::WakeQueueV3ByLoad.name(),
+            What::Cid(_) => "cid",
+            What::FalseSharing(_) => "false-sharing",
+            What::HotWindows(_) => "hot-windows",
+            What::Drain(_) => "drain",
+            What::WakeQueue(_) => "wake-queue",
+            What::HotWindowsByLoad(_) => "hot-windows-by-load",
+            What::WakeQueueByLoad(_) => "wake-queue-by-load",
+            What::WakeQueueV3ByLoad(_) => "wake-queue-v3-by-load",
             What::Tables(_) => "tables",
             What::Load(_) => "load",
         }
     }
 
-    pub(super) fn common(&self) -> &Common {
+    /// The arguments that every subcommand has, and whether the run is a quick one.
+    fn settings(&self) -> (&Common, bool) {
         match &self.what {
             What::Cid(run)
             | What::HotWindows(run)
@@ -326,33 +297,23 @@ impl Args {
             | What::HotWindowsByLoad(run)
             | What::WakeQueueByLoad(run)
             | What::WakeQueueV3ByLoad(run)
-            | What::Tables(run) => &run.common,
-            What::FalseSharing(of) => &of.run.common,
-            What::Load(load) => &load.common,
+            | What::Tables(run)
+            | What::FalseSharing(FalseSharing { run, .. }) => (&run.common, run.quick),
+            What::Load(load) => (&load.common, false),
         }
     }
 
+    pub(super) fn common(&self) -> &Common {
+        self.settings().0
+    }
+
     pub(super) fn quick(&self) -> bool {
-        match &self.what {
-            What::Cid(run)
-            | What::HotWindows(run)
-            | What::Drain(run)
-            | What::WakeQueue(run)
-            | What::HotWindowsByLoad(run)
-            | What::WakeQueueByLoad(run)
-            | What::WakeQueueV3ByLoad(run)
-            | What::Tables(run) => run.quick,
-            What::FalseSharing(of) => of.run.quick,
-            What::Load(_) => false,
-        }
+        self.settings().1
     }
 
     /// The tables that a subcommand simulates.
     pub(super) fn kinds(&self) -> Vec<TableKind> {
-        TableKind::ALL
-            .into_iter()
-            .filter(|kind| self.name() == "tables" || self.name() == kind.name())
-            .collect()
+        TableKind::ALL.into_iter().filter(|kind| ["tables", kind.name].contains(&self.name())).collect()
     }
 
     pub(super) fn check(&self) -> anyhow::Result<()> {
@@ -369,9 +330,9 @@ impl Args {
     }
 
     /// The command that repeats one seed of one table.
-    pub(super) fn replay(&self, kind: TableKind, seed: Option<u64>) -> String {
+    pub(super) fn replay(&self, kind: &TableKind, seed: Option<u64>) -> String {
         let common = self.common();
-        self.command(kind.name(), seed.map_or((common.seed, common.seeds), |seed| (seed, 1)))
+        self.command(kind.name, seed.map_or((common.seed, common.seeds), |seed| (seed, 1)))
     }
 
     fn command(&self, name: &str, seeds: (u64, u64)) -> String {

@@ -8,7 +8,7 @@
 
 use super::args::Common;
 use super::progress::ProgressReporter;
-use super::{Simulated, noted};
+use super::{begun, end, keep, noted};
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
 use std::path::PathBuf;
@@ -93,8 +93,8 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
         .filter(|(policy, _)| args.policy.as_ref().is_none_or(|only| only == policy))
         .collect();
     let command = args.said(args.policy.as_deref(), (common.seed, common.seeds));
-    let mut found = Simulated::begun("load", command);
-    found.keep(common)?;
+    let mut found = begun("load", command);
+    keep(&found, common)?;
     let scenario = Scenario { load: &load, topology: &machine.topology, costs: &machine.costs };
     let bar = warmcore_bench::progress(common.seeds, "sim load");
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -150,17 +150,13 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
             print!("{}", noted(&machine.notes()));
         }
     }
-    found.keep(common)?;
+    keep(&found, common)?;
     if let Some((path, (_, who))) = args.trace.as_ref().zip(chosen.first()).filter(|_| !is_cut) {
         let trace = scenario.run(*who, common.seed, Trace::default())?.1.into_text();
         results::write_whole(path, trace.as_bytes())?;
         eprintln!("written: {}; open it at ui.perfetto.dev", path.display());
     }
-    Simulated::tell(common);
-    if let Some(left_out) = &found.interrupted {
-        eprintln!("interrupted: {left_out}");
-        warmcore_bench::signals::end();
-    }
+    end(&found, common);
     Ok(())
 }
 

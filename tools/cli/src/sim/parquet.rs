@@ -10,14 +10,13 @@
 //!
 //! Source: the Parquet format, `LogicalTypes.md`: text is UTF-8 in byte arrays.
 
-use super::Simulated;
 use parquet::data_type::{BoolType, ByteArray, ByteArrayType, DataType, DoubleType, Int64Type};
 use parquet::file::properties::WriterProperties;
 use parquet::file::writer::{SerializedFileWriter, SerializedRowGroupWriter};
 use parquet::schema::parser::parse_message_type;
 use std::sync::Arc;
 use warmcore_papers::{Mark, Row, Table};
-use warmcore_report::SimulatedLoad;
+use warmcore_report::{Simulated, SimulatedLoad};
 use warmcore_sim::simulation::Report;
 
 const SCHEMA: &str = "message simulated {
@@ -48,7 +47,7 @@ struct Line<'a> {
 }
 
 /// Encodes everything as a file. `first` is the first seed.
-pub(super) fn bytes(all: &Simulated, first: u64) -> anyhow::Result<Vec<u8>> {
+pub(super) fn bytes(all: &Simulated<Row>, first: u64) -> anyhow::Result<Vec<u8>> {
     let named: Vec<(String, &SimulatedLoad, Metric)> = all
         .loads
         .iter()
@@ -68,7 +67,7 @@ pub(super) fn bytes(all: &Simulated, first: u64) -> anyhow::Result<Vec<u8>> {
             unit: metric.unit,
             published: None,
             tolerance: None,
-            mark: mark(Mark::New),
+            mark: Mark::New.name(),
             met: None,
         }));
     }
@@ -77,7 +76,7 @@ pub(super) fn bytes(all: &Simulated, first: u64) -> anyhow::Result<Vec<u8>> {
 
 fn of_row<'a>(table: &'a Table, row: &'a Row, first: u64) -> impl Iterator<Item = Line<'a>> {
     (first..).zip(&row.numbers).map(move |(seed, value)| Line {
-        table: table.name,
+        table: &table.name,
         row: &row.name,
         machine: &table.machine,
         seed,
@@ -85,19 +84,9 @@ fn of_row<'a>(table: &'a Table, row: &'a Row, first: u64) -> impl Iterator<Item 
         unit: row.unit,
         published: row.published,
         tolerance: row.tolerance.as_ref().map(|tolerance| tolerance.id.as_str()),
-        mark: mark(row.mark()),
+        mark: row.mark().name(),
         met: row.is_met(),
     })
-}
-
-fn mark(mark: Mark) -> &'static str {
-    match mark {
-        Mark::Predicted => "predicted",
-        Mark::Fitted => "fitted",
-        Mark::NotClaimed => "not_claimed",
-        Mark::New => "new",
-        Mark::ByConstruction => "by_construction",
-    }
 }
 
 /// A number of a load's report.
@@ -158,6 +147,7 @@ fn column<T: DataType>(
 
 #[cfg(test)]
 mod tests {
+    use super::super::begun;
     use super::*;
     use parquet::file::reader::{FileReader, SerializedFileReader};
     use parquet::record::RowAccessor;
@@ -166,7 +156,7 @@ mod tests {
     #[test]
     fn every_seed_of_every_row_is_read_back_as_it_was() {
         let options = Options { seeds: 7..9, quick: true, ..Options::default() };
-        let mut all = Simulated::begun("drain", "warmcore sim drain".to_owned());
+        let mut all = begun("drain", "warmcore sim drain".to_owned());
         all.tables.push(drain::table(&options).concluded(&options));
         let file = SerializedFileReader::new(::bytes::Bytes::from(bytes(&all, 7).unwrap())).unwrap();
         let rows: Vec<_> = file.get_row_iter(None).unwrap().map(Result::unwrap).collect();
@@ -200,7 +190,7 @@ mod tests {
 
     #[test]
     fn nothing_yet_is_a_file_too() {
-        let all = Simulated::begun("cid", String::new());
+        let all = begun("cid", String::new());
         let file = SerializedFileReader::new(::bytes::Bytes::from(bytes(&all, 0).unwrap())).unwrap();
         assert_eq!(file.metadata().file_metadata().num_rows(), 0);
     }

@@ -4,7 +4,7 @@
 //! FILE in place of its own simulation. The tables are simulated in parallel, on at most one thread per CPU; nothing is
 //! measured at the same time. A signal ends the simulation, and its results are dropped.
 
-use crate::sim::SCHEMA;
+use crate::sim::{SCHEMA, TableKind, begun};
 use anyhow::{Context, ensure};
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -12,28 +12,11 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use warmcore_bench::measure::INTERRUPTED;
 use warmcore_papers::sensitivity::{self, Sensitivity};
-use warmcore_papers::{
-    Options, Progress, Table, by_load, cid, drain, false_sharing, hot_windows, wake_queue,
-};
+use warmcore_papers::{Options, Progress, Table};
 use warmcore_report::Simulated;
-use warmcore_results::system as host;
 
 /// The number of seeds of a report's tables.
 const SEEDS: u64 = warmcore_papers::SEEDS_MIN as u64;
-
-type Simulate = fn(&Options) -> Table;
-
-/// All tables and their names. Those that take longest come first, so that no thread begins a long one at the end.
-const TABLES: [(&str, Simulate); 8] = [
-    ("hot-windows-by-load", by_load::hot_windows),
-    ("wake-queue-v3-by-load", by_load::wake_queue_v3),
-    ("wake-queue-by-load", by_load::wake_queue),
-    ("hot-windows", hot_windows::table),
-    ("wake-queue", wake_queue::table),
-    ("cid", cid::table),
-    ("drain", drain::table),
-    ("false-sharing", false_sharing::table),
-];
 
 /// Ends the simulation after a signal.
 #[derive(Debug)]
@@ -50,35 +33,32 @@ fn options() -> Options {
 }
 
 /// Simulates the tables as `warmcore sim tables --quick` does. `None` if a signal came.
-pub(super) fn tables(step: &str) -> anyhow::Result<Option<Simulated>> {
-    let when = host::utc_now();
-    let bar = warmcore_bench::progress(TABLES.len() as u64, &format!("{step}sim tables"));
+pub(super) fn tables(step: &str) -> Option<Simulated> {
+    // The tables that take longest come first, so that no thread begins a long one at the end.
+    let mut kinds = TableKind::ALL;
+    kinds.reverse();
+    let mut simulated = begun("tables", format!("warmcore sim tables --seeds {SEEDS} --quick"));
+    let bar = warmcore_bench::progress(kinds.len() as u64, &format!("{step}sim tables"));
     bar.enable_steady_tick(Duration::from_millis(200));
     let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     let work = || {
-        while let Some((name, table)) = TABLES.get(next.fetch_add(1, Relaxed)) {
-            bar.set_message(*name);
-            let table = table(&options()).concluded(&options());
+        while let Some(kind) = kinds.get(next.fetch_add(1, Relaxed)) {
+            bar.set_message(kind.name);
+            let table = (kind.table)(&options()).concluded(&options());
             done.lock().expect("no thread panics with it").push(table);
             bar.inc(1);
         }
     };
     std::thread::scope(|scope| {
-        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(TABLES.len());
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(kinds.len());
         (1..threads).for_each(|_| drop(scope.spawn(work)));
         work();
     });
     bar.finish_and_clear();
     let mut tables = done.into_inner().expect("no thread panics with it");
-    tables.sort_by(|a, b| a.name.cmp(b.name));
-    let simulated = serde_json::json!({
-        "schema": SCHEMA,
-        "what": "sim tables",
-        "command": format!("warmcore sim tables --seeds {SEEDS} --quick"),
-        "when": when,
-        "tables": tables,
-    });
-    Ok(if INTERRUPTED.load(Relaxed) { None } else { Some(serde_json::from_value(simulated)?) })
+    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    simulated.tables = tables.into_iter().map(Table::from).collect();
+    (!INTERRUPTED.load(Relaxed)).then_some(simulated)
 }
 
 /// How much the tables' results depend on each estimated number of the machine. `None` if a signal came.

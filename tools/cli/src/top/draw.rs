@@ -8,11 +8,12 @@
 //! 40 columns show which workers are busy and how many wakes leave their CPU; 80 columns show every distance. At most a
 //! hundred tenants have a line.
 
-use super::snapshot::{Interval, Rates, Tenant, Use, Worker};
+use super::snapshot::{Interval, Rates, Use};
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
+use warmcore_runtime::{TenantMetrics, WorkerMetrics};
 
 /// How an interval is shown.
 #[derive(Debug, Clone, Default)]
@@ -33,27 +34,31 @@ const FOREIGN_COLOR: Color = Color::Magenta;
 /// Lines above the list of workers.
 const HEAD: u16 = 4;
 
-struct Column {
+/// A column of a table: its title, its width, and its text for a worker or a tenant with its rates.
+struct Column<T, R> {
     title: &'static str,
     width: usize,
-    value: fn(&Worker, &Rates) -> String,
+    value: fn(&T, &R) -> String,
 }
 
-const fn column(title: &'static str, width: usize, value: fn(&Worker, &Rates) -> String) -> Column {
+const fn column<T, R>(title: &'static str, width: usize, value: fn(&T, &R) -> String) -> Column<T, R> {
     Column { title, width, value }
 }
 
-const BUSY: Column = column("busy", 6, |_, rates| format!("{:.0} %", rates.busy * 100.0));
+type WorkerColumn = Column<WorkerMetrics, Rates>;
+type TenantColumn = Column<TenantMetrics, Use>;
+
+const BUSY: WorkerColumn = column("busy", 6, |_, rates| format!("{:.0} %", rates.busy * 100.0));
 /// The number of foreign tasks, and their share of the time.
-const FOREIGN: Column = column("foreign", 11, |worker, rates| match worker.foreign_tasks {
+const FOREIGN: WorkerColumn = column("foreign", 11, |worker, rates| match worker.foreign_tasks {
     0 => "0".into(),
     n => format!("{}, {:.0} %", short(n as f64), rates.foreign * 100.0),
 });
-const WAITING: Column = column("wait", 6, |worker, _| short(worker.local_queue_depth.into()));
-const HOME: Column = column("home/s", 8, |_, rates| short(rates.same_worker));
+const WAITING: WorkerColumn = column("wait", 6, |worker, _| short(worker.local_queue_depth.into()));
+const HOME: WorkerColumn = column("home/s", 8, |_, rates| short(rates.same_worker));
 
 /// The columns of the table for screens of 40 and more characters.
-const NARROW: &[Column] = &[
+const NARROW: &[WorkerColumn] = &[
     BUSY,
     WAITING,
     HOME,
@@ -61,7 +66,7 @@ const NARROW: &[Column] = &[
 ];
 
 /// The columns of the table for screens of 80 characters.
-const MIDDLE: &[Column] = &[
+const MIDDLE: &[WorkerColumn] = &[
     BUSY,
     FOREIGN,
     WAITING,
@@ -73,7 +78,7 @@ const MIDDLE: &[Column] = &[
 ];
 
 /// The columns of the table for wider screens.
-const WIDE: &[Column] = &[
+const WIDE: &[WorkerColumn] = &[
     BUSY,
     FOREIGN,
     column("waiting", 9, WAITING.value),
@@ -87,8 +92,14 @@ const WIDE: &[Column] = &[
     column("long/s", 8, |_, rates| short(rates.long_polls)),
 ];
 
-fn width_of(columns: &[Column]) -> usize {
+fn width_of<T, R>(columns: &[Column<T, R>]) -> usize {
     columns.iter().map(|column| column.width).sum()
+}
+
+/// The line of titles, with `first` in the space of `rest` characters before the columns.
+fn titles<T, R>(first: &str, rest: usize, columns: &[Column<T, R>]) -> String {
+    let titles = columns.iter().map(|Column { title, width, .. }| format!("{title:>width$}"));
+    std::iter::once(format!("{first:rest$}")).chain(titles).collect()
 }
 
 /// "cpu 383 ! " before the bar.
@@ -96,29 +107,19 @@ const LABEL: usize = 8;
 const BAR_MIN: usize = 4;
 const BAR_MAX: usize = 32;
 
-fn columns(width: usize) -> &'static [Column] {
-    let fits = |columns: &&&[Column]| LABEL + BAR_MIN + width_of(columns) <= width;
+fn columns(width: usize) -> &'static [WorkerColumn] {
+    let fits = |columns: &&&[WorkerColumn]| LABEL + BAR_MIN + width_of(columns) <= width;
     [WIDE, MIDDLE, NARROW].iter().find(fits).copied().unwrap_or(&[])
 }
 
 /// The most tenants that have a line: those that ran longest.
 const TENANTS_MAX: usize = 100;
 
-struct TenantColumn {
-    title: &'static str,
-    width: usize,
-    value: fn(&Tenant, &Use) -> String,
-}
-
-const SHARE: TenantColumn =
-    TenantColumn { title: "share", width: 6, value: |_, of_it| format!("{:.0} %", of_it.share * 100.0) };
-const CPUS: TenantColumn =
-    TenantColumn { title: "CPUs", width: 6, value: |_, of_it| format!("{:.2}", of_it.run) };
-const WEIGHT: TenantColumn =
-    TenantColumn { title: "weight", width: 8, value: |tenant, _| tenant.weight.to_string() };
-const TASKS: TenantColumn =
-    TenantColumn { title: "tasks", width: 7, value: |tenant, _| short(tenant.num_alive_tasks as f64) };
-const POLLS: TenantColumn = TenantColumn { title: "polls/s", width: 9, value: |_, of_it| short(of_it.polls) };
+const SHARE: TenantColumn = column("share", 6, |_, of_it| format!("{:.0} %", of_it.share * 100.0));
+const CPUS: TenantColumn = column("CPUs", 6, |_, of_it| format!("{:.2}", of_it.run));
+const WEIGHT: TenantColumn = column("weight", 8, |tenant, _| tenant.weight.to_string());
+const TASKS: TenantColumn = column("tasks", 7, |tenant, _| short(tenant.num_alive_tasks as f64));
+const POLLS: TenantColumn = column("polls/s", 9, |_, of_it| short(of_it.polls));
 
 /// The tenants' columns for screens of 40 characters.
 const FEW: &[TenantColumn] = &[SHARE, WEIGHT, POLLS];
@@ -128,7 +129,7 @@ const ALL: &[TenantColumn] = &[SHARE, CPUS, WEIGHT, TASKS, POLLS];
 /// The height of a screen that shows everything.
 pub(super) fn height(interval: &Interval) -> u16 {
     let tenants = tenants_height(interval.uses.len());
-    let lines = interval.now.workers.len() + interval.llcs().len() + tenants;
+    let lines = interval.now.metrics.workers.len() + interval.llcs().len() + tenants;
     HEAD + lines.min(4000) as u16
 }
 
@@ -175,47 +176,49 @@ fn fitting(parts: &[String], width: usize) -> String {
     out
 }
 
-fn many(n: u64, what: &str) -> String {
+fn many(n: usize, what: &str) -> String {
     format!("{} {what}{}", short(n as f64), if n == 1 { "" } else { "s" })
 }
 
 fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
-    let (now, total) = (&interval.now, interval.total());
-    let foreign = now.workers.iter().fold(0u64, |sum, worker| sum.saturating_add(worker.foreign_tasks));
+    let now = &interval.now;
+    let workers = &now.metrics.workers;
+    let foreign = workers.iter().fold(0usize, |sum, worker| sum.saturating_add(worker.foreign_tasks));
     let tasks = match foreign {
-        0 => many(now.num_alive_tasks, "task"),
-        n => format!("{}, {} foreign", many(now.num_alive_tasks, "task"), short(n as f64)),
+        0 => many(now.metrics.num_alive_tasks, "task"),
+        n => format!("{}, {} foreign", many(now.metrics.num_alive_tasks, "task"), short(n as f64)),
     };
     let whole = [
         // If the program's name is not known, show the runtime's name.
         format!("{} ({})", if now.process.is_empty() { &now.name } else { &now.process }, now.pid),
-        format!("{:.1} of {} CPUs busy", total.busy, now.workers.len()),
+        format!("{:.1} of {} CPUs busy", interval.total(|it| it.busy), workers.len()),
         tasks,
         format!("runtime {}", now.name),
         format!("policy {}", now.policy),
         format!("up {}", time(now.up_ns as f64)),
     ];
-    let away = total.same_llc + total.other_llc + total.other_node;
+    let total = |of: fn(&Rates) -> f64| interval.total(of);
+    let home = total(|it| it.same_worker);
+    let [same_llc, other_llc, other_node] =
+        [total(|it| it.same_llc), total(|it| it.other_llc), total(|it| it.other_node)];
+    let away = same_llc + other_llc + other_node;
     // The first poll of a task has no previous worker and is not counted here.
-    let again = total.same_worker + away;
+    let again = home + away;
     let share = |n: f64| if again > 0.0 { format!("{:.0} %", 100.0 * n / again) } else { "–".into() };
-    let mut wakes = vec![format!("{} polls/s", short(total.polls))];
+    let mut wakes = vec![format!("{} polls/s", short(total(|it| it.polls)))];
     match width {
-        ..60 => wakes.extend([format!("home {}", share(total.same_worker)), format!("away {}", share(away))]),
+        ..60 => wakes.extend([format!("home {}", share(home)), format!("away {}", share(away))]),
         _ => wakes.extend([
-            format!("home {}", share(total.same_worker)),
-            format!("same LLC {}", share(total.same_llc)),
-            format!("other LLC {}", share(total.other_llc)),
-            format!("other node {}", share(total.other_node)),
+            format!("home {}", share(home)),
+            format!("same LLC {}", share(same_llc)),
+            format!("other LLC {}", share(other_llc)),
+            format!("other node {}", share(other_node)),
         ]),
     }
-    wakes.push(format!("{}/s first", short(total.first_polls)));
+    wakes.push(format!("{}/s first", short(total(|it| it.first_polls))));
     wakes.push(format!("{} wakes/s from outside", short(interval.remote_schedules)));
     let columns = columns(width);
-    let mut titles = format!("{:bar$}", "", bar = LABEL + bar_width(columns, width));
-    for Column { title, width, .. } in columns {
-        titles.push_str(&format!("{title:>width$}"));
-    }
+    let titles = titles("", LABEL + bar_width(columns, width), columns);
     vec![
         Line::styled(fitting(&whole, width), bold()),
         Line::raw(fitting(&wakes, width)),
@@ -227,7 +230,7 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
 /// Describes the worker whose foreign tasks keep work from idle workers, if there is one.
 pub(crate) fn foreign_imbalance(interval: &Interval) -> Option<String> {
     let (most, idle) = interval.foreign_imbalance()?;
-    let (worker, share) = (&interval.now.workers[most], interval.rates[most].foreign);
+    let (worker, share) = (&interval.now.metrics.workers[most], interval.rates[most].foreign);
     let idle = if idle == 1 { "1 other idles".into() } else { format!("{idle} others idle") };
     let (cpu, tasks) = (worker.cpu, many(worker.foreign_tasks, "task"));
     Some(format!(
@@ -236,7 +239,7 @@ pub(crate) fn foreign_imbalance(interval: &Interval) -> Option<String> {
     ))
 }
 
-fn bar_width(columns: &[Column], width: usize) -> usize {
+fn bar_width(columns: &[WorkerColumn], width: usize) -> usize {
     width.saturating_sub(LABEL + width_of(columns)).min(BAR_MAX)
 }
 
@@ -246,7 +249,7 @@ fn body(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     for (llc, workers) in interval.llcs() {
         lines.push(llc_line(interval, llc, &workers, width));
         for i in workers {
-            lines.push(worker_line(&interval.now.workers[i], &interval.rates[i], columns, width));
+            lines.push(worker_line(&interval.now.metrics.workers[i], &interval.rates[i], columns, width));
         }
     }
     lines.extend(tenant_lines(interval, width));
@@ -267,20 +270,16 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         return Vec::new();
     }
     let columns = if width < 60 { FEW } else { ALL };
-    let of_numbers: usize = columns.iter().map(|column| column.width).sum();
     // Align the numbers with those of the workers, if there is room beside the name.
-    let rest = width.saturating_sub(of_numbers);
+    let rest = width.saturating_sub(width_of(columns));
     let (name_width, bar_width) = match rest {
         ..40 => (rest, 0),
         _ => (24, (rest - 24).min(BAR_MAX)),
     };
-    let mut titles = format!("{:rest$}", "tenant", rest = name_width + bar_width);
-    for TenantColumn { title, width, .. } in columns {
-        titles.push_str(&format!("{title:>width$}"));
-    }
+    let titles = titles("tenant", name_width + bar_width, columns);
     let mut lines = vec![Line::raw(""), Line::styled(titles, dim())];
     lines.extend(interval.uses.iter().take(TENANTS_MAX).map(|of_it| {
-        let tenant = &interval.now.tenants[of_it.tenant];
+        let tenant = &interval.now.metrics.tenants[of_it.tenant];
         let numbers: String = columns
             .iter()
             .map(|column| format!("{:>width$}", (column.value)(tenant, of_it), width = column.width))
@@ -295,7 +294,7 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         ])
     }));
     if interval.uses.len() > TENANTS_MAX {
-        let more = many((interval.uses.len() - TENANTS_MAX) as u64, "tenant");
+        let more = many(interval.uses.len() - TENANTS_MAX, "tenant");
         lines.push(Line::styled(format!("and {more} that ran less"), dim()));
     }
     lines
@@ -311,11 +310,11 @@ fn cut(name: &str, width: usize) -> String {
 
 fn llc_line(interval: &Interval, llc: u32, workers: &[usize], width: usize) -> Line<'static> {
     let busy: f64 = workers.iter().map(|i| interval.rates[*i].busy).sum();
-    let here = || workers.iter().map(|i| &interval.now.workers[*i]);
+    let here = || workers.iter().map(|i| &interval.now.metrics.workers[*i]);
     let shards: std::collections::BTreeSet<usize> = here().map(|worker| worker.shard).collect();
     let queued = shards
         .iter()
-        .filter_map(|shard| interval.now.injection_queue_depths.get(*shard))
+        .filter_map(|shard| interval.now.metrics.injection_queue_depths.get(*shard))
         .fold(0u32, |a, b| a.saturating_add(*b));
     let node = here().next().map_or(0, |worker| worker.node);
     let parts = [
@@ -327,7 +326,12 @@ fn llc_line(interval: &Interval, llc: u32, workers: &[usize], width: usize) -> L
     Line::styled(fitting(&parts, width), bold())
 }
 
-fn worker_line(worker: &Worker, rates: &Rates, columns: &[Column], width: usize) -> Line<'static> {
+fn worker_line(
+    worker: &WorkerMetrics,
+    rates: &Rates,
+    columns: &[WorkerColumn],
+    width: usize,
+) -> Line<'static> {
     let (mark, color) = match () {
         _ if worker.is_stuck => ('!', Color::Red),
         _ if rates.is_dominated() => ('f', FOREIGN_COLOR),

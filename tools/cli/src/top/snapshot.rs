@@ -13,6 +13,7 @@ use serde::Deserialize;
 use std::collections::HashMap;
 use warmcore_results::printable::printable;
 use warmcore_runtime::observe::SCHEMA;
+use warmcore_runtime::{RuntimeMetrics, TenantMetrics, WorkerStats};
 
 /// The report of a process on one of its runtimes.
 #[derive(Debug, Clone, Deserialize)]
@@ -29,65 +30,22 @@ pub struct Snapshot {
     pub at_ns: u64,
     /// The age of the runtime.
     pub up_ns: u64,
-    /// Tasks that have not ended.
-    #[serde(alias = "living")]
-    pub num_alive_tasks: u64,
-    /// Wakes by threads that are not workers.
-    #[serde(alias = "outside_wakes")]
-    pub remote_schedules: u64,
-    /// The number of tasks in each injection queue. There is a queue for each shard of workers; a free worker of the
-    /// shard takes the tasks.
-    #[serde(alias = "shelves")]
-    pub injection_queue_depths: Vec<u32>,
-    /// By worker.
-    pub workers: Vec<Worker>,
-    /// The tenants that had a task in the runtime. Empty if the process has an older version of Warmcore.
-    #[serde(default)]
-    pub tenants: Vec<Tenant>,
+    /// The numbers of the runtime, its workers and its tenants.
+    #[serde(flatten)]
+    pub metrics: RuntimeMetrics,
 }
 
-/// What one tenant's tasks have used so far.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[expect(missing_docs, reason = "as in `Worker`")]
-pub struct Tenant {
-    pub name: String,
-    pub serial: u64,
-    pub weight: u32,
-    #[serde(alias = "living")]
-    pub num_alive_tasks: u64,
-    pub polls: u64,
-    pub run_ns: u64,
-}
-
-/// The counters and the state of one worker.
-#[derive(Debug, Clone, Default, Deserialize)]
-#[expect(missing_docs, reason = "docs/json.md says them; a test holds the page and the code together")]
-pub struct Worker {
-    pub cpu: u32,
-    pub llc: u32,
-    pub node: u32,
-    pub shard: usize,
-    pub is_idle: bool,
-    pub is_stuck: bool,
-    #[serde(alias = "waiting")]
-    pub local_queue_depth: u32,
-    #[serde(alias = "poll_ns")]
-    pub mean_poll_ns: u32,
-    pub foreign_tasks: u64,
-    pub busy_ns: u64,
-    pub own_ns: u64,
-    pub polls: u64,
-    #[serde(alias = "home")]
-    pub same_worker: u64,
-    pub same_llc: u64,
-    pub other_llc: u64,
-    pub other_node: u64,
-    #[serde(alias = "first")]
-    pub first_polls: u64,
-    #[serde(alias = "pulls")]
-    pub steal_operations: u64,
-    pub long_polls: u64,
-}
+/// The fields whose names differ in the previous version of the schema: that name, and the present one.
+const RENAMED: [(&str, &str); 8] = [
+    ("living", "num_alive_tasks"),         // alias
+    ("outside_wakes", "remote_schedules"), // alias
+    ("shelves", "injection_queue_depths"), // alias
+    ("waiting", "local_queue_depth"),
+    ("poll_ns", "mean_poll_ns"),
+    ("home", "same_worker"),
+    ("first", "first_polls"),
+    ("pulls", "steal_operations"),
+];
 
 /// The number of characters of a name that are shown.
 const NAME_MAX: usize = 64;
@@ -101,6 +59,7 @@ impl Snapshot {
     /// Reads a report, which may come from any process: its text is made printable, and error messages don't repeat any
     /// of it.
     pub fn parse(line: &str) -> anyhow::Result<Self> {
+        const PREVIOUS: u32 = SCHEMA - 1;
         #[derive(Deserialize)]
         struct Version {
             schema: u32,
@@ -111,26 +70,30 @@ impl Snapshot {
             }
         };
         let Version { schema } = serde_json::from_str(line).map_err(wrong("the answer has no version"))?;
-        // The previous version is accepted too: its names for some of the fields are aliases.
-        if ![SCHEMA - 1, SCHEMA].contains(&schema) {
-            bail!(
+        let line = match schema {
+            SCHEMA => line.to_owned(),
+            // In JSON, text cannot contain an unescaped quote, so only the names of fields are replaced.
+            PREVIOUS => RENAMED.iter().fold(line.to_owned(), |line, (old, new)| {
+                line.replace(&format!("\"{old}\":"), &format!("\"{new}\":"))
+            }),
+            _ => bail!(
                 "the process speaks version {schema}, and this command version {SCHEMA}: use the `warmcore` of \
                  the version that the process was built with"
-            );
-        }
+            ),
+        };
         let mut said: Self =
-            serde_json::from_str(line).map_err(wrong("the answer is not what its version says"))?;
+            serde_json::from_str(&line).map_err(wrong("the answer is not what its version says"))?;
         for text in [&mut said.process, &mut said.name, &mut said.policy] {
             *text = shown(text);
         }
-        said.tenants.iter_mut().for_each(|tenant| tenant.name = shown(&tenant.name));
+        said.metrics.tenants.iter_mut().for_each(|tenant| tenant.name = shown(&tenant.name));
         Ok(said)
     }
 }
 
 /// The rates of a worker, and the share of the time in which it was busy.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-#[expect(missing_docs, reason = "as in `Worker`")]
+#[expect(missing_docs, reason = "as in `WorkerStats`")]
 pub struct Rates {
     /// From 0 to 1.
     pub busy: f64,
@@ -192,29 +155,29 @@ impl Interval {
             0 => 0.0,
             _ => now.saturating_sub(before) as f64 * 1e9 / ns as f64,
         };
-        let rates = now.workers.iter().enumerate().map(|(i, now)| {
-            let Some(before) = before.workers.get(i) else { return Rates::default() };
+        let rates = now.metrics.workers.iter().enumerate().map(|(i, now)| {
+            let Some(before) = before.metrics.workers.get(i) else { return Rates::default() };
             let busy = now.busy_ns.saturating_sub(before.busy_ns);
             let driver = busy.saturating_sub(now.own_ns.saturating_sub(before.own_ns));
             let share = |used: u64| (used as f64 / ns.max(1) as f64).min(1.0);
-            let foreign = if now.foreign_tasks > 0 { share(driver) } else { 0.0 };
-            let busy = share(busy);
+            let rate = |of: fn(&WorkerStats) -> u64| per_second(of(&before.stats), of(&now.stats));
             Rates {
-                busy,
-                foreign,
-                polls: per_second(before.polls, now.polls),
-                same_worker: per_second(before.same_worker, now.same_worker),
-                same_llc: per_second(before.same_llc, now.same_llc),
-                other_llc: per_second(before.other_llc, now.other_llc),
-                other_node: per_second(before.other_node, now.other_node),
-                first_polls: per_second(before.first_polls, now.first_polls),
-                steal_operations: per_second(before.steal_operations, now.steal_operations),
-                long_polls: per_second(before.long_polls, now.long_polls),
+                busy: share(busy),
+                foreign: if now.foreign_tasks > 0 { share(driver) } else { 0.0 },
+                polls: rate(|it| it.polls),
+                same_worker: rate(|it| it.same_worker),
+                same_llc: rate(|it| it.same_llc),
+                other_llc: rate(|it| it.other_llc),
+                other_node: rate(|it| it.other_node),
+                first_polls: rate(|it| it.first_polls),
+                steal_operations: rate(|it| it.steal_operations),
+                long_polls: rate(|it| it.long_polls),
             }
         });
         let rates = rates.collect();
-        let known: HashMap<u64, &Tenant> = before.tenants.iter().map(|it| (it.serial, it)).collect();
-        let uses = now.tenants.iter().enumerate().map(|(tenant, now)| {
+        let known: HashMap<u64, &TenantMetrics> =
+            before.metrics.tenants.iter().map(|it| (it.serial, it)).collect();
+        let uses = now.metrics.tenants.iter().enumerate().map(|(tenant, now)| {
             // The counters of a new tenant began at zero.
             let (polls, run_ns) = known.get(&now.serial).map_or((0, 0), |it| (it.polls, it.run_ns));
             let run = per_second(run_ns, now.run_ns) / 1e9;
@@ -227,23 +190,13 @@ impl Interval {
         }
         // The sort is stable, so tenants that did nothing stay in the order of their age.
         uses.sort_by(|a, b| b.run.total_cmp(&a.run).then(b.polls.total_cmp(&a.polls)));
-        Self { rates, uses, remote_schedules: per_second(before.remote_schedules, now.remote_schedules), now }
+        let remote_schedules = per_second(before.metrics.remote_schedules, now.metrics.remote_schedules);
+        Self { rates, uses, remote_schedules, now }
     }
 
-    /// Returns the sum over all workers; its `busy` is a number of CPUs.
-    pub fn total(&self) -> Rates {
-        self.rates.iter().fold(Rates::default(), |sum, it| Rates {
-            busy: sum.busy + it.busy,
-            foreign: sum.foreign + it.foreign,
-            polls: sum.polls + it.polls,
-            same_worker: sum.same_worker + it.same_worker,
-            same_llc: sum.same_llc + it.same_llc,
-            other_llc: sum.other_llc + it.other_llc,
-            other_node: sum.other_node + it.other_node,
-            first_polls: sum.first_polls + it.first_polls,
-            steal_operations: sum.steal_operations + it.steal_operations,
-            long_polls: sum.long_polls + it.long_polls,
-        })
+    /// Returns the sum of one of the rates over all workers.
+    pub fn total(&self, of: fn(&Rates) -> f64) -> f64 {
+        self.rates.iter().map(of).sum()
     }
 
     /// Returns the workers that spend most of their busy time in foreign tasks.
@@ -263,7 +216,7 @@ impl Interval {
     /// The last-level caches, each with its workers, in the order of their numbers.
     pub fn llcs(&self) -> Vec<(u32, Vec<usize>)> {
         let mut llcs = std::collections::BTreeMap::<u32, Vec<usize>>::new();
-        for (i, worker) in self.now.workers.iter().enumerate() {
+        for (i, worker) in self.now.metrics.workers.iter().enumerate() {
             llcs.entry(worker.llc).or_default().push(i);
         }
         llcs.into_iter().collect()

@@ -4,25 +4,32 @@ use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyEvent;
 use warmcore_results::printable::is_unprintable;
+use warmcore_runtime::{RuntimeMetrics, TenantMetrics, WorkerMetrics};
 
 /// An interval of one second on a machine of two nodes with two caches each. The third cache has no worker.
 fn interval() -> Interval {
-    let worker = |cpu: u32, llc: u32, node: u32| Worker {
-        cpu,
-        llc,
-        node,
-        shard: llc as usize,
-        mean_poll_ns: 4_200,
-        ..Worker::default()
+    let worker = |cpu: u32, llc: u32, node: u32| {
+        let mut worker = WorkerMetrics::default();
+        (worker.cpu, worker.llc, worker.node) = (cpu, llc, node);
+        (worker.shard, worker.mean_poll_ns) = (llc as usize, 4_200);
+        worker
     };
-    let tenant = |name: &str, serial: u64, weight: u32| Tenant {
-        name: name.into(),
-        serial,
-        weight,
-        num_alive_tasks: 2,
-        polls: 1_000_000,
-        run_ns: 3_600_000_000_000,
+    let tenant = |name: &str, serial: u64, weight: u32| {
+        let mut tenant = TenantMetrics::default();
+        (tenant.name, tenant.serial, tenant.weight) = (name.into(), serial, weight);
+        (tenant.num_alive_tasks, tenant.polls, tenant.run_ns) = (2, 1_000_000, 3_600_000_000_000);
+        tenant
     };
+    let mut metrics = RuntimeMetrics::default();
+    (metrics.num_alive_tasks, metrics.remote_schedules) = (1_234, 100);
+    metrics.injection_queue_depths = vec![0, 3, 0, 1];
+    metrics.workers =
+        vec![worker(0, 0, 0), worker(1, 0, 0), worker(8, 1, 0), worker(9, 1, 0), worker(192, 3, 1)];
+    metrics.tenants = vec![
+        tenant("a customer whose name is long", 7, 100),
+        tenant("gold", 9, 300),
+        tenant("still", 11, 50),
+    ];
     let before = Snapshot {
         pid: 4321,
         process: "shop".into(),
@@ -30,39 +37,33 @@ fn interval() -> Interval {
         policy: "home".into(),
         at_ns: 5_000_000_000,
         up_ns: 3_600_000_000_000,
-        num_alive_tasks: 1_234,
-        remote_schedules: 100,
-        injection_queue_depths: vec![0, 3, 0, 1],
-        workers: vec![worker(0, 0, 0), worker(1, 0, 0), worker(8, 1, 0), worker(9, 1, 0), worker(192, 3, 1)],
-        tenants: vec![
-            tenant("a customer whose name is long", 7, 100),
-            tenant("gold", 9, 300),
-            tenant("still", 11, 50),
-        ],
+        metrics,
     };
     let mut now = before.clone();
-    (now.at_ns, now.remote_schedules) = (6_000_000_000, 150);
+    now.at_ns = 6_000_000_000;
+    let metrics = &mut now.metrics;
+    metrics.remote_schedules = 150;
     // The second and the third worker also run the driver; foreign tasks dominate the second worker.
     let used_ms = [(1000, 1000), (750, 100), (340, 300), (2, 1), (0, 0)];
-    for (worker, (busy_ms, own_ms)) in now.workers.iter_mut().zip(used_ms) {
+    for (worker, (busy_ms, own_ms)) in metrics.workers.iter_mut().zip(used_ms) {
         worker.busy_ns += busy_ms * 1_000_000;
         worker.own_ns += own_ms * 1_000_000;
     }
-    let busy = &mut now.workers[0];
-    (busy.polls, busy.same_worker, busy.same_llc, busy.other_llc, busy.other_node, busy.first_polls) =
-        (123_456, 120_000, 2_000, 400, 56, 1_000);
-    (busy.local_queue_depth, busy.steal_operations) = (17, 310);
-    let next = &mut now.workers[1];
-    (next.polls, next.same_worker, next.foreign_tasks) = (9_999, 9_999, 3);
+    let busy = &mut metrics.workers[0];
+    (busy.stats.polls, busy.stats.same_worker, busy.stats.same_llc) = (123_456, 120_000, 2_000);
+    (busy.stats.other_llc, busy.stats.other_node, busy.stats.first_polls) = (400, 56, 1_000);
+    (busy.local_queue_depth, busy.stats.steal_operations) = (17, 310);
+    let next = &mut metrics.workers[1];
+    (next.stats.polls, next.stats.same_worker, next.foreign_tasks) = (9_999, 9_999, 3);
     // One worker is in a long poll, and one worker is parked.
-    let stuck = &mut now.workers[2];
-    (stuck.is_stuck, stuck.long_polls, stuck.polls, stuck.same_worker) = (true, 2, 12, 12);
-    (now.workers[3].is_idle, now.workers[4].is_idle) = (true, true);
+    let stuck = &mut metrics.workers[2];
+    (stuck.is_stuck, stuck.stats.long_polls, stuck.stats.polls, stuck.stats.same_worker) = (true, 2, 12, 12);
+    (metrics.workers[3].is_idle, metrics.workers[4].is_idle) = (true, true);
     // One tenant has three quarters, the other a quarter of 1.6 CPUs.
-    for (tenant, (polls, run_ms)) in now.tenants.iter_mut().zip([(900, 400), (88_000, 1_200)]) {
+    for (tenant, (polls, run_ms)) in metrics.tenants.iter_mut().zip([(900, 400), (88_000, 1_200)]) {
         (tenant.polls, tenant.run_ns) = (tenant.polls + polls, tenant.run_ns + run_ms * 1_000_000);
     }
-    now.tenants[1].num_alive_tasks = 1_200;
+    metrics.tenants[1].num_alive_tasks = 1_200;
     Interval::between(&before, now)
 }
 
@@ -134,15 +135,18 @@ fn what_does_not_fit_is_scrolled_to() {
 #[test]
 fn without_tenants_nothing_is_said_of_them_and_of_many_those_that_ran_longest() {
     let mut interval = interval();
-    let one = interval.now.tenants[0].clone();
-    (interval.now.tenants, interval.uses) = (Vec::new(), Vec::new());
+    let one = interval.now.metrics.tenants[0].clone();
+    (interval.now.metrics.tenants, interval.uses) = (Vec::new(), Vec::new());
     assert!(!plain(&interval, 80).contains("tenant"), "{}", plain(&interval, 80));
     let before = interval.now.clone();
     let mut now = interval.now;
     now.at_ns += 1_000_000_000;
-    now.tenants = (0..1_234)
-        .map(|n| Tenant { name: format!("t{n}"), serial: n, polls: n, run_ns: n * 1_000, ..one.clone() })
-        .collect();
+    let tenant = |n| {
+        let mut tenant = one.clone();
+        (tenant.name, tenant.serial, tenant.polls, tenant.run_ns) = (format!("t{n}"), n, n, n * 1_000);
+        tenant
+    };
+    now.metrics.tenants = (0..1_234).map(tenant).collect();
     let drawn = plain(&Interval::between(&before, now), 80);
     assert!(
         drawn.contains("\nt1233 ") && drawn.contains("\nt1134 ") && !drawn.contains("\nt1133 "),
@@ -158,11 +162,11 @@ fn a_tenant_that_is_new_has_its_rates_and_shares_are_of_what_all_tenants_ran() {
     let uses: Vec<_> = interval.uses.iter().map(percent).collect();
     assert_eq!(uses, [(1, 75.0, 120.0), (0, 25.0, 40.0), (2, 0.0, 0.0)]);
     let mut before = interval.now.clone();
-    before.tenants.clear();
+    before.metrics.tenants.clear();
     before.at_ns -= 1_000_000_000;
     let mut now = interval.now.clone();
-    now.tenants.truncate(1);
-    now.tenants[0].polls = 50;
+    now.metrics.tenants.truncate(1);
+    now.metrics.tenants[0].polls = 50;
     assert_eq!(Interval::between(&before, now).uses[0].polls, 50.0);
 }
 
@@ -219,10 +223,11 @@ fn a_runtime_that_was_replaced_meanwhile_has_no_rates_below_zero() {
     let interval = interval();
     let mut older = interval.now.clone();
     older.at_ns += 1_000_000_000;
-    older.workers.truncate(2);
-    older.workers.iter_mut().for_each(|worker| (worker.polls, worker.same_worker) = (0, 0));
-    let total = Interval::between(&interval.now, older).total();
-    assert_eq!((total.polls, total.same_worker), (0.0, 0.0));
+    older.metrics.workers.truncate(2);
+    let workers = older.metrics.workers.iter_mut();
+    workers.for_each(|worker| (worker.stats.polls, worker.stats.same_worker) = (0, 0));
+    let between = Interval::between(&interval.now, older);
+    assert_eq!((between.total(|it| it.polls), between.total(|it| it.same_worker)), (0.0, 0.0));
 }
 
 #[test]
@@ -243,6 +248,7 @@ fn an_answer_of_the_version_before_is_read() {
     let line = line.replace("remote_schedules", "outside_wakes"); // alias
     let line = line.replace("injection_queue_depths", "shelves"); // alias
     let read = Snapshot::parse(&line).unwrap();
+    let read = read.metrics;
     assert_eq!((read.num_alive_tasks, read.remote_schedules, read.injection_queue_depths), (7, 8, vec![9]));
 }
 
@@ -283,7 +289,8 @@ fn hostile() -> String {
 fn what_a_hostile_process_says_neither_reaches_the_terminal_nor_ends_the_command() {
     let now = Snapshot::parse(&hostile()).unwrap();
     let mut before = now.clone();
-    (before.at_ns, before.workers[0].polls, before.remote_schedules) = (0, 0, 0);
+    let metrics = &mut before.metrics;
+    (before.at_ns, metrics.workers[0].stats.polls, metrics.remote_schedules) = (0, 0, 0);
     for (interval, width) in
         [(Interval::between(&before, now.clone()), 80), (Interval::between(&now, before), 132)]
     {

@@ -6,15 +6,16 @@
 //! in the text above; the boxes have those that differ. 384 CPUs in 80 columns take 57 lines, and every CPU is named.
 
 use super::boxes::{Block, across, lowest, wrap};
-use std::collections::BTreeMap;
-use warmcore_topo::{Core, Cpu, Llc, Topology};
-use warmcore_types::{CpuId, CpuSet, NodeId};
+use warmcore_report::machine_boxes::{
+    self, BARRED, CoreBox, ISOLATED, LlcBox, NodeBox, OFFLINE, SocketBox, core_caches, llc_cache, llc_label,
+    some,
+};
+use warmcore_topo::Topology;
+use warmcore_types::{CpuId, CpuSet};
 
 #[cfg(test)]
 mod tests;
 mod words;
-
-use words::some;
 
 /// The height in lines up to which each core has a box: a terminal window, with the text above and below.
 const BOXED_LINES_MAX: usize = 24;
@@ -25,6 +26,11 @@ const COLUMNS_LINES_MAX: usize = 56;
 const ALIKE_MIN: usize = 3;
 /// With more caches than this, their size is in the text above and not in each box.
 const SIZED_LLCS_MAX: usize = 4;
+
+/// The beginning of a title.
+fn part(is_whole: bool) -> &'static str {
+    if is_whole { "" } else { "part of " }
+}
 
 /// The width inside a frame.
 fn inside(width: usize) -> usize {
@@ -65,31 +71,6 @@ pub(super) fn draw(t: &Topology, whence: &str, width: usize, all: bool) -> Strin
     lines.join("\n") + "\n"
 }
 
-/// `48 KiB`, `32 MiB`, `112.5 MiB`.
-fn size(kib: u32) -> String {
-    match kib {
-        k if k < 1024 => format!("{k} KiB"),
-        k if k % 1024 == 0 => format!("{} MiB", k / 1024),
-        k => format!("{:.1} MiB", f64::from(k) / 1024.0),
-    }
-}
-
-/// `L1d 32 KiB, L2 1 MiB`, as far as that is known.
-fn core_caches(core: &Core) -> String {
-    let sizes = [("L1d", core.l1d_kib), ("L2", core.l2_kib)];
-    let known = sizes.iter().filter_map(|(name, kib)| Some(format!("{name} {}", size((*kib)?))));
-    known.collect::<Vec<_>>().join(", ")
-}
-
-/// `L3 32 MiB`; empty if no cache is listed.
-fn llc_cache(llc: &Llc) -> String {
-    match (llc.level, llc.size_kib) {
-        (0, _) => String::new(),
-        (level, Some(kib)) => format!("L{level} {}", size(kib)),
-        (level, None) => format!("L{level}"),
-    }
-}
-
 /// The value that all items have, if they are equal.
 fn alike<T: PartialEq>(mut each: impl Iterator<Item = T>) -> Option<T> {
     let first = each.next()?;
@@ -115,9 +96,9 @@ impl<'a> Painter<'a> {
         let barred = t.online().difference(&t.usable());
         let online = |set: &CpuSet| set.intersection(&t.online());
         let mut marks = vec![
-            ('i', online(&t.isolated), "isolated at boot (isolcpus=)"),
+            ('i', online(&t.isolated), ISOLATED),
             ('n', online(&t.nohz_full), "without a tick (nohz_full=)"),
-            ('x', barred, "not allowed for this process"),
+            ('x', barred, BARRED),
         ];
         marks.retain(|(_, cpus, _)| !cpus.is_empty());
         let mut painter = Self {
@@ -139,56 +120,42 @@ impl<'a> Painter<'a> {
 
     /// The sockets, one below the other, and a last box of the offline CPUs: no source knows where an offline CPU is.
     fn sockets(&self, width: usize, cores: Cores) -> Block {
-        let all: Vec<&Cpu> = self.t.cpus.iter().collect();
-        let sockets = by(&all, |c| c.socket.0);
+        let sockets = machine_boxes::sockets(self.t);
         let mut blocks = vec![lowest(width, |each| {
-            let socket = |(id, cpus): (&u32, &Vec<&Cpu>)| self.socket(*id, cpus, each, cores);
-            Block::in_rows(sockets.iter().map(socket).collect(), width)
+            Block::in_rows(sockets.iter().map(|socket| self.socket(socket, each, cores)).collect(), width)
         })];
         if !self.t.offline.is_empty() {
             let offline = wrap(&format!("CPUs {}", self.t.offline), inside(width), 2);
-            blocks.push(Block::new(offline).framed("offline, place unknown"));
+            blocks.push(Block::new(offline).framed(OFFLINE));
         }
         Block::above_each_other(blocks)
     }
 
-    fn socket(&self, id: u32, cpus: &[&Cpu], width: usize, cores: Cores) -> Block {
-        let nodes = by(cpus, |c| c.node.0);
-        if let [node] = nodes.keys().collect::<Vec<_>>()[..] {
-            let title = format!("socket {id} · {}", self.node_title(*node, cpus));
-            return self.llcs(cpus, inside(width), cores).framed(&title);
+    fn socket(&self, socket: &SocketBox<'_>, width: usize, cores: Cores) -> Block {
+        let title = |node: &NodeBox<'_>| format!("{}node {}", part(node.is_whole), node.id);
+        if let [node] = &socket.nodes[..] {
+            let title = format!("socket {} · {}", socket.id, title(node));
+            return self.llcs(&node.llcs, inside(width), cores).framed(&title);
         }
         let nodes = lowest(inside(width), |each| {
-            let node = |(node, cpus): (&u32, &Vec<&Cpu>)| {
-                self.llcs(cpus, inside(each), cores).framed(&self.node_title(*node, cpus))
-            };
-            Block::in_rows(nodes.iter().map(node).collect(), inside(width))
+            let node = |node: &NodeBox<'_>| self.llcs(&node.llcs, inside(each), cores).framed(&title(node));
+            Block::in_rows(socket.nodes.iter().map(node).collect(), inside(width))
         });
-        nodes.framed(&format!("socket {id}"))
+        nodes.framed(&format!("socket {}", socket.id))
     }
 
-    fn node_title(&self, node: u32, cpus: &[&Cpu]) -> String {
-        let whole = self.t.node(NodeId(node)).is_some_and(|n| n.cpus.len() == cpus.len());
-        format!("{}node {node}", if whole { "" } else { "part of " })
-    }
-
-    /// The last-level caches of `cpus`, in rows.
-    fn llcs(&self, cpus: &[&Cpu], width: usize, cores: Cores) -> Block {
-        let groups: Vec<(&Llc, CpuSet)> = by(cpus, |c| c.llc.0)
-            .iter()
-            .map(|(id, cpus)| (&self.t.llcs[*id as usize], cpus.iter().map(|c| c.id).collect()))
-            .collect();
-        let framed = |(llc, cpus): &(&Llc, CpuSet)| self.llc(llc, cpus, width, cores);
+    /// The last-level caches of a node, in rows.
+    fn llcs(&self, llcs: &[LlcBox<'_>], width: usize, cores: Cores) -> Block {
+        let framed = |llc: &LlcBox<'_>| self.llc(llc, width, cores);
         if cores != Cores::Folded {
-            return Block::in_rows(groups.iter().map(framed).collect(), width);
+            return Block::in_rows(llcs.iter().map(framed).collect(), width);
         }
-        let runs = groups.chunk_by(|a, b| self.shape(a) == self.shape(b));
+        let runs = llcs.chunk_by(|a, b| self.shape(a) == self.shape(b));
         let drawn = runs.flat_map(|run| match run {
             [first, rest @ ..] if run.len() >= ALIKE_MIN => {
-                let ids: Vec<_> = rest.iter().map(|(llc, _)| llc.id).collect();
-                let cpus: CpuSet = rest.iter().flat_map(|(_, cpus)| cpus.iter()).collect();
-                let text =
-                    format!("× {} more alike: {} to {}, CPUs {cpus}", rest.len(), ids[0], ids[ids.len() - 1]);
+                let (from, to) = (rest[0].llc.id, rest[rest.len() - 1].llc.id);
+                let cpus = rest.iter().fold(CpuSet::new(), |all, llc| all.union(&llc.cpus()));
+                let text = format!("× {} more alike: {from} to {to}, CPUs {cpus}", rest.len());
                 vec![framed(first), Block::new(wrap(&text, width, 2))]
             }
             run => vec![Block::in_rows(run.iter().map(framed).collect(), width)],
@@ -197,52 +164,35 @@ impl<'a> Painter<'a> {
     }
 
     /// The properties in which two caches must agree to be drawn as one.
-    fn shape(&self, (llc, cpus): &(&Llc, CpuSet)) -> (String, usize, Vec<(String, Vec<String>)>) {
-        let core = |core: &&Core| {
-            let here = core.cpus.intersection(cpus);
-            (core_caches(core), here.iter().map(|c| self.letters_of(c)).collect())
+    fn shape(&self, of: &LlcBox<'_>) -> (String, usize, Vec<(String, Vec<String>)>) {
+        let core = |of: &CoreBox<'_>| {
+            (core_caches(of.core), of.cpus.iter().map(|cpu| self.letters_of(*cpu)).collect())
         };
-        (llc_cache(llc), llc.cpus.len(), self.cores(cpus).iter().map(core).collect())
+        (llc_cache(of.llc), of.llc.cpus.len(), of.cores.iter().map(core).collect())
     }
 
-    fn llc(&self, llc: &Llc, cpus: &CpuSet, width: usize, how: Cores) -> Block {
+    fn llc(&self, of: &LlcBox<'_>, width: usize, how: Cores) -> Block {
         let inner = inside(width);
-        let runs = self.cores(cpus);
-        let runs = runs.chunk_by(|a, b| core_caches(a) == core_caches(b));
-        let run = |run: &[&Core]| {
-            // Of a core that spans nodes or sockets, this list has only the CPUs in this node.
-            let cores: Vec<Vec<CpuId>> =
-                run.iter().map(|c| c.cpus.intersection(cpus).iter().collect()).collect();
+        let runs = of.cores.chunk_by(|a, b| core_caches(a.core) == core_caches(b.core));
+        let run = |run: &[CoreBox<'_>]| {
             let grid = match how {
                 Cores::Boxed => {
-                    Block::in_rows(cores.iter().map(|c| self.core_box(c, inside(inner))).collect(), inner)
+                    Block::in_rows(run.iter().map(|c| self.core_box(&c.cpus, inside(inner))).collect(), inner)
                 }
-                _ => self.core_columns(&cores, inner),
+                _ => self.core_columns(run, inner),
             };
             match &self.core_caches {
                 Some(_) => grid,
                 None => {
-                    let caches = core_caches(run[0]);
+                    let caches = core_caches(run[0].core);
                     let caches = if caches.is_empty() { "caches unknown".to_owned() } else { caches };
                     let text = format!("{}: {caches}", some(run.len(), "core"));
                     Block::above_each_other([Block::new(wrap(&text, inner, 2)), grid])
                 }
             }
         };
-        let part = if cpus.len() < llc.cpus.len() { "part of " } else { "" };
-        let title = match llc_cache(llc) {
-            cache if cache.is_empty() => format!("{part}{} · assumed", llc.id),
-            cache if self.llcs_are_sized() => format!("{part}{} · {cache}", llc.id),
-            _ => format!("{part}{}", llc.id),
-        };
+        let title = part(of.is_whole).to_owned() + &llc_label(of.llc, " · ", self.llcs_are_sized());
         Block::above_each_other(runs.map(run)).framed(&title)
-    }
-
-    /// The cores of the CPUs in the set, by their smallest CPU.
-    fn cores(&self, cpus: &CpuSet) -> Vec<&'a Core> {
-        let ids: std::collections::BTreeSet<_> =
-            cpus.iter().filter_map(|c| self.t.cpu(c)).map(|c| c.core).collect();
-        ids.into_iter().map(|id| &self.t.cores[id.index()]).collect()
     }
 
     fn core_box(&self, cpus: &[CpuId], width: usize) -> Block {
@@ -251,16 +201,16 @@ impl<'a> Painter<'a> {
     }
 
     /// Draws a column for each core, with its CPUs one below the other.
-    fn core_columns(&self, cores: &[Vec<CpuId>], width: usize) -> Block {
+    fn core_columns(&self, cores: &[CoreBox<'_>], width: usize) -> Block {
         let each = self.digits + self.letters;
-        let deepest = cores.iter().map(Vec::len).max().unwrap_or(0);
+        let deepest = cores.iter().map(|core| core.cpus.len()).max().unwrap_or(0);
         let mut lines = Vec::new();
         for row in cores.chunks(across(cores.len(), each, width)) {
             if deepest > 1 && !lines.is_empty() {
                 lines.push(String::new());
             }
             lines.extend((0..deepest).map(|i| {
-                let cell = |core: &Vec<CpuId>| core.get(i).map_or(" ".repeat(each), |c| self.cell(*c));
+                let cell = |core: &CoreBox<'_>| core.cpus.get(i).map_or(" ".repeat(each), |c| self.cell(*c));
                 row.iter().map(cell).collect::<Vec<_>>().join(" ")
             }));
         }
@@ -280,11 +230,4 @@ impl<'a> Painter<'a> {
     fn letters_of(&self, cpu: CpuId) -> String {
         self.marks.iter().filter(|(_, cpus, _)| cpus.contains(cpu)).map(|(letter, ..)| *letter).collect()
     }
-}
-
-fn by<'a>(cpus: &[&'a Cpu], key: impl Fn(&Cpu) -> u32) -> BTreeMap<u32, Vec<&'a Cpu>> {
-    cpus.iter().fold(BTreeMap::new(), |mut groups, cpu| {
-        groups.entry(key(cpu)).or_insert_with(Vec::new).push(*cpu);
-        groups
-    })
 }

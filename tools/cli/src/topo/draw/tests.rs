@@ -124,9 +124,3 @@ fn marks_limits_and_notes_are_drawn() {
         assert!(drawing.contains(expected), "{expected} is missing\n{drawing}");
     }
 }
-
-#[test]
-fn a_size_is_short() {
-    let sizes = [(48, "48 KiB"), (1024, "1 MiB"), (115_200, "112.5 MiB"), (1280, "1.2 MiB")];
-    sizes.iter().for_each(|(kib, text)| assert_eq!(size(*kib), *text));
-}

@@ -4,28 +4,22 @@
 //! meaning of the letters in the boxes, the limits of this process, and the parts of the machine that no box shows.
 
 use super::{Cores, Painter, alike};
+use warmcore_report::machine_boxes::{counts, some};
+use warmcore_topo::Llc;
 use warmcore_types::CpuSet;
 
 /// With more nodes than this, only the range of their distances is shown.
 const DISTANCES_MAX: usize = 8;
 
-/// `3 cores`, `1 core`.
-pub(super) fn some(n: usize, one: &str) -> String {
-    format!("{n} {one}{}", if n == 1 { "" } else { "s" })
-}
-
 impl Painter<'_> {
     pub(super) fn heading(&self, whence: &str) -> Vec<String> {
         let t = self.t;
-        let per_llc = alike(t.llcs.iter().map(|l| self.cores(&l.cpus).len()));
-        let per_llc = per_llc.filter(|_| t.llcs.len() > 1).map(|n| format!(" of {}", some(n, "core")));
-        let counts = [
-            some(t.sockets.len(), "socket"),
-            some(t.nodes.len(), "node"),
-            some(t.llcs.len(), "last-level cache") + &per_llc.unwrap_or_default(),
-            some(t.cores.len(), "core"),
-            some(t.cpus.len(), "CPU"),
-        ];
+        let cores_of =
+            |llc: &Llc| t.cores.iter().filter(|core| !core.cpus.intersection(&llc.cpus).is_empty()).count();
+        let mut counts = counts(t);
+        if let Some(n) = alike(t.llcs.iter().map(cores_of)).filter(|_| t.llcs.len() > 1) {
+            counts[2] += &format!(" of {}", some(n, "core"));
+        }
         let cores = match self.core_caches.as_deref() {
             Some(caches) => format!("each core: {caches}"),
             None => "the cores' caches are not all alike".into(),
