@@ -5,20 +5,20 @@
 //!
 //! Source. sched_setaffinity(2), getcpu(2).
 
+#[cfg(target_os = "linux")]
+use crate::checked;
 use std::io;
 #[cfg(target_os = "linux")]
 use std::sync::OnceLock;
 use warmcore_types::{CpuId, CpuSet};
 
 /// Returns the CPUs on which this thread may run.
-#[cfg(target_os = "linux")]
 pub fn allowed() -> io::Result<CpuSet> {
     allowed_to(0)
 }
 
 /// Returns the CPUs on which the process's first thread may run: those of the process, unless the program has
 /// changed that thread's mask.
-#[cfg(target_os = "linux")]
 pub fn allowed_to_main() -> io::Result<CpuSet> {
     allowed_to(std::process::id())
 }
@@ -59,8 +59,8 @@ pub fn allowed_to(thread: u32) -> io::Result<CpuSet> {
 pub fn set_allowed(cpus: &CpuSet) -> io::Result<()> {
     let words = cpus.words();
     // SAFETY: the kernel reads the given length, which is the buffer's.
-    let done = unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, words.len() * 8, words.as_ptr()) };
-    if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+    checked(unsafe { libc::syscall(libc::SYS_sched_setaffinity, 0, words.len() * 8, words.as_ptr()) })
+        .map(drop)
 }
 
 /// Restricts this thread to one CPU.
@@ -117,25 +117,15 @@ fn printed_width(status: &str) -> Option<usize> {
 mod elsewhere {
     use super::*;
 
-    /// Returns all CPUs: affinity is not supported on this platform.
-    pub fn allowed() -> io::Result<CpuSet> {
-        let n = std::thread::available_parallelism()?.get() as u32;
-        Ok((0..n).map(CpuId).collect())
-    }
-
-    /// As [`allowed`].
-    pub fn allowed_to_main() -> io::Result<CpuSet> {
-        allowed()
-    }
-
     /// Returns 0: threads have no masks on this platform.
     pub fn this_thread() -> u32 {
         0
     }
 
-    /// As [`allowed`].
+    /// Returns all CPUs: affinity is not supported on this platform.
     pub fn allowed_to(_: u32) -> io::Result<CpuSet> {
-        allowed()
+        let n = std::thread::available_parallelism()?.get() as u32;
+        Ok((0..n).map(CpuId).collect())
     }
 
     /// Returns the error `Unsupported`.

@@ -113,15 +113,13 @@ impl Region {
     }
 
     /// Frees all memory and keeps the addresses, which then read as zeros. The caller makes sure that no thread uses the
-    /// memory at the same time. On an error nothing has changed.
+    /// memory at the same time. On an error nothing has changed. The kernel
+    /// refuses if the pages are locked (mlockall).
     #[cfg(target_os = "linux")]
     pub fn discard(&self) -> io::Result<()> {
         // SAFETY: this region's private anonymous mapping; afterwards it is as after `reserve`.
-        match unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) } {
-            0 => Ok(()),
-            // The kernel does not free locked pages (mlockall).
-            _ => Err(io::Error::last_os_error()),
-        }
+        let done = unsafe { libc::madvise(self.start.as_ptr().cast(), self.bytes, libc::MADV_DONTNEED) };
+        crate::checked(done).map(drop)
     }
 
     /// Returns the error `Unsupported`.

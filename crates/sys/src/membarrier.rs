@@ -28,8 +28,7 @@ mod cmd {
 #[cfg(target_os = "linux")]
 fn call(cmd: i32) -> io::Result<i32> {
     // SAFETY: membarrier takes no pointers.
-    let got = unsafe { libc::syscall(libc::SYS_membarrier, cmd, 0, 0) };
-    if got >= 0 { Ok(got as i32) } else { Err(io::Error::last_os_error()) }
+    crate::checked(unsafe { libc::syscall(libc::SYS_membarrier, cmd, 0, 0) }).map(|got| got as i32)
 }
 
 /// Registers this process for [`fence_rseq`]. Needed once per process; a child of fork inherits it. The error
@@ -67,15 +66,15 @@ pub fn describe() -> String {
     match call(cmd::QUERY) {
         Err(error) => format!("none: {error}"),
         Ok(bits) => {
-            let both = |run, register| bits & run != 0 && bits & register != 0;
-            let named = [
-                ("private_expedited", both(cmd::PRIVATE_EXPEDITED, cmd::REGISTER_PRIVATE_EXPEDITED)),
+            let commands = [
+                ("private_expedited", cmd::PRIVATE_EXPEDITED | cmd::REGISTER_PRIVATE_EXPEDITED),
                 (
                     "private_expedited_rseq",
-                    both(cmd::PRIVATE_EXPEDITED_RSEQ, cmd::REGISTER_PRIVATE_EXPEDITED_RSEQ),
+                    cmd::PRIVATE_EXPEDITED_RSEQ | cmd::REGISTER_PRIVATE_EXPEDITED_RSEQ,
                 ),
             ];
-            named.iter().filter(|(_, has)| *has).map(|(name, _)| *name).collect::<Vec<_>>().join(", ")
+            let has_both = |(name, both): (&'static str, i32)| (bits & both == both).then_some(name);
+            commands.into_iter().filter_map(has_both).collect::<Vec<_>>().join(", ")
         }
     }
 }

@@ -14,7 +14,19 @@
 //!
 //! Writers. The kernel: all fields. The thread: `rseq_cs` (offset 8) only.
 
+#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod own;
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+mod own {
+    /// Returns false: this platform has no areas.
+    pub fn register_thread() -> bool {
+        false
+    }
+}
+#[cfg_attr(
+    not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))),
+    allow(unreachable_code, unused_variables, unused_unsafe)
+)]
 pub mod section;
 mod selftest;
 

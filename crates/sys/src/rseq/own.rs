@@ -6,7 +6,11 @@
 //!
 //! Source. rseq(2) as of Linux 4.18; EINVAL and EBUSY mean that another library has registered an area.
 
-use super::Unavailable;
+use super::{FOUND, Unavailable, field, section};
+use crate::checked;
+use std::cell::UnsafeCell;
+use std::io;
+use std::sync::atomic::Ordering::Relaxed;
 
 /// The signature: the word before every abort address, which the kernel checks.
 #[cfg(target_arch = "x86_64")]
@@ -18,111 +22,94 @@ const SIGNATURE: u32 = 0xd428_bc00;
 #[cfg(all(target_arch = "aarch64", target_endian = "big"))]
 const SIGNATURE: u32 = 0x00bc_28d4;
 
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-mod linux {
-    use super::super::{FOUND, field, section};
-    use super::{SIGNATURE, Unavailable};
-    use std::cell::UnsafeCell;
-    use std::io;
-    use std::sync::atomic::Ordering::Relaxed;
+/// An area: 32 bytes, aligned to 32 as the kernel requires, and to 64 to have a cache line of its own.
+#[repr(C, align(64))]
+struct Area(UnsafeCell<[u32; field::AREA_BYTES / 4]>);
 
-    /// An area: 32 bytes, aligned to 32 as the kernel requires, and to 64 to have a cache line of its own.
-    #[repr(C, align(64))]
-    struct Area(UnsafeCell<[u32; field::AREA_BYTES / 4]>);
-
-    impl Area {
-        const fn unregistered() -> Self {
-            let mut words = [0; field::AREA_BYTES / 4];
-            words[field::CPU_ID / 4] = u32::MAX; // negative: no section runs before the registration
-            Self(UnsafeCell::new(words))
-        }
-    }
-
-    /// Unregisters the area when the thread ends.
-    struct Registration;
-
-    impl Drop for Registration {
-        fn drop(&mut self) {
-            const UNREGISTER: i32 = 1;
-            // The kernel sets `cpu_id` to -1 here. Later destructors of the thread take the slow path, which does not
-            // register an area again, since `REGISTRATION` is destroyed.
-            let _ = rseq(UNREGISTER);
-        }
-    }
-
-    thread_local! {
-        static AREA: Area = const { Area::unregistered() };
-        static REGISTRATION: Registration = const { Registration };
-    }
-
-    fn area() -> *mut u8 {
-        AREA.with(|area| area.0.get().cast())
-    }
-
-    fn rseq(flags: i32) -> io::Result<()> {
-        // SAFETY: the area lives as long as the thread, and is unregistered before it ends.
-        let done = unsafe { libc::syscall(libc::SYS_rseq, area(), field::AREA_BYTES, flags, SIGNATURE) };
-        if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
-    }
-
-    /// Returns the distance from the thread pointer to this thread's area.
-    fn offset() -> isize {
-        area() as isize - section::thread_pointer() as isize
-    }
-
-    pub fn register_first() -> Result<isize, Unavailable> {
-        let offset = offset();
-        // The thread-locals of a library loaded with dlopen are on the heap, at no fixed offset from the thread
-        // pointer. Then there are no sections.
-        let same_elsewhere = std::thread::Builder::new()
-            .spawn(self::offset)
-            .map_err(|e| Unavailable(format!("no rseq: a thread to try it could not be started: {e}")))?
-            .join()
-            .is_ok_and(|other| other == offset);
-        if !same_elsewhere {
-            return Err(Unavailable(
-                "no rseq: this library was loaded at run time, so its threads' areas have no fixed place; \
-                 link it into the program, or use glibc 2.35 or later"
-                    .into(),
-            ));
-        }
-        if !register() {
-            let error = rseq(0).err().unwrap_or_else(|| io::ErrorKind::Other.into());
-            let kernel = crate::platform::kernel();
-            return Err(Unavailable(match error.raw_os_error() {
-                Some(libc::ENOSYS) => format!(
-                    "no rseq: kernel {kernel} answers ENOSYS, so it is older than 4.18, was built without \
-                     CONFIG_RSEQ, or is emulated (qemu-user has no rseq)"
-                ),
-                Some(libc::EINVAL | libc::EBUSY) => {
-                    "no rseq: another library in this process registered its own area, which we can't find; \
-                     use glibc 2.35 or later, or remove the other registration"
-                        .into()
-                }
-                Some(libc::EPERM) => {
-                    "no rseq: the syscall is forbidden, by a seccomp filter perhaps; allow rseq(2)".into()
-                }
-                _ => format!("no rseq: the kernel {kernel} refused to register an area: {error}"),
-            }));
-        }
-        Ok(offset)
-    }
-
-    pub fn register_thread() -> bool {
-        offset() == (FOUND.load(Relaxed) >> 32) as isize && register()
-    }
-
-    /// Registers this thread unless it is ending or registered already.
-    fn register() -> bool {
-        // SAFETY: this thread's own area, which the kernel writes only while this thread is in the kernel.
-        let is_registered = || unsafe { area().byte_add(field::CPU_ID).cast::<i32>().read_volatile() >= 0 };
-        is_registered() || (REGISTRATION.try_with(|_| ()).is_ok() && rseq(0).is_ok() && is_registered())
+impl Area {
+    const fn unregistered() -> Self {
+        let mut words = [0; field::AREA_BYTES / 4];
+        words[field::CPU_ID / 4] = u32::MAX; // negative: no section runs before the registration
+        Self(UnsafeCell::new(words))
     }
 }
-#[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub use linux::{register_first, register_thread};
 
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+/// Unregisters the area when the thread ends.
+struct Registration;
+
+impl Drop for Registration {
+    fn drop(&mut self) {
+        const UNREGISTER: i32 = 1;
+        // The kernel sets `cpu_id` to -1 here. Later destructors of the thread take the slow path, which does not
+        // register an area again, since `REGISTRATION` is destroyed.
+        let _ = rseq(UNREGISTER);
+    }
+}
+
+thread_local! {
+    static AREA: Area = const { Area::unregistered() };
+    static REGISTRATION: Registration = const { Registration };
+}
+
+fn area() -> *mut u8 {
+    AREA.with(|area| area.0.get().cast())
+}
+
+fn rseq(flags: i32) -> io::Result<()> {
+    // SAFETY: the area lives as long as the thread, and is unregistered before it ends.
+    checked(unsafe { libc::syscall(libc::SYS_rseq, area(), field::AREA_BYTES, flags, SIGNATURE) }).map(drop)
+}
+
+/// Returns the distance from the thread pointer to this thread's area.
+fn offset_from_thread_pointer() -> isize {
+    area() as isize - section::thread_pointer() as isize
+}
+
+pub fn register_first() -> Result<isize, Unavailable> {
+    let offset = offset_from_thread_pointer();
+    // The thread-locals of a library loaded with dlopen are on the heap, at no fixed offset from the thread
+    // pointer. Then there are no sections.
+    let same_elsewhere = std::thread::Builder::new()
+        .spawn(offset_from_thread_pointer)
+        .map_err(|e| Unavailable(format!("no rseq: a thread to try it could not be started: {e}")))?
+        .join()
+        .is_ok_and(|other| other == offset);
+    if !same_elsewhere {
+        return Err(Unavailable(
+            "no rseq: this library was loaded at run time, so its threads' areas have no fixed place; \
+             link it into the program, or use glibc 2.35 or later"
+                .into(),
+        ));
+    }
+    if !register() {
+        let error = rseq(0).err().unwrap_or_else(|| io::ErrorKind::Other.into());
+        let kernel = crate::platform::kernel();
+        return Err(Unavailable(match error.raw_os_error() {
+            Some(libc::ENOSYS) => format!(
+                "no rseq: kernel {kernel} answers ENOSYS, so it is older than 4.18, was built without \
+                 CONFIG_RSEQ, or is emulated (qemu-user has no rseq)"
+            ),
+            Some(libc::EINVAL | libc::EBUSY) => {
+                "no rseq: another library in this process registered its own area, which we can't find; \
+                 use glibc 2.35 or later, or remove the other registration"
+                    .into()
+            }
+            Some(libc::EPERM) => {
+                "no rseq: the syscall is forbidden, by a seccomp filter perhaps; allow rseq(2)".into()
+            }
+            _ => format!("no rseq: the kernel {kernel} refused to register an area: {error}"),
+        }));
+    }
+    Ok(offset)
+}
+
 pub fn register_thread() -> bool {
-    false
+    offset_from_thread_pointer() == (FOUND.load(Relaxed) >> 32) as isize && register()
+}
+
+/// Registers this thread unless it is ending or registered already.
+fn register() -> bool {
+    // SAFETY: this thread's own area, which the kernel writes only while this thread is in the kernel.
+    let is_registered = || unsafe { area().byte_add(field::CPU_ID).cast::<i32>().read_volatile() >= 0 };
+    is_registered() || (REGISTRATION.try_with(|_| ()).is_ok() && rseq(0).is_ok() && is_registered())
 }

@@ -26,12 +26,18 @@
 //! ```text
 //! descriptor (section __rseq_cs): version 0, flags 0, start, commit - start, abort address
 //!     area.rseq_cs = &descriptor                  // arm
-//! 33: slot = *active + (*index << SHIFT)          // the section begins
-//!     …
-//!     one store                                   // commit
-//! 44:                                             // the section ends
-//! signature; 55: aborts += 1; goto slow           // the kernel continues an aborted thread here
+//! 33: slot = *index                               // the section begins
+//!     at                                          // mostly slot = *active + (slot << SHIFT)
+//!     body
+//!     commit                                      // one store
+//! 44: then                                        // the section has ended
+//! signature; 55: aborts += 1; stub                // the kernel continues an aborted thread here
 //! ```
+//!
+//! `section!` of the architecture's module (`x86_64.rs`, `aarch64.rs`) has these instructions; the operations here, in
+//! `stack.rs` and in `stock.rs` give the other parts for each architecture. `then` checks whether a commit that can fail
+//! did. The stub jumps out of the section. Without a `stub` of its own, an operation returns false there, and its body does
+//! so by a jump to `slow`.
 //!
 //! The feature `delay` adds a spin before the commit of every section, for tests: a section of ten instructions
 //! is interrupted so rarely that a test would not find a broken section.
@@ -40,6 +46,7 @@
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
 mod aarch64;
+mod stack;
 mod stock;
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod unsupported;
@@ -47,16 +54,179 @@ mod unsupported;
 mod x86_64;
 
 #[cfg(all(target_os = "linux", target_arch = "aarch64"))]
-pub use aarch64::*;
+pub(crate) use aarch64::*;
+pub use stack::{pop, pop_batch, push, push_batch};
 pub use stock::{stock_charge, stock_grant, stock_rebind, stock_uncharge};
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-pub use unsupported::*;
+pub(crate) use unsupported::*;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-pub use x86_64::*;
+pub(crate) use x86_64::*;
+
+use super::RseqArea;
+use std::sync::atomic::AtomicPtr;
 
 /// The number of spins before each commit. Written by tests, read inside the sections.
 #[cfg(feature = "delay")]
 pub static DELAY_SPINS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
+
+/// Adds `n` to the word at the start of the slot. Returns false, and changes nothing, if the section was aborted.
+///
+/// ```text
+/// slot.word += n          // commit; on x86-64 one instruction that loads, adds and stores
+/// ```
+///
+/// # Safety
+/// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may use. Only sections write it until
+/// `active` was changed and a fence was issued after that.
+#[inline(always)]
+pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
+    // SAFETY: the caller guarantees it; the scratch registers are outputs of the asm.
+    unsafe {
+        section!(
+            area,
+            x86_64: {
+                at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
+                body: [],
+                commit: "add qword ptr [{slot}], {n}",
+            },
+            aarch64: {
+                at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
+                body: ["ldr {word}, [{slot}]", "add {word}, {word}, {n}"],
+                commit: "str {word}, [{slot}]",
+                word = out(reg) _,
+            },
+            shift = const SHIFT,
+            active = in(reg) active.as_ptr(),
+            n = in(reg) n,
+        )
+    }
+}
+
+/// Adds `n` to the word at `base + id * stride`. Returns false, and changes nothing, if the section was aborted.
+///
+/// ```text
+/// slot = base + *index * stride; slot.word += n      // commit
+/// ```
+///
+/// # Safety
+/// `base + id * stride` is a writable, aligned word for every id that the kernel may use. Only sections write it while they
+/// may run.
+#[inline(always)]
+pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        section!(
+            area,
+            x86_64: {
+                at: ["imul {slot}, {stride}"],
+                body: [],
+                commit: "add qword ptr [{base} + {slot}], {n}",
+            },
+            aarch64: {
+                at: ["madd {slot}, {slot}, {stride}, {base}"],
+                body: ["ldr {word}, [{slot}]", "add {word}, {word}, {n}"],
+                commit: "str {word}, [{slot}]",
+                word = out(reg) _,
+            },
+            base = in(reg) base,
+            stride = in(reg) stride,
+            n = in(reg) n,
+        )
+    }
+}
+
+/// Stores `new` in the word at the start of the slot if the word is `expected`. Returns false, and changes nothing, if it
+/// is not or if the section was aborted.
+///
+/// ```text
+/// if slot.word != expected: return false
+/// slot.word = new         // commit
+/// ```
+///
+/// # Safety
+/// As [`add`].
+pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
+    area: RseqArea,
+    active: &AtomicPtr<u8>,
+    expected: u64,
+    new: u64,
+) -> bool {
+    // SAFETY: the caller guarantees it.
+    unsafe {
+        section!(
+            area,
+            x86_64: {
+                at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
+                body: ["cmp qword ptr [{slot}], {expected}", "jne {slow}"],
+                commit: "mov qword ptr [{slot}], {new}",
+            },
+            aarch64: {
+                at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
+                body: ["ldr x17, [{slot}]", "cmp x17, {expected}", "b.ne {slow}"],
+                commit: "str {new}, [{slot}]",
+            },
+            shift = const SHIFT,
+            active = in(reg) active.as_ptr(),
+            expected = in(reg) expected,
+            new = in(reg) new,
+        )
+    }
+}
+
+/// As [`add`], with `spins` between load and store. Used by the self-test, since a preemption is likely to hit so long a
+/// section, and with `armed` false as the negative control of tests.
+///
+/// ```text
+/// x = slot.word; spin; slot.word = x + n
+/// ```
+///
+/// # Safety
+/// As [`add`]. With `armed` false it may lose updates.
+pub unsafe fn add_delayed<const SHIFT: u32>(
+    area: RseqArea,
+    active: &AtomicPtr<u8>,
+    n: u64,
+    spins: u64,
+    armed: bool,
+) -> bool {
+    let descriptor_mask = if armed { u64::MAX } else { 0 };
+    // SAFETY: the caller guarantees it. If `armed` is false, the asm clears `rseq_cs` again at the start of the section.
+    unsafe {
+        section!(
+            area,
+            x86_64: {
+                at: ["shl {slot}, {shift}", "add {slot}, qword ptr [{active}]"],
+                body: [
+                    "and qword ptr [{area} + {rseq_cs}], {mask}",
+                    "mov {word}, qword ptr [{slot}]",
+                    "77: dec {spins}",
+                    "jnz 77b",
+                    "add {word}, {n}",
+                ],
+                commit: "mov qword ptr [{slot}], {word}",
+            },
+            aarch64: {
+                at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
+                body: [
+                    "ldr x16, [{area}, #{rseq_cs}]",
+                    "and x16, x16, {mask}",
+                    "str x16, [{area}, #{rseq_cs}]",
+                    "ldr {word}, [{slot}]",
+                    "77: subs {spins}, {spins}, #1",
+                    "b.ne 77b",
+                    "add {word}, {word}, {n}",
+                ],
+                commit: "str {word}, [{slot}]",
+            },
+            shift = const SHIFT,
+            active = in(reg) active.as_ptr(),
+            n = in(reg) n,
+            mask = in(reg) descriptor_mask,
+            spins = inout(reg) spins.max(1) => _,
+            word = out(reg) _,
+        )
+    }
+}
 
 #[cfg(all(test, target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod tests;

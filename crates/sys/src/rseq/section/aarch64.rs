@@ -1,4 +1,4 @@
-//! The sections for aarch64 (ARMv8.0 and later), each with its pseudo-code. The parent module describes the frame.
+//! The frame of sections for aarch64 (ARMv8.0 and later), and how a thread finds its area.
 //!
 //! # Notes on order
 //!
@@ -38,9 +38,8 @@
 //! `section/tests.rs` has run under qemu-user, including aborts. These sections have not run on an ARM kernel yet;
 //! `selftest` checks the kernel before the `rseq` backend is used.
 
-use super::super::{ABORTS, CPU_OFFSET, ENABLED, RseqArea, field};
+use crate::rseq::{CPU_OFFSET, ENABLED, field};
 use std::arch::asm;
-use std::sync::atomic::AtomicPtr;
 
 /// Returns the thread pointer, as set by glibc and musl.
 #[inline(always)]
@@ -122,16 +121,25 @@ pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
     (offset, size)
 }
 
-/// The frame of every section: descriptor, abort stub, arming, and the body up to its commit. `slow` is what the stub does
-/// after it has counted the abort: a jump to a label outside of the section. Code after `then` is not part of the section;
-/// it checks whether a commit that can fail did.
+/// The frame of every section. `section.rs` describes its parts.
 ///
 /// The stub may be more than a branch's range, ±128 MiB, away. The linker then inserts a veneer, which writes x16 and x17.
 /// So the frame declares both as outputs, and the body may use them. The commit may not, since `delay` uses x16 before
 /// it. Only `b` may jump to the stub: linkers do not extend a conditional branch's range of ±1 MiB.
 macro_rules! section {
-    (at: [$($at:literal),+], stub: [$($slow:literal),+], body: [$($line:literal),+], commit: $commit:literal $(then $after:literal)?, $($operand:tt)*) => {
-        asm!(
+    (
+        $area:ident,
+        x86_64: $x86_64:tt,
+        aarch64: {
+            stub: [$($stub:literal),+],
+            at: [$($at:literal),+],
+            body: [$($line:literal),* $(,)?],
+            commit: $commit:literal $(then $after:literal)?,
+            $($own:tt)*
+        },
+        $($operand:tt)*
+    ) => {
+        std::arch::asm!(
             // "aw": PIE relocates the descriptor; "?": it is in the section group of its function.
             ".pushsection __rseq_cs, \"aw?\", @progbits",
             ".balign 32",
@@ -149,7 +157,7 @@ macro_rules! section {
             "add x16, x16, #1",
             "stxr w17, x16, [{slot}]",
             "cbnz w17, 99b",
-            $($slow,)+
+            $($stub,)+
             ".popsection",
             "adrp {slot}, 66b",
             "add {slot}, {slot}, :lo12:66b",
@@ -157,7 +165,7 @@ macro_rules! section {
             "33:",
             "ldr {slot:w}, [{index}]",
             $($at,)+
-            $($line,)+
+            $($line,)*
             #[cfg(feature = "delay")]
             "adrp x16, {DELAY}",
             #[cfg(feature = "delay")]
@@ -170,346 +178,28 @@ macro_rules! section {
             "44:",
             $($after,)?
             slot = out(reg) _,
-            rseq_cs = const field::RSEQ_CS,
-            ABORTS = sym ABORTS,
+            rseq_cs = const $crate::rseq::field::RSEQ_CS,
+            ABORTS = sym $crate::rseq::ABORTS,
             #[cfg(feature = "delay")]
             DELAY = sym $crate::rseq::section::DELAY_SPINS,
             out("x16") _,
             out("x17") _,
+            area = in(reg) $area.base.as_ptr(),
+            index = in(reg) $area.index.as_ptr(),
             $($operand)*
+            $($own)*
             options(nostack),
         )
     };
-}
-
-pub(super) mod stock;
-
-/// Adds `n` to the word at the start of the slot. Returns false, and changes nothing, if the section was aborted.
-///
-/// ```text
-/// x = slot.word
-/// slot.word = x + n       // commit
-/// ```
-///
-/// # Safety
-/// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may use. Only sections write it until
-/// `active` was changed and a fence was issued after that.
-#[inline(always)]
-pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
-    // SAFETY: the caller guarantees it; the scratch registers are outputs of the asm.
-    unsafe {
+    // An abort or a jump to `slow` returns false.
+    ($area:ident, x86_64: $x86_64:tt, aarch64: { $($aarch64:tt)* }, $($operand:tt)*) => {{
         section!(
-            at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
-            stub: ["b {slow}"],
-            body: ["ldr {word}, [{slot}]", "add {word}, {word}, {n}"],
-            commit: "str {word}, [{slot}]",
-            area = in(reg) area.base.as_ptr(),
-            index = in(reg) area.index.as_ptr(),
-            shift = const SHIFT,
-            active = in(reg) active.as_ptr(),
-            n = in(reg) n,
-            word = out(reg) _,
-            slow = label { return false },
-        )
-    };
-    true
+            $area,
+            x86_64: $x86_64,
+            aarch64: { stub: ["b {slow}"], $($aarch64)* slow = label { return false }, },
+            $($operand)*
+        );
+        true
+    }};
 }
-
-/// Adds `n` to the word at `base + id * stride`. Returns false, and changes nothing, if the section was aborted.
-///
-/// ```text
-/// slot = base + *index * stride
-/// x = slot.word
-/// slot.word = x + n       // commit
-/// ```
-///
-/// # Safety
-/// `base + id * stride` is a writable, aligned word for every id that the kernel may use. Only sections write it while they
-/// may run.
-#[inline(always)]
-pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        section!(
-            at: ["madd {slot}, {slot}, {stride}, {base}"],
-            stub: ["b {slow}"],
-            body: ["ldr {word}, [{slot}]", "add {word}, {word}, {n}"],
-            commit: "str {word}, [{slot}]",
-            area = in(reg) area.base.as_ptr(),
-            index = in(reg) area.index.as_ptr(),
-            base = in(reg) base,
-            stride = in(reg) stride,
-            n = in(reg) n,
-            word = out(reg) _,
-            slow = label { return false },
-        )
-    };
-    true
-}
-
-/// Stores `new` in the word at the start of the slot if the word is `expected`. Returns false, and changes nothing, if it
-/// is not or if the section was aborted.
-///
-/// ```text
-/// if slot.word != expected: return false
-/// slot.word = new         // commit
-/// ```
-///
-/// # Safety
-/// As [`add`].
-pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
-    area: RseqArea,
-    active: &AtomicPtr<u8>,
-    expected: u64,
-    new: u64,
-) -> bool {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        section!(
-            at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
-            stub: ["b {slow}"],
-            body: ["ldr x17, [{slot}]", "cmp x17, {expected}", "b.ne {slow}"],
-            commit: "str {new}, [{slot}]",
-            area = in(reg) area.base.as_ptr(),
-            index = in(reg) area.index.as_ptr(),
-            shift = const SHIFT,
-            active = in(reg) active.as_ptr(),
-            expected = in(reg) expected,
-            new = in(reg) new,
-            slow = label { return false },
-        )
-    };
-    true
-}
-
-/// As [`add`], with `spins` between load and store. Used by the self-test, since a preemption is likely to hit so long a
-/// section, and with `armed` false as the negative control of tests.
-///
-/// ```text
-/// x = slot.word; spin; slot.word = x + n
-/// ```
-///
-/// # Safety
-/// As [`add`]. With `armed` false it may lose updates.
-pub unsafe fn add_delayed<const SHIFT: u32>(
-    area: RseqArea,
-    active: &AtomicPtr<u8>,
-    n: u64,
-    spins: u64,
-    armed: bool,
-) -> bool {
-    let descriptor_mask = if armed { u64::MAX } else { 0 };
-    // SAFETY: the caller guarantees it. If `armed` is false, the asm clears `rseq_cs` again at the start of the section.
-    unsafe {
-        section!(
-            at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
-            stub: ["b {slow}"],
-            body: [
-                "ldr x16, [{area}, #{rseq_cs}]",
-                "and x16, x16, {mask}",
-                "str x16, [{area}, #{rseq_cs}]",
-                "ldr {word}, [{slot}]",
-                "77: subs {spins}, {spins}, #1",
-                "b.ne 77b",
-                "add {word}, {word}, {n}"
-            ],
-            commit: "str {word}, [{slot}]",
-            area = in(reg) area.base.as_ptr(),
-            index = in(reg) area.index.as_ptr(),
-            shift = const SHIFT,
-            active = in(reg) active.as_ptr(),
-            n = in(reg) n,
-            mask = in(reg) descriptor_mask,
-            spins = inout(reg) spins.max(1) => _,
-            word = out(reg) _,
-            slow = label { return false },
-        )
-    };
-    true
-}
-
-/// Pops the top item of the slot's stack. Returns 0 if the stack is empty or the section was aborted.
-///
-/// ```text
-/// if slot.len == 0: return 0
-/// item = slot.items[len - 1]
-/// slot.len = len - 1      // commit
-/// ```
-///
-/// # Safety
-/// `*active + (id << SHIFT)` is a stack (`len: u64, cap: u64, items: [u64; cap]`) for every id that the kernel may use.
-/// Only sections write it until `active` was changed and a fence was issued after that.
-#[inline(always)]
-pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u64 {
-    let item;
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        section!(
-            at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
-            stub: ["mov {item}, xzr", "b 44f"],
-            body: [
-                "ldr {len}, [{slot}]",
-                "mov {item}, xzr",
-                "cbz {len}, 44f",
-                "add x16, {slot}, {len}, lsl #3",
-                "ldr {item}, [x16, #8]",
-                "sub {len}, {len}, #1"
-            ],
-            commit: "str {len}, [{slot}]",
-            area = in(reg) area.base.as_ptr(),
-            index = in(reg) area.index.as_ptr(),
-            shift = const SHIFT,
-            active = in(reg) active.as_ptr(),
-            len = out(reg) _,
-            item = out(reg) item,
-        )
-    };
-    item
-}
-
-/// Pushes an item on the slot's stack. Returns false, and changes nothing, if the stack is full or the section was aborted.
-///
-/// ```text
-/// if slot.len >= slot.cap: return false
-/// slot.items[len] = item  // above `len`: not read before the commit
-/// slot.len = len + 1      // commit
-/// ```
-///
-/// # Safety
-/// As [`pop`].
-#[inline(always)]
-pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, item: u64) -> bool {
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        section!(
-            at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
-            stub: ["b {slow}"],
-            body: [
-                "ldp {len}, x17, [{slot}]",
-                "cmp {len}, x17",
-                "b.hs {slow}",
-                "add x16, {slot}, {len}, lsl #3",
-                "str {item}, [x16, #16]",
-                "add {len}, {len}, #1"
-            ],
-            commit: "str {len}, [{slot}]",
-            area = in(reg) area.base.as_ptr(),
-            index = in(reg) area.index.as_ptr(),
-            shift = const SHIFT,
-            active = in(reg) active.as_ptr(),
-            len = out(reg) _,
-            item = in(reg) item,
-            slow = label { return false },
-        )
-    };
-    true
-}
-
-/// Pops up to `max` items of the slot's stack into `out`. Returns how many, or 0 if the section was aborted.
-///
-/// ```text
-/// k = min(max, slot.len); if k == 0: return 0
-/// out[0..k] = slot.items[len - k..len]
-/// slot.len = len - k      // commit
-/// ```
-///
-/// # Safety
-/// As [`pop`]; `out` is valid for `max` writes. Its contents are unspecified if the result is 0.
-#[inline(always)]
-pub unsafe fn pop_batch<const SHIFT: u32>(
-    area: RseqArea,
-    active: &AtomicPtr<u8>,
-    out: *mut u64,
-    max: usize,
-) -> usize {
-    let taken;
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        section!(
-            at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
-            stub: ["mov {taken}, xzr", "b 44f"],
-            body: [
-                "ldr {len}, [{slot}]",
-                "cmp {len}, {max}",
-                "csel {taken}, {len}, {max}, lo",
-                "cbz {taken}, 44f",
-                "sub {len}, {len}, {taken}",
-                "add {from}, {slot}, {len}, lsl #3",
-                "add {from}, {from}, #16",
-                "mov {at}, xzr",
-                "22: ldr x16, [{from}, {at}, lsl #3]",
-                "str x16, [{out}, {at}, lsl #3]",
-                "add {at}, {at}, #1",
-                "cmp {at}, {taken}",
-                "b.lo 22b"
-            ],
-            commit: "str {len}, [{slot}]",
-            area = in(reg) area.base.as_ptr(),
-            index = in(reg) area.index.as_ptr(),
-            shift = const SHIFT,
-            active = in(reg) active.as_ptr(),
-            out = in(reg) out,
-            max = in(reg) max,
-            len = out(reg) _,
-            from = out(reg) _,
-            at = out(reg) _,
-            taken = out(reg) taken,
-        )
-    };
-    taken
-}
-
-/// Pushes up to `n` items on the slot's stack. Returns how many, or 0 if the stack is full or the section was aborted.
-///
-/// ```text
-/// k = min(n, slot.cap - slot.len); if k == 0: return 0
-/// slot.items[len..len + k] = items[0..k]
-/// slot.len = len + k      // commit
-/// ```
-///
-/// # Safety
-/// As [`pop`]; `items` is valid for `n` reads.
-#[inline(always)]
-pub unsafe fn push_batch<const SHIFT: u32>(
-    area: RseqArea,
-    active: &AtomicPtr<u8>,
-    items: *const u64,
-    n: usize,
-) -> usize {
-    let put;
-    // SAFETY: the caller guarantees it.
-    unsafe {
-        section!(
-            at: ["ldr x16, [{active}]", "add {slot}, x16, {slot}, lsl #{shift}"],
-            stub: ["mov {put}, xzr", "b 44f"],
-            body: [
-                "ldp {len}, {put}, [{slot}]",
-                "sub {put}, {put}, {len}",
-                "cmp {n}, {put}",
-                "csel {put}, {n}, {put}, lo",
-                "cbz {put}, 44f",
-                "add {to}, {slot}, {len}, lsl #3",
-                "add {to}, {to}, #16",
-                "add {len}, {len}, {put}",
-                "mov {at}, xzr",
-                "22: ldr x16, [{items}, {at}, lsl #3]",
-                "str x16, [{to}, {at}, lsl #3]",
-                "add {at}, {at}, #1",
-                "cmp {at}, {put}",
-                "b.lo 22b"
-            ],
-            commit: "str {len}, [{slot}]",
-            area = in(reg) area.base.as_ptr(),
-            index = in(reg) area.index.as_ptr(),
-            shift = const SHIFT,
-            active = in(reg) active.as_ptr(),
-            items = in(reg) items,
-            n = in(reg) n,
-            len = out(reg) _,
-            to = out(reg) _,
-            at = out(reg) _,
-            put = out(reg) put,
-        )
-    };
-    put
-}
+pub(crate) use section;

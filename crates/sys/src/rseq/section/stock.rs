@@ -25,16 +25,14 @@
 //!
 //! Writers. `head`: sections on the slot's CPU. `grant`: any CPU, by compare-and-swap.
 //!
-//! The functions here document the operations; the asm is in a file per architecture.
+//! # Order on aarch64
+//!
+//! `stock_charge` and `stock_uncharge` use plain accesses. The next section on this CPU sees their stores, whichever
+//! thread runs it (`aarch64.rs`, "Notes on order", 1). Another CPU sees them at the latest through the next `stock_grant`,
+//! which is a Release. In `stock_rebind` the store comes after both comparisons, by a control dependency.
 
+use super::section;
 use crate::rseq::RseqArea;
-
-#[cfg(all(target_os = "linux", target_arch = "aarch64"))]
-use super::aarch64::stock as arch;
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-use super::unsupported::stock as arch;
-#[cfg(all(target_os = "linux", target_arch = "x86_64"))]
-use super::x86_64::stock as arch;
 
 /// Charges `n` units to the current CPU's stock if its key is `key` and it has that many free units. Returns
 /// false, and changes nothing, if it has another key or fewer free units, or if the section was aborted.
@@ -52,8 +50,44 @@ use super::x86_64::stock as arch;
 /// write its `head`, and only locked instructions its `grant`.
 #[inline(always)]
 pub unsafe fn stock_charge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
-    // SAFETY: the caller guarantees it.
-    unsafe { arch::charge::<SHIFT>(area, first, key, n) }
+    // SAFETY: the caller guarantees it. With `key` unchanged the commit is a store of the whole word.
+    unsafe {
+        section!(
+            area,
+            x86_64: {
+                at: ["shl {slot}, {shift}", "add {slot}, {first}"],
+                body: [
+                    "cmp dword ptr [{slot} + 4], {key:e}",
+                    "jne {slow}",
+                    // A load of the same width as the commit, because only such a load is forwarded from a recent store.
+                    // Measured: an add with a memory operand was three times slower, one load of key and `used` five times.
+                    "mov {used:e}, dword ptr [{slot}]",
+                    "add {used:e}, {n:e}",
+                    "cmp dword ptr [{slot} + 8], {used:e}",
+                    "js {slow}", // the sign of the difference modulo 2^32; jl would compare without the modulus
+                ],
+                commit: "mov dword ptr [{slot}], {used:e}",
+            },
+            aarch64: {
+                at: ["add {slot}, {first}, {slot}, lsl #{shift}"],
+                body: [
+                    "ldp {used:w}, w17, [{slot}]",
+                    "cmp w17, {key:w}",
+                    "b.ne {slow}",
+                    "ldr w16, [{slot}, #8]",
+                    "add {used:w}, {used:w}, {n:w}",
+                    "subs w16, w16, {used:w}",
+                    "b.mi {slow}", // not tbnz: it reaches only 32 KiB, and `slow` may be further away in the caller
+                ],
+                commit: "str {used:w}, [{slot}]",
+            },
+            shift = const SHIFT,
+            first = in(reg) first,
+            key = in(reg) key,
+            n = in(reg) n,
+            used = out(reg) _,
+        )
+    }
 }
 
 /// Returns `n` units to the current CPU's stock if its key is `key`, and if afterwards it has no debt and fewer
@@ -72,8 +106,52 @@ pub unsafe fn stock_charge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key
 /// As [`stock_charge`].
 #[inline(always)]
 pub unsafe fn stock_uncharge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
-    // SAFETY: the caller guarantees it.
-    unsafe { arch::uncharge::<SHIFT>(area, first, key, n) }
+    // SAFETY: as in `stock_charge`.
+    unsafe {
+        section!(
+            area,
+            x86_64: {
+                at: ["shl {slot}, {shift}", "add {slot}, {first}"],
+                body: [
+                    "cmp dword ptr [{slot} + 4], {key:e}",
+                    "jne {slow}",
+                    "mov {free}, qword ptr [{slot} + 8]",
+                    "mov {used:e}, dword ptr [{slot}]",
+                    "mov rcx, {free}",
+                    "shr rcx, 32",
+                    "sub {used:e}, {n:e}",
+                    "sub {free:e}, {used:e}",
+                    // A shift by 0 keeps the flags of the subtraction, which are right for it. Otherwise the shift uses the
+                    // low 5 bits of cl.
+                    "shr {free:e}, cl",
+                    "jnz {slow}",
+                ],
+                commit: "mov dword ptr [{slot}], {used:e}",
+                free = out(reg) _,
+                out("rcx") _,
+            },
+            aarch64: {
+                at: ["add {slot}, {first}, {slot}, lsl #{shift}"],
+                body: [
+                    "ldp {used:w}, w17, [{slot}]",
+                    "cmp w17, {key:w}",
+                    "b.ne {slow}",
+                    "ldr x16, [{slot}, #8]", // one load: a pair of halves may be of different moments
+                    "sub {used:w}, {used:w}, {n:w}",
+                    "lsr x17, x16, #32",
+                    "sub w16, w16, {used:w}",
+                    "lsr w16, w16, w17", // shifts by the low 5 bits of w17
+                    "cbnz w16, {slow}",
+                ],
+                commit: "str {used:w}, [{slot}]",
+            },
+            shift = const SHIFT,
+            first = in(reg) first,
+            key = in(reg) key,
+            n = in(reg) n,
+            used = out(reg) _,
+        )
+    }
 }
 
 /// Replaces `grant` by `new` if the thread runs on `cpu`, and if `head` and `grant` have the given values. Returns false,
@@ -98,8 +176,40 @@ pub unsafe fn stock_grant<const SHIFT: u32>(
     grant: u64,
     new: u64,
 ) -> bool {
-    // SAFETY: the caller guarantees it.
-    unsafe { arch::grant::<SHIFT>(area, first, cpu, head, grant, new) }
+    // SAFETY: the caller guarantees it. The flags survive a context switch after the commit.
+    unsafe {
+        section!(
+            area,
+            x86_64: {
+                at: ["cmp {slot:e}, {cpu:e}", "jne {slow}", "shl {slot}, {shift}", "add {slot}, {first}"],
+                body: ["cmp qword ptr [{slot}], {head}", "jne {slow}"],
+                commit: "lock cmpxchg qword ptr [{slot} + 8], {new}" then "jne {slow}",
+                new = in(reg) new,
+                inout("rax") grant => _,
+            },
+            aarch64: {
+                at: ["cmp {slot:w}, {cpu:w}", "b.ne {slow}", "add {slot}, {first}, {slot}, lsl #{shift}"],
+                body: [
+                    "ldr x16, [{slot}], #8",
+                    "cmp x16, {head}",
+                    "b.ne {slow}",
+                    "ldaxr x16, [{slot}]",
+                    "cmp x16, {grant}",
+                    "b.eq 22f",
+                    "clrex",
+                    "b {slow}",
+                    "22:",
+                ],
+                commit: "stlxr w17, {new}, [{slot}]" then "cbnz w17, {slow}",
+                grant = in(reg) grant,
+                new = in(reg) new,
+            },
+            shift = const SHIFT,
+            first = in(reg) first,
+            cpu = in(reg) cpu,
+            head = in(reg) head,
+        )
+    }
 }
 
 /// Replaces `head` by `new` if the thread runs on `cpu`, and if `head` and `grant` have the given values. This binds the
@@ -121,5 +231,36 @@ pub unsafe fn stock_rebind<const SHIFT: u32>(
     new: u64,
 ) -> bool {
     // SAFETY: the caller guarantees it.
-    unsafe { arch::rebind::<SHIFT>(area, first, cpu, head, grant, new) }
+    unsafe {
+        section!(
+            area,
+            x86_64: {
+                at: ["cmp {slot:e}, {cpu:e}", "jne {slow}", "shl {slot}, {shift}", "add {slot}, {first}"],
+                body: [
+                    "cmp qword ptr [{slot}], {head}",
+                    "jne {slow}",
+                    "cmp qword ptr [{slot} + 8], {grant}",
+                    "jne {slow}",
+                ],
+                commit: "mov qword ptr [{slot}], {new}",
+            },
+            aarch64: {
+                at: ["cmp {slot:w}, {cpu:w}", "b.ne {slow}", "add {slot}, {first}, {slot}, lsl #{shift}"],
+                body: [
+                    "ldr x16, [{slot}]",
+                    "ldr x17, [{slot}, #8]",
+                    "cmp x16, {head}",
+                    "ccmp x17, {grant}, #0, eq",
+                    "b.ne {slow}",
+                ],
+                commit: "str {new}, [{slot}]",
+            },
+            shift = const SHIFT,
+            first = in(reg) first,
+            cpu = in(reg) cpu,
+            head = in(reg) head,
+            grant = in(reg) grant,
+            new = in(reg) new,
+        )
+    }
 }
