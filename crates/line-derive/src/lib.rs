@@ -4,10 +4,9 @@ use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
 use syn::ext::IdentExt;
 use syn::meta::ParseNestedMeta;
+use syn::spanned::Spanned;
 use syn::{Attribute, Data, DeriveInput, Error, Field, GenericParam, Generics, Ident, LitStr, Member};
 use syn::{Path, Result, Token, Type, parse_quote};
-
-mod zeroable;
 
 /// Implements `warmcore_line::Line`; the trait's page describes the attributes.
 #[proc_macro_derive(Line, attributes(line))]
@@ -28,7 +27,7 @@ pub fn facade_line(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
 #[proc_macro_derive(FacadeZeroable)]
 pub fn facade_zeroable(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let item = syn::parse_macro_input!(item as DeriveInput);
-    zeroable::expand(item).unwrap_or_else(Error::into_compile_error).into()
+    expand_zeroable(item).unwrap_or_else(Error::into_compile_error).into()
 }
 
 /// The options of `#[line(..)]` on the struct.
@@ -217,4 +216,43 @@ fn plain(member: &Member) -> String {
 
 fn plain_path(path: &Path) -> String {
     path.segments.iter().map(|s| s.ident.to_string()).collect::<Vec<_>>().join("::")
+}
+
+/// Implements `Zeroable`: all zeros are a valid value of a struct if they are a valid value of each field.
+fn expand_zeroable(mut item: DeriveInput) -> Result<TokenStream> {
+    let ident = item.ident.clone();
+    let Data::Struct(data) = &item.data else {
+        let text =
+            format!("Zeroable is derived for structs here, and `{ident}` is none; use `bytemuck::Zeroable`");
+        return Err(Error::new_spanned(&ident, text));
+    };
+    let bound: TokenStream = quote!(::warmcore::prelude::Zeroable);
+    // With the span of the field, so that the error underlines its type. In a trait, so that the type may be `Self`.
+    let checks = data.fields.iter().map(|field| {
+        let ty = &field.ty;
+        quote_spanned!(ty.span()=> __is_zeroable::<#ty>();)
+    });
+    let checks: Vec<_> = checks.collect();
+    for parameter in item.generics.type_params_mut() {
+        parameter.bounds.push(parse_quote!(#bound));
+    }
+    let (impl_generics, ty_generics, where_clause) = item.generics.split_for_impl();
+    Ok(quote! {
+        const _: () = {
+            #[allow(dead_code)]
+            trait __Fields {
+                fn __check();
+            }
+            #[allow(clippy::multiple_bound_locations)]
+            impl #impl_generics __Fields for #ident #ty_generics #where_clause {
+                fn __check() {
+                    fn __is_zeroable<T: #bound>() {}
+                    #(#checks)*
+                }
+            }
+            // SAFETY: `__check` compiles only if zeros are valid in every field, and a struct consists of its fields.
+            #[automatically_derived]
+            unsafe impl #impl_generics #bound for #ident #ty_generics #where_clause {}
+        };
+    })
 }
