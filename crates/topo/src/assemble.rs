@@ -200,21 +200,18 @@ pub(crate) fn owners<'a>(groups: impl Iterator<Item = &'a CpuSet>) -> BTreeMap<C
 /// Adds a note on groups that overlap, as on some real machines. They are correct, but look wrong when the
 /// machine is drawn.
 fn note_overlaps(t: &mut Topology) {
-    let count = |sets: Vec<&CpuSet>, of: &dyn Fn(&Cpu) -> u32| {
-        let spans = |set: &&&CpuSet| {
-            let mut ids = set.iter().filter_map(|c| t.cpu(c)).map(of);
-            let first = ids.next();
-            ids.any(|id| Some(id) != first)
-        };
-        sets.iter().filter(spans).count()
+    let spans = |set: &CpuSet, of: fn(&Cpu) -> u32| {
+        let mut ids = set.iter().filter_map(|c| t.cpu(c)).map(of);
+        let first = ids.next();
+        ids.any(|id| Some(id) != first)
     };
-    let (cores, llcs) = (t.cores.iter().map(|c| &c.cpus).collect::<Vec<_>>(), t.llcs.iter().map(|l| &l.cpus));
-    let llcs = llcs.collect::<Vec<_>>();
+    let llcs = |of| t.llcs.iter().filter(|llc| spans(&llc.cpus, of)).count();
+    let cores = |of| t.cores.iter().filter(|core| spans(&core.cpus, of)).count();
     let cases = [
-        (count(llcs.clone(), &|c| c.node.0), "LLCs span NUMA nodes, as with sub-NUMA clustering"),
-        (count(llcs, &|c| c.socket.0), "LLCs span sockets, which only a virtual machine's do"),
-        (count(cores.clone(), &|c| c.node.0), "cores span NUMA nodes, which only a virtual machine's do"),
-        (count(cores, &|c| c.socket.0), "cores span sockets, which only a virtual machine's do"),
+        (llcs(|c| c.node.0), "LLCs span NUMA nodes, as with sub-NUMA clustering"),
+        (llcs(|c| c.socket.0), "LLCs span sockets, which only a virtual machine's do"),
+        (cores(|c| c.node.0), "cores span NUMA nodes, which only a virtual machine's do"),
+        (cores(|c| c.socket.0), "cores span sockets, which only a virtual machine's do"),
     ];
     for (count, what) in cases.into_iter().filter(|(count, _)| *count > 0) {
         t.notes.push(format!("{count} {what}; taken as listed"));

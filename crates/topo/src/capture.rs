@@ -45,6 +45,21 @@ const KEPT: [(&str, &[&str]); 5] = [
     ("devices/system/node/node#", &["cpulist", "cpumap", "distance"]),
 ];
 
+/// Returns the lines of a text that a capture holds.
+type Choose = fn(&str) -> Vec<&str>;
+
+/// The files of `/proc` that a capture holds, and which of their lines.
+const LINES: [(&str, Choose); 4] = [
+    ("proc/self/status", |text| {
+        let kept = ["Name:", "Cpus_allowed", "Mems_allowed"];
+        text.lines().filter(|line| kept.iter().any(|start| line.starts_with(start))).collect()
+    }),
+    // The first block names the processor; there is one for each CPU.
+    ("proc/cpuinfo", |text| text.lines().take_while(|line| !line.is_empty()).collect()),
+    ("proc/self/cgroup", |text| text.lines().collect()),
+    ("proc/self/mountinfo", |text| text.lines().filter(|line| line.contains("cgroup")).collect()),
+];
+
 /// The files that limit a cgroup's CPU time.
 const LIMITS: [&str; 4] = ["cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us", "cpu.cfs_burst_us"];
 
@@ -70,31 +85,13 @@ impl Topology {
         for folder in ["devices/system/cpu", "devices/system/node"] {
             copy_tree(root, &Path::new(sys).join(folder), Path::new(sys), &mut entries);
         }
-        let is_of_status = |line: &&str| {
-            ["Name:", "Cpus_allowed", "Mems_allowed"].iter().any(|start| line.starts_with(start))
-        };
-        copy_lines(
-            root,
-            "proc/self/status",
-            |text| text.lines().filter(is_of_status).collect(),
-            &mut entries,
-        );
-        // The first block names the processor; there is one for each CPU.
-        copy_lines(
-            root,
-            "proc/cpuinfo",
-            |text| text.lines().take_while(|l| !l.is_empty()).collect(),
-            &mut entries,
-        );
-        copy_lines(root, "proc/self/cgroup", |text| text.lines().collect(), &mut entries);
-        let names_cgroups = |line: &&str| line.contains("cgroup");
-        copy_lines(
-            root,
-            "proc/self/mountinfo",
-            |text| text.lines().filter(names_cgroups).collect(),
-            &mut entries,
-        );
-        for folder in cgroup::folders(&Files::Folder, root, &mut Vec::new()).unwrap_or_default() {
+        for (path, choose) in LINES {
+            if let Ok(Some(bytes)) = Files::Folder.bytes(&root.join(path)) {
+                let lines = choose(&String::from_utf8_lossy(&bytes)).join("\n");
+                entries.insert(path.into(), Some(lines.into_bytes()));
+            }
+        }
+        for (folder, _) in cgroup::ancestors(&Files::Folder, root, &mut Vec::new()).unwrap_or_default() {
             let Some(name) = folder.strip_prefix(root).ok().filter(|_| folder.is_dir()) else { continue };
             entries.insert(name.to_owned(), None);
             LIMITS.iter().for_each(|limit| copy_file(root, &name.join(limit), &mut entries));
@@ -148,14 +145,6 @@ fn fits(pattern: &str, name: &str) -> bool {
 fn copy_file(root: &Path, path: &Path, entries: &mut Entries) {
     if let Ok(Some(bytes)) = Files::Folder.bytes(&root.join(path)) {
         entries.insert(path.to_owned(), Some(bytes));
-    }
-}
-
-/// Copies those lines of a file that `choose` returns.
-fn copy_lines(root: &Path, path: &str, choose: impl Fn(&str) -> Vec<&str>, entries: &mut Entries) {
-    if let Ok(Some(bytes)) = Files::Folder.bytes(&root.join(path)) {
-        let lines = choose(&String::from_utf8_lossy(&bytes)).join("\n");
-        entries.insert(path.into(), Some(lines.into_bytes()));
     }
 }
 

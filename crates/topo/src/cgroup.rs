@@ -16,8 +16,9 @@ use std::path::{Component, Path, PathBuf};
 #[cfg(test)]
 mod tests;
 
+/// The version of a cgroup hierarchy.
 #[derive(Clone, Copy)]
-enum Version {
+pub(crate) enum Version {
     V1,
     V2,
 }
@@ -31,26 +32,14 @@ struct Mount {
 /// The smallest quota of this process's cgroup and its ancestors, read from the files below `root` (`/` or a
 /// copy).
 pub(crate) fn quota(files: &Files, root: &Path, notes: &mut Vec<String>) -> Result<Option<Quota>, TopoError> {
-    let mut least: Option<Quota> = None;
-    for (dir, version) in ancestors(files, root, notes)? {
-        let Some(found) = limit(files, &dir, version)? else { continue };
-        if least.as_ref().is_none_or(|l| found.cpus < l.cpus) {
-            least = Some(found);
-        }
-    }
-    Ok(least)
+    let ancestors = ancestors(files, root, notes)?.into_iter();
+    let limits = ancestors.filter_map(|(dir, version)| limit(files, &dir, version).transpose());
+    let limits = limits.collect::<Result<Vec<_>, _>>()?;
+    Ok(limits.into_iter().min_by(|a, b| a.cpus.total_cmp(&b.cpus)))
 }
 
 /// The directories of this process's cgroups and of their ancestors.
-pub(crate) fn folders(
-    files: &Files,
-    root: &Path,
-    notes: &mut Vec<String>,
-) -> Result<Vec<PathBuf>, TopoError> {
-    Ok(ancestors(files, root, notes)?.into_iter().map(|(dir, _)| dir).collect())
-}
-
-fn ancestors(
+pub(crate) fn ancestors(
     files: &Files,
     root: &Path,
     notes: &mut Vec<String>,

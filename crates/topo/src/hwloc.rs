@@ -153,15 +153,12 @@ impl Reader<'_> {
                 format!("begins with <{}>; expected <topology version=\"2.0\">", root.tag_name().name());
             return Err(self.malformed(fact));
         }
-        match root.attribute("version").map(|v| v.split('.').next().unwrap_or(v)) {
-            Some("2" | "3") => Ok(()),
-            None | Some("1") => Err(self
-                .malformed("is hwloc XML of version 1, which nests NUMA nodes differently".into())
-                .or_else("write it again with `lstopo --of xml` of hwloc 2 or 3")),
-            Some(other) => Err(self
-                .malformed(format!("is hwloc XML of version {other}; versions 2 and 3 are known"))
-                .or_else("write it again with `lstopo --of xml` of hwloc 2 or 3")),
-        }
+        let fact = match root.attribute("version").map(|v| v.split('.').next().unwrap_or(v)) {
+            Some("2" | "3") => return Ok(()),
+            None | Some("1") => "is hwloc XML of version 1, which nests NUMA nodes differently".into(),
+            Some(other) => format!("is hwloc XML of version {other}; versions 2 and 3 are known"),
+        };
+        Err(self.malformed(fact).or_else("write it again with `lstopo --of xml` of hwloc 2 or 3"))
     }
 
     fn pu<'a>(&self, pu: Element<'a, 'a>) -> Result<Pu<'a>, TopoError> {

@@ -39,8 +39,6 @@ mod hwloc;
 mod machine;
 mod model;
 mod process;
-#[cfg(feature = "serde")]
-mod serial;
 mod sysfs;
 #[cfg(test)]
 mod write_sysfs;

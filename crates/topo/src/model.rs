@@ -8,8 +8,6 @@
 
 use crate::TopoError;
 #[cfg(feature = "serde")]
-use crate::serial;
-#[cfg(feature = "serde")]
 use serde::Serialize;
 use std::path::PathBuf;
 use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
@@ -336,5 +334,45 @@ impl Topology {
             last = first;
         }
         Ok(())
+    }
+}
+
+/// How ids and CPU sets look in JSON: an id as its number, a CPU set as its list string (`"0-3,8"`).
+///
+/// The crate `types` does not depend on serde, so the fields of the model name these functions.
+#[cfg(feature = "serde")]
+mod serial {
+    use super::*;
+    use serde::Serializer;
+
+    /// An id as the number in it.
+    pub trait Number {
+        fn number(&self) -> u32;
+    }
+
+    macro_rules! number {
+        ($($id:ty),*) => { $(impl Number for $id {
+            fn number(&self) -> u32 {
+                self.0
+            }
+        })* };
+    }
+    number!(CpuId, CoreId, LlcId, NodeId, SocketId);
+
+    pub fn id<S: Serializer>(id: &impl Number, s: S) -> Result<S::Ok, S::Error> {
+        s.serialize_u32(id.number())
+    }
+
+    pub fn list<S: Serializer>(set: &CpuSet, s: S) -> Result<S::Ok, S::Error> {
+        s.collect_str(set)
+    }
+
+    pub fn maybe_list<S: Serializer>(set: &Option<CpuSet>, s: S) -> Result<S::Ok, S::Error> {
+        set.as_ref().map(CpuSet::to_string).serialize(s)
+    }
+
+    /// Distances as pairs `[node, distance]`.
+    pub fn distances<S: Serializer>(distances: &[(NodeId, u32)], s: S) -> Result<S::Ok, S::Error> {
+        s.collect_seq(distances.iter().map(|(node, distance)| (node.0, distance)))
     }
 }

@@ -41,9 +41,7 @@ impl Topology {
     /// As [`Topology::from_sysfs`], and if a file of `proc` or of cgroups does not have the expected format.
     pub fn from_root(root: &Path) -> Result<Self, TopoError> {
         let files = &Files::below(root)?;
-        let mut parts = sysfs::read(files, &root.join("sys"))?;
-        parts.source = root.display().to_string();
-        read_allowed(files, root, &mut parts)?;
+        let mut parts = read(files, root, None)?;
         parts.quota = cgroup::quota(files, root, &mut parts.notes)?;
         parts.model = model(files, &root.join("proc/cpuinfo"))?;
         parts.assemble()
@@ -63,24 +61,7 @@ impl Topology {
     /// The machine below `root`, or a flat one if that cannot be read. `allowed`: the scheduler's mask of this process.
     fn of_process(root: &Path, allowed: &CpuSet) -> Result<Self, TopoError> {
         let files = &Files::below(root)?;
-        let whole = sysfs::read(files, &root.join("sys")).and_then(|mut parts| {
-            parts.source = root.display().to_string();
-            read_allowed(files, root, &mut parts)?;
-            // The scheduler's mask holds CPUs that are online, and no others.
-            let hidden = allowed.difference(&parts.online);
-            if !hidden.is_empty() {
-                let fact = format!("shows CPUs {}, and this process may run on CPUs {hidden}", parts.online);
-                return Err(TopoError::contradiction(root.join("sys/devices/system/cpu/online"), fact));
-            }
-            if parts.allowed.is_none() {
-                parts.notes = Vec::from_iter(parts.notes.into_iter().filter(|note| note != NO_STATUS));
-                parts.notes.push(format!(
-                    "proc/self/status is not there; by the scheduler's mask CPUs {allowed} are allowed"
-                ));
-                parts.allowed = Some(allowed.clone());
-            }
-            parts.assemble()
-        });
+        let whole = read(files, root, Some(allowed)).and_then(Parts::assemble);
         let mut topology = whole.or_else(|error| {
             let mut flat = Parts::flat(allowed.clone());
             flat.source = root.display().to_string();
@@ -101,25 +82,39 @@ impl Topology {
     }
 }
 
-const NO_STATUS: &str = "proc/self/status is not there; all online CPUs are taken as allowed";
-
-fn read_allowed(files: &Files, root: &Path, parts: &mut Parts) -> Result<(), TopoError> {
+/// Reads the machine below `root`, and which of its CPUs this process may use. `mask`: the CPUs that the scheduler
+/// allows to this process, if it is the process whose files these are.
+fn read(files: &Files, root: &Path, mask: Option<&CpuSet>) -> Result<Parts, TopoError> {
+    let mut parts = sysfs::read(files, &root.join("sys"))?;
+    parts.source = root.display().to_string();
     let file = root.join("proc/self/status");
-    let Some(text) = files.read(&file)? else {
-        parts.notes.push(NO_STATUS.into());
-        return Ok(());
-    };
-    let Some(list) = text.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")) else {
-        return Err(TopoError::malformed(file, "has no line `Cpus_allowed_list:`"));
-    };
-    // The kernel's mask also holds possible CPUs that are not online.
-    let allowed = files::list(&file, list)?.intersection(&parts.online);
-    if allowed.is_empty() {
-        let fact = format!("allows CPUs {}, and online are {}", list.trim(), parts.online);
-        return Err(TopoError::contradiction(file, fact));
+    if let Some(text) = files.read(&file)? {
+        let Some(list) = text.lines().find_map(|l| l.strip_prefix("Cpus_allowed_list:")) else {
+            return Err(TopoError::malformed(file, "has no line `Cpus_allowed_list:`"));
+        };
+        // The kernel's mask also holds possible CPUs that are not online.
+        let allowed = files::list(&file, list)?.intersection(&parts.online);
+        if allowed.is_empty() {
+            let fact = format!("allows CPUs {}, and online are {}", list.trim(), parts.online);
+            return Err(TopoError::contradiction(file, fact));
+        }
+        parts.allowed = Some(allowed);
+    } else {
+        parts.allowed = mask.cloned();
+        parts.notes.push(match mask {
+            Some(mask) => {
+                format!("proc/self/status is not there; by the scheduler's mask CPUs {mask} are allowed")
+            }
+            None => "proc/self/status is not there; all online CPUs are taken as allowed".into(),
+        });
     }
-    parts.allowed = Some(allowed);
-    Ok(())
+    // The scheduler's mask holds CPUs that are online, and no others.
+    let hidden = mask.map(|mask| mask.difference(&parts.online)).filter(|hidden| !hidden.is_empty());
+    if let Some(hidden) = hidden {
+        let fact = format!("shows CPUs {}, and this process may run on CPUs {hidden}", parts.online);
+        return Err(TopoError::contradiction(root.join("sys/devices/system/cpu/online"), fact));
+    }
+    Ok(parts)
 }
 
 /// The processor's name: the line is `model name` on x86 and `cpu` on POWER; Arm has none.

@@ -160,11 +160,8 @@ impl Tree<'_> {
     /// A list that older kernels do not have. Some print an unset mask as `(null)`.
     fn optional(&self, name: &str) -> Result<Option<CpuSet>, TopoError> {
         let file = self.cpus.join(name);
-        match self.files.read(&file)? {
-            Some(text) if text == "(null)" => Ok(None),
-            Some(text) => files::list(&file, &text).map(Some),
-            None => Ok(None),
-        }
+        let text = self.files.read(&file)?.filter(|text| text != "(null)");
+        text.map(|text| files::list(&file, &text)).transpose()
     }
 
     fn read_cores(&mut self) -> Result<Vec<CpuSet>, TopoError> {
