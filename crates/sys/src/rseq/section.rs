@@ -36,8 +36,8 @@
 //!
 //! `section!` of the architecture's module (`x86_64.rs`, `aarch64.rs`) has these instructions; the operations here, in
 //! `stack.rs` and in `stock.rs` give the other parts for each architecture. `then` checks whether a commit that can fail
-//! did. The stub jumps out of the section. Without a `stub` of its own, an operation returns false there, and its body does
-//! so by a jump to `slow`.
+//! did. The stub jumps out of the section. An operation without a `stub` returns false if it is aborted, and also if its
+//! body jumps to `slow`.
 //!
 //! The feature `delay` adds a spin before the commit of every section, for tests: a section of ten instructions
 //! is interrupted so rarely that a test would not find a broken section.

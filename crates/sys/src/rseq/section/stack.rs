@@ -1,6 +1,6 @@
 //! Stacks: items of a CPU or a concurrency id, one or several popped and pushed at a time.
 //!
-//! A slot has `len: u64, cap: u64, items: [u64; cap]`. No item is 0.
+//! A slot has `len: u64, cap: u64, items: [u64; cap]`. `pop` returns 0 if it took no item, so callers push other items.
 
 use super::section;
 use crate::rseq::RseqArea;
