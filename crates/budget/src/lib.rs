@@ -2,7 +2,6 @@
 
 mod accounts;
 pub mod capacity;
-mod contain;
 mod outcome;
 #[cfg(not(loom))]
 pub mod process;

@@ -1,7 +1,8 @@
-//! The outcomes of a charge.
+//! The outcomes of a charge, and calls of the program's code that hears of them.
 
 use crate::stock::Key;
 use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
 /// A charge that did not fit: which account is full, and how full.
@@ -181,3 +182,22 @@ pub enum Event {
 
 /// A callback for events, called on the thread that caused them, with no lock held.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
+
+/// Calls code of the program that may panic: a waker, a listener, or the destructor of what a listener owns. Returns
+/// `None` if it panicked.
+///
+/// The calling thread may be in the middle of a charge, an uncharge or a reclaim. The panic hook reports the panic, and
+/// the panic is caught here, so that the charge is finished, the next waiter is woken, and the background thread
+/// continues.
+pub(crate) fn contain<R>(act: impl FnOnce() -> R) -> Option<R> {
+    match catch_unwind(AssertUnwindSafe(act)) {
+        Ok(result) => Some(result),
+        Err(panic) => {
+            // The panic's payload may panic when it is dropped.
+            if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
+                std::mem::forget(again);
+            }
+            None
+        }
+    }
+}

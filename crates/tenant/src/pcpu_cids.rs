@@ -31,21 +31,19 @@ impl Space {
     /// The space for machines with `cpus` CPU numbers. A process has one, unless it makes tenants as for other machines
     /// ([`Builder::cpus`](crate::Builder::cpus)).
     pub(crate) fn of(cpus: u32) -> &'static Self {
-        // This memory stays and serves all tenants, so it must not be charged to the current account.
-        unaccounted(|| Self::find_or_make(cpus))
-    }
-
-    fn find_or_make(cpus: u32) -> &'static Self {
         static SPACES: Mutex<Vec<&'static Space>> = Mutex::new(Vec::new());
         let mut spaces = ignore_poison(SPACES.lock());
         if let Some(space) = spaces.iter().find(|space| space.cpus == cpus) {
             return space;
         }
-        let data = Pool::with_slots((cpus + OVERFLOW_IDS) as usize);
-        let pcpu_cids = Pool::with_slots(cpus as usize);
-        let space = Box::leak(Box::new(Self { cpus, pcpu_cids, data }));
-        spaces.push(space);
-        space
+        // This memory stays and serves all tenants, so it must not be charged to the current account.
+        unaccounted(|| {
+            let data = Pool::with_slots((cpus + OVERFLOW_IDS) as usize);
+            let pcpu_cids = Pool::with_slots(cpus as usize);
+            let space: &'static Self = Box::leak(Box::new(Self { cpus, pcpu_cids, data }));
+            spaces.push(space);
+            space
+        })
     }
 
     pub(crate) fn pcpu_cids(&self) -> PooledPcpuCids {

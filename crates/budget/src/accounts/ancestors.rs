@@ -20,8 +20,7 @@
 
 use super::node::{Node, PRESSURE_REPORTED};
 use super::{Accounts, Stocks};
-use crate::contain::contain;
-use crate::outcome::{Event, Overrun};
+use crate::outcome::{Event, Overrun, contain};
 use crate::sync::{MutexGuard, Ordering::*};
 use warmcore_types::ignore_poison;
 

@@ -13,8 +13,7 @@
 
 use super::node::{HAS_LISTENER, Node, ORPHAN};
 use super::{Accounts, Stocks};
-use crate::contain::contain;
-use crate::outcome::{Listener, OverBudget};
+use crate::outcome::{Listener, OverBudget, contain};
 use crate::sync::Ordering::*;
 use std::cmp::Reverse;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! The queues of charges that wait, and waking them. `wait` has the protocol.
 
 use super::account_ptr::{AccountPtr, on_account, unaccounted};
-use crate::contain::contain;
+use crate::outcome::contain;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{LazyLock, Mutex, MutexGuard};
