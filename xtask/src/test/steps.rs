@@ -81,12 +81,13 @@ const fn again(
 }
 
 /// Tests that run only with `--full`: the package, the program, and the test's name, or `None` for all tests of the
-/// program. Each takes a minute or more of CPU time from a cold start: the programs compile tokio again in a separate
-/// folder, and the single test measures a whole report.
-pub const LONG: [(&str, &str, Option<&str>); 4] = [
+/// program. Each takes a minute or about that of CPU time from a cold start: the first three programs compile tokio again
+/// in a separate folder, the fourth runs tasks for seconds, and the single test measures a whole report.
+pub const LONG: [(&str, &str, Option<&str>); 5] = [
     ("warmcore", "alone", None),
     ("warmcore", "readme_server", None),
     ("warmcore-runtime-derive", "ui", None),
+    ("warmcore-runtime", "shares", None),
     ("warmcore-cli", "cli", Some("a_report_is_a_folder_that_stands_alone")),
 ];
 
