@@ -4,13 +4,14 @@
 //! |---|---|---|
 //! | AddressSanitizer | percpu, cid, budget, runtime | a nightly toolchain |
 //! | ThreadSanitizer | the same | nightly with the sources of std, which is built again: else its locks count as races |
-//! | Miri | line, cid, sched, the strict stock of budget | nightly with the component miri and the sources of std |
+//! | Miri | line, cid, sched | nightly with the component miri and the sources of std |
 //!
 //! A step whose tool is missing is skipped, and the command that installs the tool is printed. This program installs no
 //! tool.
 //!
 //! # Limits
 //!
+//! Miri lacks the system call by which percpu, budget and runtime reserve memory.
 //! No sanitizer checks the loads and stores of restartable sequences, which are `asm!`. AddressSanitizer checks all
 //! other code. ThreadSanitizer runs on the atomic backend and the strict stocks, which use no `asm!`. The tests link
 //! mimalloc, which is C and is not sanitized.
@@ -67,7 +68,6 @@ fn find(ask: impl Fn(&str, &[&str]) -> Option<String>, exists: impl Fn(&Path) ->
 const ADDRESS: &str = "AddressSanitizer";
 const THREAD: &str = "ThreadSanitizer";
 const MIRI: &str = "Miri";
-const MIRI_STOCK: &str = "Miri, strict stock";
 
 /// The steps that this toolchain can run, and for the other steps the reason why it can't.
 fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
@@ -139,8 +139,6 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
         let env = &[("MIRIFLAGS", "-Zmiri-disable-isolation"), ("CARGO_TARGET_DIR", "target/miri")];
         let lib = "miri test --lib -p warmcore-line -p warmcore-cid -p warmcore-sched".to_owned();
         steps.push(Ok(made(MIRI, env, lib)));
-        let stock = "miri test --lib -p warmcore-budget -- stock::atomic".to_owned();
-        steps.push(Ok(made(MIRI_STOCK, env, stock)));
     } else {
         let what = if nightly.has_miri { "rust-src" } else { "miri" };
         steps.push(Err((MIRI, format!("the nightly toolchain has no {what}: {}", add("rust-src miri")))));

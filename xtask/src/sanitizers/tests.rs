@@ -77,7 +77,7 @@ fn a_whole_nightly_runs_all_and_is_called_by_its_name_or_as_what_there_is() {
         assert_eq!(nightly, Some(Nightly { how, has_std_sources: true, has_miri: true }));
         let planned = plan(true, nightly.as_ref());
         let (runs, skipped) = sorted(&planned);
-        assert_eq!(runs, [ADDRESS, THREAD, MIRI, MIRI_STOCK]);
+        assert_eq!(runs, [ADDRESS, THREAD, MIRI]);
         assert!(skipped.is_empty());
         for step in planned.iter().flatten() {
             let args = step.args.strip_prefix(how).unwrap_or_else(|| panic!("{}", step.args));
@@ -92,7 +92,7 @@ fn where_there_is_no_runtime_library_only_miri_runs() {
     let nightly = Nightly { how: "+nightly ", has_std_sources: true, has_miri: true };
     let planned = plan(false, Some(&nightly));
     let (runs, skipped) = sorted(&planned);
-    assert_eq!(runs, [MIRI, MIRI_STOCK]);
+    assert_eq!(runs, [MIRI]);
     assert!(skipped.iter().all(|(_, why)| why.contains("x86-64 and aarch64 Linux")), "{skipped:?}");
 }
 
