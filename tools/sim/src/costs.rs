@@ -19,13 +19,57 @@ use warmcore_types::Nanos;
 
 mod file;
 mod known;
-mod number;
 #[cfg(test)]
 mod tests;
 
 pub use crate::error::Error as CostsError;
 use known::{Derived, ratio};
-pub use number::{Number, Trust};
+
+/// How far to trust a number.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, serde::Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Trust {
+    /// The published report states it.
+    Said,
+    /// Measured data that were read.
+    Measured,
+    /// From documentation, or a mailing list.
+    Documented,
+    /// From well-known figures, not checked.
+    Recalled,
+    /// Estimated by analogy.
+    Estimated,
+}
+
+impl Trust {
+    /// Its letter in machine files.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Said => 'S',
+            Self::Measured => 'M',
+            Self::Documented => 'D',
+            Self::Recalled => 'R',
+            Self::Estimated => 'E',
+        }
+    }
+
+    fn of(letter: char) -> Option<Self> {
+        let all = [Self::Said, Self::Measured, Self::Documented, Self::Recalled, Self::Estimated];
+        all.into_iter().find(|trust| trust.letter() == letter)
+    }
+}
+
+/// A cost, in thousandths of its unit: 5.3 ns is 5300, so a time in ns is stored in picoseconds. The unit is in the name
+/// (`_mhz`, `_kib`, `_cycles`, `_percent`), or else it is ns.
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
+pub struct Number {
+    /// Thousandths of the unit in its name, or of ns.
+    pub milli: u64,
+    /// How far to trust it.
+    pub trust: Trust,
+    /// What the file's comment says about it, or why the default was chosen.
+    pub basis: String,
+}
 
 /// An idle state of a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,7 +90,6 @@ struct Fast {
     /// By [`Distance`].
     hand_over: [u64; 6],
     dram: [u64; 3],
-    l1: u64,
     llc: u64,
     resident: u64,
     mlp_read: u64,
@@ -91,7 +134,6 @@ impl Costs {
                 ps("c2c_other_socket"),
             ],
             dram: [ps("dram_local"), ps("dram_same_socket"), ps("dram_remote")],
-            l1: cycles("l1_cycles"),
             llc: ps("llc_latency"),
             resident: cycles("stream_resident_cycles_per_line"),
             // At least one access at the same time.
@@ -183,10 +225,10 @@ impl Costs {
         let mut other = self.clone();
         let (near, local) = (self.ps("c2c_same_l3"), self.ps("dram_local"));
         for (name, number) in &mut other.numbers {
-            match () {
-                _ if name.starts_with("c2c_") => number.milli = near,
-                _ if name.starts_with("dram_") && !name.ends_with("_cycles") => number.milli = local,
-                _ => {}
+            if name.starts_with("c2c_") {
+                number.milli = near;
+            } else if name.starts_with("dram_") && !name.ends_with("_cycles") {
+                number.milli = local;
             }
         }
         other.settle();
@@ -223,7 +265,7 @@ impl Costs {
     /// The latency of a line from the core's own L1, in picoseconds.
     #[inline]
     pub fn l1(&self) -> u64 {
-        self.fast.l1
+        self.hand_over(Distance::Same)
     }
 
     /// The latency of a line from the core's own last-level cache, in picoseconds.

@@ -81,6 +81,8 @@ struct CpuLocation {
 }
 
 impl CpuLocation {
+    const NOWHERE: Self = Self { core: NOWHERE, llc: NOWHERE, node: NOWHERE, socket: NOWHERE };
+
     fn distance(self, other: Self) -> Distance {
         match () {
             _ if self.core == other.core => Distance::Smt,
@@ -114,10 +116,8 @@ pub struct Counts {
 pub struct Memory {
     costs: Costs,
     line_bytes: u64,
-    /// By CPU number: its index, or `NOWHERE` if there is no such CPU.
-    cpu_indices: Vec<u32>,
-    /// By the CPU's index.
-    cpus: Vec<CpuLocation>,
+    /// By CPU number; `None` if there is no such CPU.
+    cpus: Vec<Option<CpuLocation>>,
     /// By the node's index: its number, and a location on it.
     nodes: Vec<(NodeId, CpuLocation)>,
     caches: Caches,
@@ -134,30 +134,32 @@ impl Memory {
     /// A machine with empty caches.
     pub fn new(costs: &Costs, topology: &Topology) -> Self {
         let end = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
-        let mut cpu_indices = vec![NOWHERE; end];
-        let node_at = |id: NodeId| topology.nodes.iter().position(|n| n.id == id).unwrap_or(0) as u32;
-        let mut cpus = Vec::with_capacity(topology.cpus.len());
+        let (mut cpus, mut cores) = (vec![None; end], vec![CpuLocation::NOWHERE; topology.cores.len()]);
         for cpu in &topology.cpus {
-            cpu_indices[cpu.id.index()] = cpus.len() as u32;
-            let (core, llc, socket) = (cpu.core.0, cpu.llc.0, cpu.socket.0);
-            cpus.push(CpuLocation { core, llc, node: node_at(cpu.node), socket });
+            let node = topology.nodes.iter().position(|node| node.id == cpu.node).unwrap_or(0) as u32;
+            let location = CpuLocation { core: cpu.core.0, llc: cpu.llc.0, node, socket: cpu.socket.0 };
+            cpus[cpu.id.index()] = Some(location);
+            cores[cpu.core.index()] = location;
         }
-        let nodes = topology.nodes.iter().enumerate().map(|(n, node)| {
-            let nowhere = CpuLocation { core: NOWHERE, llc: NOWHERE, node: n as u32, socket: NOWHERE };
-            let some = cpus.iter().find(|location| location.node == n as u32);
-            (node.id, CpuLocation { core: NOWHERE, ..some.copied().unwrap_or(nowhere) })
+        let nodes = (0..).zip(&topology.nodes).map(|(n, node)| {
+            let some = cpus.iter().flatten().find(|location| location.node == n).copied();
+            (node.id, CpuLocation { core: NOWHERE, node: n, ..some.unwrap_or(CpuLocation::NOWHERE) })
         });
         let nodes = nodes.collect();
         let kib = |name: &str| costs.ps(name) * 1024 / 1000;
         Self {
             line_bytes: (costs.ps("line_bytes") / 1000).max(1),
-            cpu_indices,
             cpus,
             nodes,
-            caches: Caches::new(topology, kib("l2_kib").max(kib("l1d_kib")), kib("llc_kib")),
+            cold: vec![false; cores.len()],
+            caches: Caches::new(
+                cores,
+                topology.llcs.len(),
+                kib("l2_kib").max(kib("l1d_kib")),
+                kib("llc_kib"),
+            ),
             extents: Vec::new(),
             lines: Vec::new(),
-            cold: vec![false; topology.cores.len()],
             counts: Counts::default(),
             costs: costs.clone(),
         }
@@ -241,11 +243,12 @@ impl Memory {
     /// core's caches into the last-level cache. Returns the idle state.
     pub fn slept(&mut self, cpu: CpuId, idle: Nanos) -> Option<&crate::costs::CState> {
         let location = self.location(cpu);
-        if self.costs.cstate_after(idle).is_some_and(|state| state.flushes) {
+        let state = self.costs.cstate_after(idle);
+        if state.is_some_and(|state| state.flushes) {
             self.caches.flush_core(&mut self.extents, location);
             self.cold[location.core as usize] = true;
         }
-        self.costs.cstate_after(idle)
+        state
     }
 
     /// Creates a line that is in no cache.
@@ -281,13 +284,12 @@ impl Memory {
     pub fn bytes(&self) -> u64 {
         let lines = self.lines.iter().map(Line::bytes).sum::<usize>();
         let extents = self.extents.capacity() * size_of::<Extent>();
-        let cpus = self.cpu_indices.capacity() * 4 + self.cpus.capacity() * size_of::<CpuLocation>();
+        let cpus = self.cpus.capacity() * size_of::<Option<CpuLocation>>();
         (lines + extents + cpus + self.cold.capacity() + self.caches.bytes()) as u64
     }
 
     fn location(&self, cpu: CpuId) -> CpuLocation {
-        let index = self.cpu_indices.get(cpu.index()).copied().unwrap_or(NOWHERE);
-        assert!(index != NOWHERE, "{cpu} touches memory, and it is not online");
-        self.cpus[index as usize]
+        let location = self.cpus.get(cpu.index()).copied().flatten();
+        location.unwrap_or_else(|| panic!("{cpu} touches memory, and it is not online"))
     }
 }

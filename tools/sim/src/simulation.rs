@@ -188,11 +188,6 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         &mut self.memory
     }
 
-    /// The observer.
-    pub fn observer(&self) -> &O {
-        &self.observer
-    }
-
     /// The observer, at the end.
     pub fn into_observer(self) -> O {
         self.observer

@@ -12,7 +12,7 @@
 
 use super::{Access, CpuLocation, NOWHERE, PAGE_BYTES, Pages};
 use std::collections::VecDeque;
-use warmcore_topo::{Distance, Topology};
+use warmcore_topo::Distance;
 
 /// The most extents in a core's list.
 const KEPT_MAX: usize = 64;
@@ -153,22 +153,10 @@ pub(super) struct Caches {
 }
 
 impl Caches {
-    pub(super) fn new(topology: &Topology, own_bytes: u64, llc_bytes: u64) -> Self {
-        let nodes: Vec<_> = topology.nodes.iter().map(|node| node.id).collect();
-        let nowhere = CpuLocation { core: NOWHERE, llc: NOWHERE, node: NOWHERE, socket: NOWHERE };
-        let mut locations = vec![nowhere; topology.cores.len()];
-        for cpu in &topology.cpus {
-            let node = nodes.iter().position(|id| *id == cpu.node).unwrap_or(0) as u32;
-            locations[cpu.core.index()] =
-                CpuLocation { core: cpu.core.0, llc: cpu.llc.0, node, socket: cpu.socket.0 };
-        }
-        Self {
-            own_bytes,
-            llc_bytes,
-            own: vec![Own::default(); topology.cores.len()],
-            came: vec![0; topology.llcs.len()],
-            locations,
-        }
+    /// `locations`: by core. `own_bytes`, `llc_bytes`: the size of a core's own caches, and of a last-level cache.
+    pub(super) fn new(locations: Vec<CpuLocation>, llcs: usize, own_bytes: u64, llc_bytes: u64) -> Self {
+        let own = vec![Own::default(); locations.len()];
+        Self { own_bytes, llc_bytes, own, came: vec![0; llcs], locations }
     }
 
     /// Whether a pass finds the whole extent in the core's own caches and invalidates no other copy. The common case

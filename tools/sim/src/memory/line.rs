@@ -21,6 +21,12 @@ enum Sharers {
     Many(Vec<u64>),
 }
 
+impl Default for Sharers {
+    fn default() -> Self {
+        Self::Few([NOWHERE; FEW])
+    }
+}
+
 impl Sharers {
     fn contains(&self, core: u32) -> bool {
         match self {
@@ -65,7 +71,7 @@ struct Span {
     reach: Distance,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Line {
     /// The cores that have it.
     sharers: Sharers,
@@ -76,18 +82,6 @@ pub(super) struct Line {
     is_dirty: bool,
     /// The line is in transfer to a writer until this time.
     busy_until: Nanos,
-}
-
-impl Default for Line {
-    fn default() -> Self {
-        Self {
-            sharers: Sharers::Few([NOWHERE; FEW]),
-            span: None,
-            last: None,
-            is_dirty: false,
-            busy_until: Nanos(0),
-        }
-    }
 }
 
 impl Line {

@@ -58,47 +58,40 @@ impl Program {
     }
 
     fn check_steps(&self, process: Option<ProcessId>) -> Result<(), ProgramError> {
-        let wrong = |step: usize, fact: String, next: &str| Err(ProgramError::new(self.at(step), fact, next));
         self.check_loops()?;
         if let Some(delay) = self.delay {
-            check_length(delay).map_err(|(fact, next)| {
-                ProgramError::new(format!("{}, before its begin", self.location()), fact, next)
-            })?;
+            check_length(delay, || format!("{}, before its begin", self.location()))?;
         }
         let mut own = None;
         for (step, op) in self.ops.iter().enumerate() {
+            let at = || self.at(step);
+            let wrong = |fact: &str, next: &str| Err(ProgramError::new(at(), fact, next));
             match op {
-                Op::Run(length) | Op::Sleep(length) => check_length(*length)
-                    .map_err(|(fact, next)| ProgramError::new(self.at(step), fact, next))?,
-                Op::Timer { period, .. } if period.0 > LENGTH_MAX.0 => {
-                    check_length(Length::Fixed(*period))
-                        .map_err(|(fact, next)| ProgramError::new(self.at(step), fact, next))?
+                Op::Run(length) | Op::Sleep(length) => check_length(*length, at)?,
+                Op::Timer { period, slot, .. } => {
+                    check_length(Length::Fixed(*period), at)?;
+                    if usize::from(*slot) >= TIMERS {
+                        return wrong(&format!("timer {slot}"), "a task has timers 0 to 3");
+                    }
                 }
                 Op::Begin { times: FOREVER, end }
                     if !self.ops[step + 1..*end as usize].iter().any(takes_time) =>
                 {
-                    return wrong(
-                        step,
-                        "a loop for ever in which no time passes".into(),
-                        "let it run or sleep",
-                    );
-                }
-                Op::Timer { slot, .. } if usize::from(*slot) >= TIMERS => {
-                    return wrong(step, format!("timer {slot}"), "a task has timers 0 to 3");
+                    return wrong("a loop for ever in which no time passes", "let it run or sleep");
                 }
                 Op::TouchOwn { pages, .. } => {
                     let before = *own.get_or_insert(*pages);
                     if before != *pages {
                         let fact =
                             format!("its own working set has {before:?} pages, and {pages:?} ones here");
-                        return wrong(step, fact, "say the same in all steps, or touch an extent");
+                        return wrong(&fact, "say the same in all steps, or touch an extent");
                     }
                 }
                 Op::TouchCid(_) if process.is_none() => {
-                    return wrong(step, "touches a process's area in none".into(), "say `in_process`");
+                    return wrong("touches a process's area in none", "say `in_process`");
                 }
                 Op::Barrier { parties: 0, .. } => {
-                    return wrong(step, "a barrier for no task".into(), "say how many tasks meet there");
+                    return wrong("a barrier for no task", "say how many tasks meet there");
                 }
                 _ => {}
             }
@@ -136,8 +129,7 @@ impl Program {
     }
 }
 
-/// An error about a length: what is wrong with it, and what to do.
-fn check_length(length: Length) -> Result<(), (String, String)> {
+fn check_length(length: Length, at: impl Fn() -> String) -> Result<(), ProgramError> {
     let longest = length.longest();
     if longest <= LENGTH_MAX {
         return Ok(());
@@ -147,7 +139,7 @@ fn check_length(length: Length) -> Result<(), (String, String)> {
         Length::Exponential(mean) => format!("takes up to 46 times its mean of {} ns", mean.0),
         _ => format!("takes up to {} ns", longest.0),
     };
-    Err((fact, format!("{} ns is the most, 104 days", LENGTH_MAX.0)))
+    Err(ProgramError::new(at(), fact, format!("{} ns is the most, 104 days", LENGTH_MAX.0)))
 }
 
 /// Whether time may pass in a step, also because it waits for another task.

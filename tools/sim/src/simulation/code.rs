@@ -136,7 +136,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let (process, user) = (task.process, task.user);
         if process != NONE {
             let cpus = self.cpus_of(place);
-            self.processes[process as usize].allow(user, &cpus);
+            self.processes[process as usize].cids.allow_task(user, &cpus);
         }
     }
 

@@ -13,7 +13,7 @@
 use crate::cids::{CidRules, ProcessCids};
 use crate::memory::{Access, ExtentId, Memory, Pages};
 use warmcore_cid::Stats;
-use warmcore_types::{Cid, CpuId, CpuSet, Nanos, NodeId};
+use warmcore_types::{Cid, CpuId, CpuSet, Nanos};
 
 /// When an id counts as unused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -30,17 +30,6 @@ pub enum Expiry {
     Never,
 }
 
-/// The data of one id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Area {
-    /// Its size.
-    pub bytes: u64,
-    /// What its pages are at first.
-    pub pages: Pages,
-    /// The node of its pages. `None`: the node of the CPU that touches them first.
-    pub home: Option<NodeId>,
-}
-
 /// The settings of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
@@ -48,8 +37,8 @@ pub struct Plan {
     pub rules: CidRules,
     /// When an id counts as unused.
     pub expiry: Expiry,
-    /// The data of each id. `None`: no data.
-    pub area: Option<Area>,
+    /// The data of each id: its size in bytes, and what its pages are at first. `None`: no data.
+    pub area: Option<(u64, Pages)>,
 }
 
 impl Plan {
@@ -60,7 +49,7 @@ impl Plan {
 
     /// Gives each id this much data.
     pub fn with_area(self, bytes: u64, pages: Pages) -> Self {
-        Self { area: Some(Area { bytes, pages, home: None }), ..self }
+        Self { area: Some((bytes, pages)), ..self }
     }
 
     /// Sets when an id counts as unused.
@@ -71,7 +60,7 @@ impl Plan {
 
 /// A process.
 pub struct Process {
-    cids: ProcessCids,
+    pub(crate) cids: ProcessCids,
     plan: Plan,
     /// The largest number of tasks that it had at the same time.
     members: u32,
@@ -128,11 +117,6 @@ impl Process {
         at
     }
 
-    /// Restricts one of its tasks to these CPUs.
-    pub(crate) fn allow(&mut self, at: u32, cpus: &CpuSet) {
-        self.cids.allow_task(at, cpus);
-    }
-
     /// Removes a task, which holds no id.
     pub(crate) fn part(&mut self, at: u32) {
         self.cids.remove_task(at);
@@ -153,11 +137,6 @@ impl Process {
         self.cids.leave(at);
     }
 
-    /// The id under which a task runs.
-    pub(crate) fn cid(&self, at: u32) -> Option<Cid> {
-        self.cids.held_cid(at)
-    }
-
     /// A pass over the data of a task's current id.
     pub(crate) fn touch(
         &mut self,
@@ -167,12 +146,13 @@ impl Process {
         how: Access,
         now: Nanos,
     ) -> Nanos {
-        let (Some(cid), Some(area)) = (self.cid(at), self.plan.area) else { return Nanos(0) };
+        let (Some(cid), Some((bytes, pages))) = (self.cids.held_cid(at), self.plan.area) else {
+            return Nanos(0);
+        };
         if self.areas.len() <= cid.index() {
             self.areas.resize(cid.index() + 1, None);
         }
-        let Area { bytes, pages, home } = area;
-        let extent = *self.areas[cid.index()].get_or_insert_with(|| memory.extent(bytes, pages, home));
+        let extent = *self.areas[cid.index()].get_or_insert_with(|| memory.extent(bytes, pages, None));
         memory.touch(cpu, extent, how, now)
     }
 

@@ -128,8 +128,6 @@ pub(crate) struct Times {
     pub(crate) involuntary: u64,
     /// From the wake to the wakee's first instruction, without the time to leave the idle state.
     pub(crate) kick: u64,
-    /// (residency, exit latency, whether the core's caches are flushed) of each idle state, the lightest first.
-    exits: Vec<(u64, u64, bool)>,
     pub(crate) tick: u64,
     /// The time between ticks; 0: no ticks.
     pub(crate) period: u64,
@@ -150,14 +148,12 @@ pub(crate) struct Times {
 impl Times {
     pub(crate) fn new(costs: &Costs, settings: &Settings) -> Self {
         let known = |name: &str| costs.get(name).map_or(0, |_| costs.ns(name).0);
-        let exits: Vec<_> =
-            costs.cstates().iter().map(|state| (state.residency.0, state.exit.0, state.flushes)).collect();
         // The lines of a CPU's own run queue are in its own cache.
         let lines = |lines: u32, distance| match distance {
             Distance::Same => 0,
             _ => costs.hand_over(distance).saturating_mul(lines.into()),
         };
-        let lightest = exits.first().map_or(0, |state| state.1);
+        let lightest = costs.cstates().first().map_or(0, |state| state.exit.0);
         let percent = costs.get("smt_speed_percent").map_or(100, |number| number.milli / 1000);
         let two = settings.smt_per_mille.unwrap_or(percent as u32 * 10).clamp(1, 1000);
         // Each thread after the second adds as much to the core's throughput as the second did.
@@ -170,7 +166,6 @@ impl Times {
             voluntary: known("csw_voluntary"),
             involuntary: known("csw_involuntary"),
             kick: known("ipi_idle_c1_wakeup").saturating_sub(lightest),
-            exits,
             tick: known("tick"),
             period: 1_000_000_000u64.checked_div(settings.hz.into()).unwrap_or(0),
             tick_spread: 2 * known("tick_jitter_sigma"),
@@ -180,13 +175,5 @@ impl Times {
             search: DISTANCES.map(|distance| lines(settings.look_lines, distance)),
             take: DISTANCES.map(|distance| lines(settings.take_lines, distance)),
         }
-    }
-
-    /// The exit latency of the idle state of a CPU that was idle for `idle` ns, and whether its caches are flushed.
-    /// The kernel is assumed to have predicted that time.
-    #[inline]
-    pub(crate) fn exit(&self, idle: u64) -> (u64, bool) {
-        let deepest = self.exits.iter().rev().find(|(residency, ..)| *residency <= idle);
-        deepest.map_or((0, false), |(_, exit, flushes)| (*exit, *flushes))
     }
 }

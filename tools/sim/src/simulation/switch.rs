@@ -44,8 +44,8 @@ enum Next {
     Run(u32, u64),
     /// Searches; the CPU's `AWAKE` event applies the result.
     Search,
-    /// Goes idle.
-    Idle,
+    /// Goes idle, and searches at this time if there is one.
+    Idle(Option<u64>),
 }
 
 impl Next {
@@ -98,9 +98,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             match self.advance(cpu, overhead) {
                 StepOutcome::Run(ns) => return self.start_step(cpu, ns),
                 StepOutcome::Switch(reason) => {
-                    let prev = self.put_prev_task(cpu, reason);
-                    let next = self.pick_next_task(cpu, Some(prev), reason == SwitchReason::Runnable);
-                    let next = self.add_requeue_cost(cpu, prev, next);
+                    let (prev, next) = self.replace_task(cpu, reason);
                     if reason == SwitchReason::Exited {
                         self.reap_task(prev);
                     }
@@ -124,11 +122,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Adds the cost of entering a shared queue, if the task that lost the CPU was put into one.
-    fn add_requeue_cost(&mut self, cpu: u32, prev: u32, next: Next) -> Next {
+    /// Takes the CPU from its task, and chooses what the CPU does next. Returns both.
+    fn replace_task(&mut self, cpu: u32, reason: SwitchReason) -> (u32, Next) {
+        let prev = self.put_prev_task(cpu, reason);
+        let next = self.pick_next_task(cpu, Some(prev), reason == SwitchReason::Runnable);
         match self.sched.tasks[prev as usize].inject_queue {
-            NONE => next,
-            queue => next.after(self.lock_queue(cpu, queue as usize)),
+            NONE => (prev, next),
+            // The task that lost the CPU was put into a shared queue, which takes time.
+            queue => (prev, next.after(self.lock_queue(cpu, queue as usize))),
         }
     }
 
@@ -138,7 +139,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let now = Nanos(self.sched.now);
         let found = match next {
             Next::Run(id, _) => Some(id),
-            Next::Idle | Next::Search => None,
+            Next::Idle(_) | Next::Search => None,
         };
         if prev.is_some() || found.is_some() {
             let prev = prev.map(|(id, reason)| (TaskId(id), reason));
@@ -153,8 +154,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 at.had = prev.filter(|(_, reason)| *reason != SwitchReason::Exited).map_or(had, |(id, _)| id);
                 return None;
             }
-            Next::Idle => {
-                self.idle(cpu);
+            Next::Idle(search_at) => {
+                self.idle(cpu, search_at);
                 return None;
             }
         };
@@ -274,7 +275,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
         if is_interrupted || !has_surplus {
             // By the counts no task can be stolen, so the policy is not asked.
-            return Next::Idle;
+            return Next::Idle(None);
         }
         at.counts.searches += u64::from(had.is_some());
         at.tries = 0;
@@ -427,22 +428,15 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 let costs = (0..at_most.clamp(1, 256)).map_while(|_| self.steal(me, from));
                 costs.reduce(|sum, cost| sum + cost)
             }
-            StealDecision::Until(at) => {
-                self.search_at(cpu, at.0.max(now + 1));
-                return Some(Next::Idle);
-            }
-            StealDecision::Nothing => return Some(Next::Idle),
+            StealDecision::Until(at) => return Some(Next::Idle(Some(at.0.max(now + 1)))),
+            StealDecision::Nothing => return Some(Next::Idle(None)),
         };
         if let Some(cost) = cost {
-            return self.dequeue(cpu, cost, None).or(Some(Next::Idle));
+            return self.dequeue(cpu, cost, None).or(Some(Next::Idle(None)));
         }
         let at = &mut self.sched.cpus[cpu as usize];
         at.tries += 1;
-        if at.tries < STEAL_ATTEMPTS_MAX {
-            return None;
-        }
-        self.search_at(cpu, now + SEARCH_RETRY_NS);
-        Some(Next::Idle)
+        (at.tries >= STEAL_ATTEMPTS_MAX).then_some(Next::Idle(Some(now + SEARCH_RETRY_NS)))
     }
 
     /// Asks the policy, and stores the cost of the search by distance in `Cpu::parts`.
@@ -483,25 +477,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         pull
     }
 
-    /// Sets the time of the search timer, which `idle` starts.
-    fn search_at(&mut self, cpu: u32, at: u64) {
-        self.sched.cpus[cpu as usize].ends_at = at;
-        self.sched.cpus[cpu as usize].has_search_timer = true;
-        // The CPU counts as searching once it is idle: see `idle`.
-    }
-
-    /// Makes a CPU idle.
-    fn idle(&mut self, cpu: u32) {
-        let now = self.sched.now;
+    /// Makes a CPU idle. `search_at`: when it searches, unless a task is woken on it before.
+    fn idle(&mut self, cpu: u32, search_at: Option<u64>) {
         self.set_busy(cpu, false);
-        let at = &mut self.sched.cpus[cpu as usize];
-        let has_search_timer = std::mem::take(&mut at.has_search_timer);
-        at.state_since = now;
-        let look_at = at.ends_at;
-        self.sched.set_cpu_state(cpu, CpuState::Idle, has_search_timer);
-        if has_search_timer {
+        self.sched.cpus[cpu as usize].state_since = self.sched.now;
+        self.sched.set_cpu_state(cpu, CpuState::Idle, search_at.is_some());
+        if let Some(at) = search_at {
             let generation = self.sched.cpus[cpu as usize].generation;
-            self.push_event(look_at, event_class::SEARCH, cpu, generation);
+            self.push_event(at, event_class::SEARCH, cpu, generation);
         }
     }
 
@@ -520,7 +503,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let (kernel, number) = (at.kernel, at.core);
         let core = &mut self.sched.cores[number as usize];
         if is_busy {
-            if core.busy == 0 && self.times.exit(now - core.idle_since).1 {
+            if core.busy == 0 {
                 self.memory.slept(kernel, Nanos(now - core.idle_since));
             }
             core.busy += 1;
@@ -689,9 +672,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let current = self.sched.cpus[cpu as usize].current;
         let task = self.sched.task(current);
         task.remaining_ns = remaining_ns;
-        let prev = self.put_prev_task(cpu, SwitchReason::Runnable);
-        let next = self.pick_next_task(cpu, Some(prev), true);
-        let next = self.add_requeue_cost(cpu, prev, next);
+        let (prev, next) = self.replace_task(cpu, SwitchReason::Runnable);
         if !matches!(next, Next::Run(id, _) if id == prev) {
             self.sched.task(prev).counts.preemptions += 1;
         }

@@ -61,7 +61,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let at = &self.sched.cpus[prev_cpu as usize];
         // The timer's interrupt ends the idle state before the wake begins.
         let delay = match at.state {
-            CpuState::Idle => self.times.exit(self.sched.now - at.state_since).0,
+            CpuState::Idle => self.exit_latency(prev_cpu),
             _ => 0,
         };
         let cost = self.wake(id, WakeSource::Cpu(CpuId(prev_cpu)), false, delay);
@@ -223,10 +223,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// Makes an idle CPU leave its idle state.
     pub(super) fn kick(&mut self, cpu: u32, delay: u64, is_ipi: bool) {
-        let now = self.sched.now;
+        let exit = self.exit_latency(cpu);
         let at = &mut self.sched.cpus[cpu as usize];
         debug_assert_eq!(at.state, CpuState::Idle, "only an idle CPU is kicked");
-        let (exit, _) = self.times.exit(now - at.state_since);
         // The CPU's own timer wakes it in the same way, without an interrupt from another CPU.
         let takes = self.times.kick + exit + if is_ipi { delay } else { 0 };
         at.counts.ipis += u64::from(is_ipi);
@@ -234,7 +233,13 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         at.is_newly_idle = false;
         self.sched.set_cpu_state(cpu, CpuState::Coming, false);
         let generation = self.sched.cpus[cpu as usize].generation;
-        self.push_event(now + takes, event_class::AWAKE, cpu, generation);
+        self.push_event(self.sched.now + takes, event_class::AWAKE, cpu, generation);
+    }
+
+    /// How long an idle CPU takes to leave its idle state. The kernel is assumed to have predicted the idle time.
+    fn exit_latency(&self, cpu: u32) -> u64 {
+        let idle = Nanos(self.sched.now - self.sched.cpus[cpu as usize].state_since);
+        self.memory.costs().cstate_after(idle).map_or(0, |state| state.exit.0)
     }
 
     /// Makes an idle CPU search, unless a CPU searches already. Called when more tasks are queued at `at` than it
