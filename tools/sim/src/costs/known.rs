@@ -105,10 +105,6 @@ impl Costs {
     fn of_section(name: &str, section: file::Section, topology: &Topology) -> Result<Self, CostsError> {
         let file::Section { numbers, states } = section;
         let mut costs = Self { numbers, states, ..Self::empty(name.to_owned()) };
-        let missing = |keys: &str, why: &str| {
-            let fact = format!("has no {keys}, and {why}");
-            Err(CostsError::new(format!("machine file [{name}]"), fact, "add it to the section"))
-        };
         // 0 means that it is unknown.
         costs.numbers.retain(|key, number| number.milli > 0 || !key.ends_with("_mhz"));
         costs.alias("clock_mhz", &["effective_mhz", "max_mhz", "boost_mhz", "base_mhz"]);
@@ -119,22 +115,19 @@ impl Costs {
         costs.time_from("llc_latency", "l3_cycles");
         costs.time_from("dram_local", "dram_cycles");
         costs.alias("dram_same_socket", &["dram_local"]);
-        let several = |groups: usize| groups > 1;
-        let shared_sockets = topology.llcs.len() > topology.sockets.len();
-        if !costs.has("clock_mhz") {
-            return missing("`boost_mhz`, `max_mhz` or `base_mhz`", "cycles are no time without it");
-        }
-        if !costs.has("dram_local") {
-            return missing("`dram_local`", "nothing else says how far its memory is");
-        }
-        if shared_sockets && !costs.has("c2c_same_socket") {
-            return missing("`c2c_same_socket`", "a socket has several L3s");
-        }
-        if several(topology.sockets.len()) && !costs.has("c2c_other_socket") {
-            return missing("`c2c_other_socket`", "there are several sockets");
-        }
-        if several(topology.nodes.len()) && !costs.has("dram_remote") {
-            return missing("`dram_remote`", "there are several nodes");
+        let (llcs, sockets, nodes) = (topology.llcs.len(), topology.sockets.len(), topology.nodes.len());
+        let clocks = "`boost_mhz`, `max_mhz` or `base_mhz`";
+        for (is_needed, number, keys, why) in [
+            (true, "clock_mhz", clocks, "cycles are no time without it"),
+            (true, "dram_local", "`dram_local`", "nothing else says how far its memory is"),
+            (llcs > sockets, "c2c_same_socket", "`c2c_same_socket`", "a socket has several L3s"),
+            (sockets > 1, "c2c_other_socket", "`c2c_other_socket`", "there are several sockets"),
+            (nodes > 1, "dram_remote", "`dram_remote`", "there are several nodes"),
+        ] {
+            if is_needed && !costs.has(number) {
+                let fact = format!("has no {keys}, and {why}");
+                return Err(CostsError::new(format!("machine file [{name}]"), fact, "add it to the section"));
+            }
         }
         // A machine without such a distance never uses it.
         costs.alias("c2c_same_node", &["c2c_same_l3"]);

@@ -129,10 +129,6 @@ impl Own {
         self.kept.iter().position(|kept| kept.extent == extent)
     }
 
-    fn has(&self, extent: u32, version: u32) -> bool {
-        self.position(extent).is_some_and(|index| self.kept[index].version == version)
-    }
-
     fn take_out(&mut self, extent: u32) -> Option<Kept> {
         let kept = self.kept.remove(self.position(extent)?)?;
         self.bytes -= kept.bytes;
@@ -188,31 +184,27 @@ impl Caches {
                 return Found::Own;
             }
             // A write invalidates all other copies; the farthest one decides how long that takes.
-            let others = others.filter(|h| self.holder_has(h, extent, at));
+            let others = others.filter(|h| self.llc_has(h, at) || self.core_has(h.core, extent, at.version));
             let far = others.map(|h| me.distance(location_of(h.core)).max(Distance::Llc)).max();
             return far.map_or(Found::Own, Found::Shared);
         }
-        let (mut nearest, mut farthest) = (None, None);
-        for holder in at.holders.iter().filter(|h| h.llc != NOWHERE) {
+        let copies = at.holders.iter().filter(|h| h.llc != NOWHERE).filter_map(|holder| {
             let in_llc = self.llc_has(holder, at);
             let in_core = holder.core != me.core && self.core_has(holder.core, extent, at.version);
-            let found = match () {
+            Some(match () {
                 // If another core of this cache wrote the extent and still has it, it comes from that core; otherwise
                 // from the cache.
                 _ if holder.llc == me.llc && in_core && at.dirty == holder.core => Found::Core(Distance::Llc),
                 _ if holder.llc == me.llc && in_llc => Found::Llc,
                 _ if holder.llc == me.llc && in_core => Found::Core(Distance::Llc),
-                _ if holder.llc == me.llc || !(in_llc || in_core) => continue,
+                _ if holder.llc == me.llc || !(in_llc || in_core) => return None,
                 _ => Found::Core(me.distance(location_of(holder.core))),
-            };
-            if nearest.is_none_or(|nearest| rank(found) < rank(nearest)) {
-                nearest = Some(found);
-            }
-            if farthest.is_none_or(|farthest| rank(found) > rank(farthest)) {
-                farthest = Some(found);
-            }
-        }
-        let found = if how == Access::Write { farthest } else { nearest };
+            })
+        });
+        let found = match how {
+            Access::Read => copies.min_by_key(|found| rank(*found)),
+            Access::Write => copies.max_by_key(|found| rank(*found)),
+        };
         found.unwrap_or(Found::Nowhere)
     }
 
@@ -280,16 +272,13 @@ impl Caches {
     }
 
     fn core_has(&self, core: u32, extent: u32, version: u32) -> bool {
-        self.own[core as usize].has(extent, version)
+        let own = &self.own[core as usize];
+        own.position(extent).is_some_and(|index| own.kept[index].version == version)
     }
 
     fn llc_has(&self, holder: &Holder, at: &Extent) -> bool {
         let since = self.came[holder.llc as usize].saturating_sub(holder.came);
         holder.came != LONG_AGO && since.saturating_add(at.bytes) <= self.llc_bytes
-    }
-
-    fn holder_has(&self, holder: &Holder, extent: u32, at: &Extent) -> bool {
-        self.llc_has(holder, at) || self.core_has(holder.core, extent, at.version)
     }
 
     /// Puts an extent first in the core's list; what no longer fits is evicted.

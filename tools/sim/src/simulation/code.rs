@@ -103,9 +103,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             }
             TaskAffinity::Node(node) => Err(format!("there is no {node} with CPUs on {}", topology.source)),
             TaskAffinity::Cpus(cpus) => {
-                if let Some(missing) = cpus.iter().find(|cpu| host(*cpu).is_err()) {
-                    return Err(format!("{missing} is not online on {}", topology.source));
-                }
+                cpus.iter().try_for_each(|cpu| host(cpu).map(|_| ()))?;
                 let all =
                     || topology.llcs.iter().find(|llc| llc.cpus == *cpus).map(|llc| Allowed::Llc(llc.id));
                 let node =
