@@ -48,8 +48,6 @@
 mod aarch64;
 mod stack;
 mod stock;
-#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
-mod unsupported;
 #[cfg(all(target_os = "linux", target_arch = "x86_64"))]
 mod x86_64;
 
@@ -64,6 +62,35 @@ pub(crate) use x86_64::*;
 
 use super::RseqArea;
 use std::sync::atomic::AtomicPtr;
+
+#[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
+mod unsupported {
+    //! No sections: this platform has no rseq. `area` returns null, so no thread has an [`RseqArea`](super::RseqArea), and
+    //! no operation is called.
+
+    pub(crate) fn thread_pointer() -> *mut u8 {
+        std::ptr::null_mut()
+    }
+
+    pub(crate) fn cpu_offset() -> isize {
+        0
+    }
+
+    pub(crate) fn read_area(_: isize) -> u32 {
+        u32::MAX
+    }
+
+    pub(crate) fn area() -> (*mut u8, usize) {
+        (std::ptr::null_mut(), 0)
+    }
+
+    macro_rules! section {
+        ($area:ident, $($operation:tt)*) => {
+            unreachable!("a section on the area {:?} of a platform without rseq", $area.base)
+        };
+    }
+    pub(crate) use section;
+}
 
 /// The number of spins before each commit. Written by tests, read inside the sections.
 #[cfg(feature = "delay")]
