@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_bench::measure::{Effort, INTERRUPTED};
 use warmcore_bench::{What, run, run_part, signals};
+use warmcore_report::wrapped;
 use warmcore_results::write_whole;
 
 /// Arguments of `warmcore bench`.
@@ -37,21 +38,13 @@ fn whats() -> impl TypedValueParser<Value = What> {
 
 /// All names that `--case` takes, for the help.
 fn cases_told() -> String {
-    const COLUMNS: usize = 92;
-    let mut told = "Cases:".to_owned();
-    for what in What::EVERY {
-        let mut line = format!("  {:<15}", what.name());
-        for (i, case) in what.cases().iter().enumerate() {
-            if line.len() + case.name.len() + 2 > COLUMNS {
-                told = format!("{told}\n{}", line.trim_end());
-                line = format!("  {:<15}", "");
-            }
-            let comma = if i + 1 < what.cases().len() { ", " } else { "" };
-            line = format!("{line}{}{comma}", case.name);
-        }
-        told = format!("{told}\n{line}");
-    }
-    told
+    const COLUMNS: usize = 74;
+    let lines = What::EVERY.iter().map(|what| {
+        let cases: Vec<&str> = what.cases().iter().map(|case| case.name).collect();
+        let cases = wrapped(&cases.join(", "), COLUMNS, 0).replace('\n', &format!("\n{:17}", ""));
+        format!("\n  {:<15}{cases}", what.name())
+    });
+    "Cases:".to_owned() + &lines.collect::<String>()
 }
 
 /// `warmcore bench`.

@@ -3,15 +3,17 @@
 //! There is one finding per thing that Warmcore uses: a fact, a state and, if it could be better, the next step. The command
 //! changes nothing and always succeeds.
 
-mod processes;
 mod runtime;
 
+use crate::top::{Interval, Snapshot, foreign_imbalance};
 use std::path::PathBuf;
+use std::time::Duration;
 use warmcore_budget::process as budget;
 use warmcore_percpu::{Backend, VARIABLE, try_backend};
 use warmcore_report::machine_boxes::counts;
 use warmcore_report::{Finding, State};
 use warmcore_results::system as host;
+use warmcore_runtime::observe::{self, Observable};
 use warmcore_sys::{affinity, clock, membarrier, platform, rseq};
 use warmcore_topo::Topology;
 
@@ -25,7 +27,7 @@ pub struct Args {
 
 /// `warmcore doctor`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
-    let findings: Vec<Finding> = findings().into_iter().chain(processes::findings()).collect();
+    let findings: Vec<Finding> = findings().into_iter().chain(processes()).collect();
     for finding in &findings {
         println!("{:<7}  {:<12} {}", finding.state.word(), finding.what, finding.fact);
         if let Some(advice) = &finding.advice {
@@ -237,6 +239,40 @@ fn isolation(topology: &Topology) -> Vec<Finding> {
         finding(name, State::Ok, format!("CPUs {cpus}"), Some(advice.into()))
     })
     .collect()
+}
+
+/// The time between the two snapshots.
+const BETWEEN: Duration = Duration::from_millis(300);
+
+/// The most runtimes that are asked, all at the same time.
+const ASKED_MAX: usize = 32;
+
+const ADVICE: &str = "such tasks stay on the worker that spawned them: spawn with `warmcore::runtime::spawn` instead of \
+                      `tokio::spawn` and `JoinSet`, and serve with `http::serve` instead of `axum::serve` \
+                      (docs/from-tokio.md)";
+
+/// Asks every process that `warmcore top` can watch twice. Returns a finding for each runtime in which tasks of
+/// `tokio::spawn` take most of one worker's time while another worker idles.
+fn processes() -> Vec<Finding> {
+    let found = observe::list();
+    let asked = &found[..found.len().min(ASKED_MAX)];
+    std::thread::scope(|scope| {
+        let looks: Vec<_> = asked.iter().map(|one| scope.spawn(|| interval(one))).collect();
+        let looks = looks.into_iter().filter_map(|interval| interval.join().ok().flatten());
+        looks.filter_map(|interval| foreign(&interval)).collect()
+    })
+}
+
+fn interval(one: &Observable) -> Option<Interval> {
+    let ask = || Snapshot::parse(&one.ask().ok()?).ok();
+    let before = ask()?;
+    std::thread::sleep(BETWEEN);
+    Some(Interval::between(&before, ask()?))
+}
+
+fn foreign(interval: &Interval) -> Option<Finding> {
+    let fact = format!("{} ({}): {}", interval.now.process, interval.now.pid, foreign_imbalance(interval)?);
+    Some(limited("tokio tasks", fact, ADVICE))
 }
 
 #[cfg(test)]

@@ -6,21 +6,26 @@
 //! other commands put into the folder (`peers.json`, or `warmcore bench wake --json wake.json`) and the simulated
 //! tables (`sim.json`).
 //!
-//! The short form measures for two minutes on two cores; `--full` runs every case of every bench.
+//! The short form measures for two minutes on two cores; `--full` runs every case of every bench. The tables are
+//! simulated in parallel, on at most one thread per CPU; nothing is measured at the same time. A signal ends the
+//! simulation, and its results are dropped.
 
+use crate::sim::{self, TableKind, begun};
 use crate::{doctor, topo};
-use anyhow::Context;
+use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use std::path::{Path, PathBuf};
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 use warmcore_bench::measure::{Effort, INTERRUPTED};
 use warmcore_bench::{What, run};
-use warmcore_report::{self as report, Imagined, Inputs, Probe};
+use warmcore_papers::sensitivity::{self, Sensitivity};
+use warmcore_papers::{Options, Progress, Table};
+use warmcore_report::{self as report, Imagined, Inputs, Probe, Simulated};
 use warmcore_results::{Results, SCHEMA, write_whole};
 use warmcore_topo::Topology;
-
-mod imagined;
 
 /// Arguments of `warmcore report`.
 #[derive(Debug, clap::Args)]
@@ -85,7 +90,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let out = &args.out;
     std::fs::create_dir_all(out).with_context(|| format!("can't make the folder {}", out.display()))?;
     // Report a file that can't be read before minutes of measuring.
-    let given = args.sim.as_deref().map(imagined::read).transpose()?;
+    let given = args.sim.as_deref().map(read_simulated).transpose()?;
     let topology = Topology::this_machine()?;
     if !args.render {
         measure(args, &topology)?;
@@ -100,7 +105,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let probe: Option<Probe> = read(out, "probe")?;
     let findings = doctor::findings();
     let sim = file(out, SIM);
-    let simulated = if sim.exists() { Some(imagined::read(&sim)?) } else { None };
+    let simulated = if sim.exists() { Some(read_simulated(&sim)?) } else { None };
     let imagined = Imagined { simulated, sensitivities: read(out, SENSITIVITY)?.unwrap_or_default() };
     let (probe, doctor) = (probe.as_ref(), &findings[..]);
     let inputs = Inputs { topology: &topology, probe, runs: &runs, doctor, imagined: Some(&imagined) };
@@ -166,13 +171,13 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     }
     if args.sim.is_none()
         && !INTERRUPTED.load(Relaxed)
-        && let Some(simulated) = imagined::tables(&heading(steps, tables))
+        && let Some(simulated) = simulate(&heading(steps, tables))
     {
         keep(&args.out, SIM, &simulated)?;
     }
     if args.full
         && !INTERRUPTED.load(Relaxed)
-        && let Some(sensitivities) = imagined::sensitivities()
+        && let Some(sensitivities) = sensitivities()
     {
         keep(&args.out, SENSITIVITY, &sensitivities)?;
     }
@@ -198,4 +203,74 @@ fn read<T: DeserializeOwned>(out: &Path, name: &str) -> anyhow::Result<Option<T>
     let help =
         || format!("{} is not a result of schema {SCHEMA}; delete it or measure again", path.display());
     serde_json::from_slice(&bytes).with_context(help).map(Some)
+}
+
+/// The number of seeds of a report's tables.
+const SEEDS: u64 = warmcore_papers::SEEDS_MIN as u64;
+
+/// Ends the simulation after a signal.
+#[derive(Debug)]
+struct Signals;
+
+impl Progress for Signals {
+    fn is_over(&self) -> bool {
+        INTERRUPTED.load(Relaxed)
+    }
+}
+
+fn options() -> Options {
+    Options { seeds: 0..SEEDS, quick: true, progress: Some(Arc::new(Signals)), ..Options::default() }
+}
+
+/// Simulates the tables as `warmcore sim tables --quick` does. `None` if a signal came.
+fn simulate(step: &str) -> Option<Simulated> {
+    // The tables that take longest come first, so that no thread begins a long one at the end.
+    let mut kinds = TableKind::ALL;
+    kinds.reverse();
+    let mut simulated = begun("tables", format!("warmcore sim tables --seeds {SEEDS} --quick"));
+    let bar = warmcore_bench::progress(kinds.len() as u64, &format!("{step}sim tables"));
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let (next, done) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let work = || {
+        while let Some(kind) = kinds.get(next.fetch_add(1, Relaxed)) {
+            bar.set_message(kind.name);
+            let table = (kind.table)(&options()).concluded(&options());
+            done.lock().expect("no thread panics with it").push(table);
+            bar.inc(1);
+        }
+    };
+    std::thread::scope(|scope| {
+        let threads = std::thread::available_parallelism().map_or(1, usize::from).min(kinds.len());
+        (1..threads).for_each(|_| drop(scope.spawn(work)));
+        work();
+    });
+    bar.finish_and_clear();
+    let mut tables = done.into_inner().expect("no thread panics with it");
+    tables.sort_by(|a, b| a.name.cmp(&b.name));
+    simulated.tables = tables.into_iter().map(Table::from).collect();
+    (!INTERRUPTED.load(Relaxed)).then_some(simulated)
+}
+
+/// How much the tables' results depend on each estimated number of the machine. `None` if a signal came.
+fn sensitivities() -> Option<Vec<Sensitivity>> {
+    let bar = warmcore_bench::progress(1, "what moves the simulated answers");
+    bar.enable_steady_tick(Duration::from_millis(200));
+    let sensitivities = sensitivity::all(&options());
+    bar.finish_and_clear();
+    (!INTERRUPTED.load(Relaxed)).then_some(sensitivities)
+}
+
+/// Reads a file that `warmcore sim tables --json` wrote.
+fn read_simulated(path: &Path) -> anyhow::Result<Simulated> {
+    let bytes = std::fs::read(path).with_context(|| format!("can't read {}", path.display()))?;
+    let help = || {
+        format!(
+            "{}: not what `warmcore sim tables --json FILE` of schema {} writes; simulate again",
+            path.display(),
+            sim::SCHEMA
+        )
+    };
+    let simulated: Simulated = serde_json::from_slice(&bytes).with_context(help)?;
+    ensure!(simulated.schema == sim::SCHEMA, "{}; it has schema {}", help(), simulated.schema);
+    Ok(simulated)
 }

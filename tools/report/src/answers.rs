@@ -235,9 +235,7 @@ fn answers(questions: &[Question], runs: &[Results]) -> Vec<Answer> {
 fn is_ours(variant: &str, other: &str) -> bool {
     const CALLED: &str = ", in a function";
     let name = variant.strip_suffix(CALLED);
-    name.is_some() == other.ends_with(CALLED)
-        && ["warmcore", "warmcore rseq", "warmcore atomic", "warmcore plain"]
-            .contains(&name.unwrap_or(variant))
+    name.is_some() == other.ends_with(CALLED) && is_called(name.unwrap_or(variant), "warmcore")
 }
 
 fn answer(question: &Question, runs: &[Results]) -> Option<Answer> {

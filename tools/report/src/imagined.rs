@@ -51,6 +51,15 @@ pub(super) fn tally(table: &Table<JsonRow>) -> String {
     }
 }
 
+/// A word for whether a row, or a null model, is within the tolerance; empty if nothing is claimed.
+pub(super) fn word(is_met: Option<bool>, met: &'static str, missed: &'static str) -> &'static str {
+    match is_met {
+        Some(true) => met,
+        Some(false) => missed,
+        None => "",
+    }
+}
+
 /// The end of a sentence: how many rows a null model meets, and how many are claimed; empty if none is.
 pub(super) fn null_model((met, of): (usize, usize)) -> String {
     if of == 0 { String::new() } else { format!("; a model without any effect meets {met} of {of}") }

@@ -19,17 +19,14 @@ mod markup;
 mod page;
 mod plot;
 mod simulated;
-mod standing;
 mod summary;
-mod timeline;
 mod words;
 
 pub use imagined::{Imagined, Simulated};
 pub use inputs::{EXPECTED, Finding, Inputs, Probe, State, WorkingSet};
 pub use page::{page, pictures};
 pub use simulated::{SimulatedLoad, simulated, simulated_loads, simulated_tally};
-pub use standing::standing;
-pub use summary::{raw_csv, run_table, short, summary, wrapped};
+pub use summary::{raw_csv, run_table, short, standing, summary, wrapped};
 
 use answers::Standing;
 use warmcore_results::Results;

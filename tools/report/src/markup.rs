@@ -90,6 +90,11 @@ pub(super) fn amount(value: f64, unit: &str) -> String {
     }
 }
 
+/// Formats a simulated number with its unit: as [`amount`], a change in percent with two digits.
+pub(super) fn quantity(number: f64, unit: &str) -> String {
+    if unit == "percent" { format!("{number:.2} %") } else { amount(number, unit) }
+}
+
 /// Converts thousands per second to the most readable unit.
 fn rate(thousands: f64) -> (f64, &'static str) {
     match thousands.abs() {
@@ -99,34 +104,18 @@ fn rate(thousands: f64) -> (f64, &'static str) {
     }
 }
 
-/// Formats the value of a promise as it was written: `8×`, not `8.00×`.
-pub(super) fn round(value: f64, unit: &str) -> String {
-    if unit == "x" { format!("{value}×") } else { format!("{value} {unit}") }
-}
-
-/// Formats a tick of an axis in ns: as [`amount`], without zeros at the end.
-pub(super) fn tick(ns: f64) -> String {
-    let (value, unit) = match ns {
-        v if v < 1e3 => (v, "ns"),
-        v if v < 1e6 => (v / 1e3, "µs"),
-        v => (v / 1e6, "ms"),
+/// Formats a tick of an axis: `5 µs`, `2×`, `500 k/s`, `1 M/s`. As [`amount`], without zeros at the end.
+pub(super) fn tick(value: f64, unit: &str) -> String {
+    let (value, unit) = match unit {
+        "ns" if value < 1e3 => (value, "ns"),
+        "ns" if value < 1e6 => (value / 1e3, "µs"),
+        "ns" => (value / 1e6, "ms"),
+        "k/s" => rate(value),
+        unit => (value, unit),
     };
     // Ticks are 1, 2 or 5 times a power of ten: rounding to six places only undoes `powi`.
-    format!("{} {unit}", (value * 1e6).round() / 1e6)
-}
-
-/// Formats a tick of an axis in any unit: `2×`, `500 k/s`, `1 M/s`.
-pub(super) fn tick_of(value: f64, unit: &str) -> String {
-    let plain = |value: f64| (value * 1e6).round() / 1e6;
-    match unit {
-        "ns" => tick(value),
-        "x" => format!("{}×", plain(value)),
-        "k/s" => {
-            let (value, unit) = rate(value);
-            format!("{} {unit}", plain(value))
-        }
-        _ => format!("{} {}", plain(value), esc(unit)),
-    }
+    let value = (value * 1e6).round() / 1e6;
+    if unit == "x" { format!("{value}×") } else { format!("{value} {}", esc(unit)) }
 }
 
 /// The palette as CSS variables: the light values, the dark ones if the user prefers a dark page, and the light ones

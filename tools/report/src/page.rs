@@ -6,9 +6,9 @@
 
 use super::answers::{self, Answer};
 use super::elsewhere;
-use super::imagined::{Simulated, tally as tally_of};
+use super::imagined::{Simulated, tally as tally_of, word};
 use super::inputs::{Finding, Inputs, PROBE_COMMAND, Probe};
-use super::markup::{MARKS_CSS, amount, is_forbidden, palette_css};
+use super::markup::{MARKS_CSS, amount, is_forbidden, palette_css, quantity};
 use super::words::{bound, compared, disturbed, interval};
 use super::{cases, distances, machine_picture, plot, tally};
 use askama::Template;
@@ -248,17 +248,9 @@ fn cells(row: &Row) -> [String; 6] {
 }
 
 fn sim_table(table: &Table<JsonRow>) -> SimTable<'_> {
-    let number = |number: Option<f64>, unit: &str| match (number, unit) {
-        (None, _) => "–".to_owned(),
-        (Some(number), "percent") => format!("{number:.2} %"),
-        (Some(number), unit) => amount(number, unit),
-    };
     let rows = table.rows.iter().map(|row| {
-        let met = match row.met {
-            Some(true) => "met",
-            Some(false) => "missed",
-            None => "",
-        };
+        let number =
+            |number: Option<f64>| number.map_or("–".to_owned(), |number| quantity(number, &row.unit));
         let null = (row.null_met == Some(true)).then(|| "a model without any effect meets it".to_owned());
         let transient = (row.transient > 0).then(|| "transient".to_owned());
         let why = row.tolerance.as_ref().and_then(|tolerance| tolerance.why.clone());
@@ -267,11 +259,11 @@ fn sim_table(table: &Table<JsonRow>) -> SimTable<'_> {
         let (low, high) = row.spread;
         [
             row.name.clone(),
-            number(row.published, &row.unit),
-            number(row.simulated, &row.unit),
-            format!("{} … {}", number(low, &row.unit), number(high, &row.unit)),
+            number(row.published),
+            number(row.simulated),
+            format!("{} … {}", number(low), number(high)),
             row.mark.replace('_', " "),
-            met.to_owned(),
+            word(row.met, "met", "missed").to_owned(),
             notes.join("; "),
         ]
     });

@@ -5,7 +5,7 @@
 //! [`WIDTH`] units wide, so that its text can be read at the width of a phone.
 
 use crate::answers::{Answer, LEVEL, Standing};
-use crate::markup::{COLOURS, PALETTE, amount, esc, tick, tick_of};
+use crate::markup::{COLOURS, PALETTE, amount, esc, tick};
 use plotters::coord::Shift;
 use plotters::coord::types::RangedCoordf64;
 use plotters::element::{Drawable, PointCollection};
@@ -26,66 +26,54 @@ const SIDE: u32 = 28;
 /// The margin to the left of text.
 const INDENT: i32 = 8;
 
-/// The meaning of a colour. Plotters gets a code for it; the style sheet of the page or of a separate picture gives the
-/// code the palette's colour.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Ink {
-    Text,
-    Quiet,
-    Line,
-    Band,
-    Ours,
-    Good,
-    Bad,
-    Open,
-    /// A hue without a meaning, which only distinguishes marks; counted from 0.
-    Hue(usize),
-}
+/// A colour, by its index in [`INKS`]. Plotters gets a code for it; the style sheet of the page or of a separate picture
+/// gives the code the palette's colour.
+#[derive(Debug, Clone, Copy)]
+struct Ink(usize);
 
-/// The inks in the order of their codes, with the palette's names.
-const INKS: [(Ink, &str); 8 + COLOURS] = [
-    (Ink::Text, "ink"),
-    (Ink::Quiet, "muted"),
-    (Ink::Line, "rule"),
-    (Ink::Band, "tint"),
-    (Ink::Ours, "accent"),
-    (Ink::Good, "good"),
-    (Ink::Bad, "bad"),
-    (Ink::Open, "open"),
-    (Ink::Hue(0), "id0"),
-    (Ink::Hue(1), "id1"),
-    (Ink::Hue(2), "id2"),
-    (Ink::Hue(3), "id3"),
-    (Ink::Hue(4), "id4"),
-    (Ink::Hue(5), "id5"),
-    (Ink::Hue(6), "id6"),
-    (Ink::Hue(7), "id7"),
+/// The palette's names of the inks. The hues without a meaning, which only distinguish marks, come last.
+const INKS: [&str; 8 + COLOURS] = [
+    "ink", "muted", "rule", "tint", "accent", "good", "bad", "open", "id0", "id1", "id2", "id3", "id4",
+    "id5", "id6", "id7",
 ];
 
 impl Ink {
+    const TEXT: Self = Self(0);
+    const QUIET: Self = Self(1);
+    const LINE: Self = Self(2);
+    const BAND: Self = Self(3);
+    const OURS: Self = Self(4);
+    const GOOD: Self = Self(5);
+    const BAD: Self = Self(6);
+    const OPEN: Self = Self(7);
+
+    /// A hue, counted from 0.
+    fn hue(n: usize) -> Self {
+        Self(INKS.len() - COLOURS + n % COLOURS)
+    }
+
     fn rgb(self) -> RGBColor {
-        let code = INKS.iter().position(|(ink, _)| *ink == self).unwrap_or(0) as u8 + 1;
-        RGBColor(code, 1, 1)
+        RGBColor(self.0 as u8 + 1, 1, 1)
     }
 
     fn of(standing: Standing) -> Self {
         match standing {
-            Standing::Ahead => Self::Good,
-            Standing::Level => Self::Text,
-            Standing::Behind => Self::Bad,
-            Standing::Undecided => Self::Open,
+            Standing::Ahead => Self::GOOD,
+            Standing::Level => Self::TEXT,
+            Standing::Behind => Self::BAD,
+            Standing::Undecided => Self::OPEN,
         }
     }
 
     /// The colour of a class of marks: Warmcore's is 0.
     fn class(class: usize) -> Self {
-        if class == 0 { Self::Ours } else { Self::Hue([0, 3, 6, 5][(class - 1) % 4]) }
+        if class == 0 { Self::OURS } else { Self::hue([0, 3, 6, 5][(class - 1) % 4]) }
     }
 }
 
 /// The code of each ink, as plotters writes it into an attribute, and the ink's name in the palette.
 fn codes() -> impl Iterator<Item = (String, &'static str)> {
-    INKS.iter().enumerate().map(|(i, (_, name))| (format!("#{:02X}0101", i + 1), *name))
+    INKS.iter().enumerate().map(|(i, name)| (format!("#{:02X}0101", i + 1), *name))
 }
 
 /// Text in a chart has the page's font, and an outline that separates it from the lines behind it.
@@ -202,9 +190,9 @@ fn ticks(low: f64, high: f64) -> Vec<(f64, bool)> {
 /// Draws vertical lines, and labels for as many of them as there is room for.
 fn grid(area: &Area<'_>, scale: &Log, top: i32, bottom: i32, label: impl Fn(f64) -> String) {
     for (step, has_label) in ticks(scale.low, scale.high) {
-        line(area, (scale.x(step), top), (scale.x(step), bottom), Ink::Line, 1);
+        line(area, (scale.x(step), top), (scale.x(step), bottom), Ink::LINE, 1);
         if has_label {
-            text(area, (scale.x(step), bottom + 14), &label(step), Ink::Quiet, HPos::Center);
+            text(area, (scale.x(step), bottom + 14), &label(step), Ink::QUIET, HPos::Center);
         }
     }
 }
@@ -220,15 +208,15 @@ pub(super) fn answers(answers: &[Answer], label: &str) -> String {
     drawn(height, label, |area| {
         let bottom = (height - MARGINS.1) as i32;
         let band = [(scale.x(1.0 / LEVEL), MARGINS.0 as i32), (scale.x(LEVEL), bottom)];
-        put(area, &Rectangle::new(band, Ink::Band.rgb().filled()));
+        put(area, &Rectangle::new(band, Ink::BAND.rgb().filled()));
         grid(area, &scale, MARGINS.0 as i32, bottom, |step| format!("{step}×"));
-        line(area, (scale.x(1.0), MARGINS.0 as i32), (scale.x(1.0), bottom), Ink::Quiet, 2);
-        text(area, (INDENT, bottom + 34), "← the alternative is better", Ink::Quiet, HPos::Left);
-        text(area, (WIDTH as i32 - INDENT, bottom + 34), "Warmcore is better →", Ink::Quiet, HPos::Right);
+        line(area, (scale.x(1.0), MARGINS.0 as i32), (scale.x(1.0), bottom), Ink::QUIET, 2);
+        text(area, (INDENT, bottom + 34), "← the alternative is better", Ink::QUIET, HPos::Left);
+        text(area, (WIDTH as i32 - INDENT, bottom + 34), "Warmcore is better →", Ink::QUIET, HPos::Right);
         for (i, answer) in answers.iter().enumerate() {
             let top = (MARGINS.0 + ROW * i as u32) as i32;
             let ink = Ink::of(answer.standing());
-            text(area, (INDENT, top + 10), answer.what, Ink::Text, HPos::Left);
+            text(area, (INDENT, top + 10), answer.what, Ink::TEXT, HPos::Left);
             let told = format!("{} {}", answer.times(), answer.alternative);
             text(area, (WIDTH as i32 - INDENT, top + 10), &told, ink, HPos::Right);
             let y = top + 30;
@@ -249,11 +237,11 @@ pub(super) fn variants(rows: &[&Row], label: &str) -> String {
     let scale = Log::around(rows.iter().flat_map(|row| ends(row)).chain([rows[0].median]), &steps());
     drawn(height, label, |area| {
         let bottom = (height - 26) as i32;
-        grid(area, &scale, MARGINS.0 as i32, bottom, |step| tick_of(step, unit));
+        grid(area, &scale, MARGINS.0 as i32, bottom, |step| tick(step, unit));
         for (i, row) in rows.iter().enumerate() {
             let top = (MARGINS.0 + LINE * i as u32) as i32;
             let is_ours = row.variant.starts_with("warmcore");
-            let ink = if is_ours { Ink::Ours } else { Ink::Text };
+            let ink = if is_ours { Ink::OURS } else { Ink::TEXT };
             text(area, (INDENT, top + 10), &row.variant, ink, HPos::Left);
             let noisy = if row.noisy { " noisy" } else { "" };
             let told = format!("{}{noisy}", amount(row.median, unit));
@@ -279,11 +267,11 @@ pub(super) fn timelines(timelines: &[Timeline], label: &str) -> String {
         for timeline in timelines {
             let end = f64::from(timeline.end_ms.max(1));
             let x = |ms: u32| left + (f64::from(ms) / end * f64::from(WIDTH as i32 - INDENT - left)) as i32;
-            text(area, (INDENT, top + 16), &timeline.policy, Ink::Text, HPos::Left);
+            text(area, (INDENT, top + 16), &timeline.policy, Ink::TEXT, HPos::Left);
             for (i, lane) in timeline.lanes.iter().enumerate() {
                 let y = top + 30 + LANE * i as i32;
-                text(area, (INDENT, y + 9), &format!("CPU {}", lane.cpu), Ink::Quiet, HPos::Left);
-                let hue = |span: &Span| Ink::Hue(span.cid as usize % COLOURS).rgb();
+                text(area, (INDENT, y + 9), &format!("CPU {}", lane.cpu), Ink::QUIET, HPos::Left);
+                let hue = |span: &Span| Ink::hue(span.cid as usize).rgb();
                 for span in &lane.kept {
                     let path = [(x(span.from_ms), y + 9), (x(span.to_ms), y + 9)];
                     put(area, &PathElement::new(path, hue(span).stroke_width(3)));
@@ -292,13 +280,13 @@ pub(super) fn timelines(timelines: &[Timeline], label: &str) -> String {
                     let corners = [(x(span.from_ms), y), (x(span.to_ms).max(x(span.from_ms) + 14), y + 18)];
                     put(area, &Rectangle::new(corners, hue(span).filled()));
                     let at = (corners[0].0 + 7, y + 9);
-                    text(area, at, &span.cid.to_string(), Ink::Text, HPos::Center);
+                    text(area, at, &span.cid.to_string(), Ink::TEXT, HPos::Center);
                 }
             }
             top += panel(timeline);
         }
         let end = timelines.first().map_or(0, |timeline| timeline.end_ms);
-        text(area, (WIDTH as i32 - INDENT, height - 12), &format!("{end} ms"), Ink::Quiet, HPos::Right);
+        text(area, (WIDTH as i32 - INDENT, height - 12), &format!("{end} ms"), Ink::QUIET, HPos::Right);
     })
 }
 
@@ -323,13 +311,13 @@ pub(super) fn times(operations: &[Operation], legend: &[&str], label: &str) -> S
     drawn(height, label, |area| {
         let bottom = (height - 28) as i32;
         draw_legend(area, SIDE as i32 + 8, 2, (0..).zip(legend.iter().copied()));
-        grid(area, &scale, top as i32, bottom, tick);
+        grid(area, &scale, top as i32, bottom, |step| tick(step, "ns"));
         for (i, operation) in operations.iter().enumerate() {
             let y = (top + ROW * i as u32) as i32;
-            text(area, (INDENT, y + 10), operation.name, Ink::Text, HPos::Left);
+            text(area, (INDENT, y + 10), operation.name, Ink::TEXT, HPos::Left);
             let ends = operation.times.iter().map(|(_, ns)| scale.x(*ns));
             if let (Some(left), Some(right)) = (ends.clone().min(), ends.max()) {
-                line(area, (left, y + 30), (right, y + 30), Ink::Line, 3);
+                line(area, (left, y + 30), (right, y + 30), Ink::LINE, 3);
             }
             // Draw Warmcore's mark last, so that it is on top.
             for (class, ns) in operation.times.iter().rev() {
@@ -344,7 +332,7 @@ fn draw_legend<'n>(area: &Area<'_>, left: i32, across: usize, names: impl Iterat
     for (i, (class, name)) in names.enumerate() {
         let at = (left + (i % across) as i32 * (WIDTH / 2) as i32, 14 + 24 * (i / across) as i32);
         mark(area, at, class);
-        text(area, (at.0 + 16, at.1), name, Ink::Text, HPos::Left);
+        text(area, (at.0 + 16, at.1), name, Ink::TEXT, HPos::Left);
     }
 }
 
@@ -404,20 +392,20 @@ pub(super) fn curves(curves: &[Curve], x_name: &str, unit: &str, is_log: bool, l
             false => (0..=4).map(|i| (low + (high - low) * f64::from(i) / 4.0, true)).collect(),
         };
         for (tick, has_label) in ticks {
-            line(area, (left, y(tick)), (right, y(tick)), Ink::Line, 1);
+            line(area, (left, y(tick)), (right, y(tick)), Ink::LINE, 1);
             if has_label {
-                text(area, (left - 6, y(tick)), &short(tick), Ink::Quiet, HPos::Right);
+                text(area, (left - 6, y(tick)), &short(tick), Ink::QUIET, HPos::Right);
             }
         }
-        text(area, (INDENT, bottom + 34), unit, Ink::Quiet, HPos::Left);
+        text(area, (INDENT, bottom + 34), unit, Ink::QUIET, HPos::Left);
         let mut labelled = -44;
         for tick in powers_of_two().into_iter().filter(|t| (xs.low..=xs.high).contains(t)) {
             if x(tick) - labelled >= 44 {
                 labelled = x(tick);
-                text(area, (x(tick), bottom + 14), &tick.to_string(), Ink::Quiet, HPos::Center);
+                text(area, (x(tick), bottom + 14), &tick.to_string(), Ink::QUIET, HPos::Center);
             }
         }
-        text(area, (right, bottom + 34), x_name, Ink::Quiet, HPos::Right);
+        text(area, (right, bottom + 34), x_name, Ink::QUIET, HPos::Right);
         for curve in curves {
             let ink = Ink::class(curve.class);
             let points: Vec<(i32, i32)> = curve.points.iter().map(|(px, py)| (x(*px), y(*py))).collect();

@@ -8,8 +8,8 @@
 //! A row's simulated number is the median over the seeds, followed by the least and the most. A further column says
 //! whether a null model, in which the proposal has no effect, meets the claim too.
 
-use super::imagined::null_model;
-use super::markup::amount;
+use super::imagined::{null_model, word};
+use super::markup::{amount, quantity};
 use super::summary::{columns, printable, sentence};
 use serde::Serialize;
 use warmcore_papers::tolerance::{Claim, What};
@@ -27,7 +27,9 @@ pub fn simulated(table: &Table) -> String {
         cells.extend([row.simulated, row.spread.0, row.spread.1].map(|number| of(number, row)));
         let with = row.inputs.join(", ");
         let with = if with.is_empty() { String::new() } else { format!("[{}]", number(&mut inputs, with)) };
-        cells.extend([allowed(row), standing(row), null(row), is(row), with]);
+        let standing = word(row.is_met(), "met", "MISSED").to_owned();
+        let null = word(row.is_null_met(), "met too", "missed").to_owned();
+        cells.extend([allowed(row), standing, null, is(row), with]);
         cells
     }));
     let inputs = inputs.iter().enumerate().map(|(i, with)| format!("[{}] {with}", i + 1));
@@ -135,10 +137,7 @@ pub fn simulated_tally(tables: &[Table]) -> String {
 
 /// Formats a number of a row with its unit.
 fn of(number: f64, row: &Row) -> String {
-    match row.unit {
-        "percent" => format!("{number:.2} %"),
-        unit => amount(number, unit),
-    }
+    quantity(number, row.unit)
 }
 
 /// The range that the row's tolerance allows, as text.
@@ -146,18 +145,16 @@ fn allowed(row: &Row) -> String {
     let Some(tolerance) = row.tolerance.as_ref().filter(|tolerance| tolerance.claim != Claim::None) else {
         return "–".to_owned();
     };
-    let (low, high) = (tolerance.low, tolerance.high);
-    match (tolerance.what, row.published) {
+    let (low, high) = match (tolerance.what, row.published) {
         // For a negative number the larger multiple is the lower bound.
-        (Some(What::Ratio), Some(published)) => {
-            let (low, high) = if published < 0.0 { (high, low) } else { (low, high) };
-            format!("{} to {}", of(published * low, row), of(published * high, row))
+        (Some(What::Ratio), Some(published)) if published < 0.0 => {
+            (published * tolerance.high, published * tolerance.low)
         }
-        (Some(What::Difference), Some(published)) => {
-            format!("{} to {}", of(published + low, row), of(published + high, row))
-        }
-        _ => format!("{} to {}", of(low, row), of(high, row)),
-    }
+        (Some(What::Ratio), Some(published)) => (published * tolerance.low, published * tolerance.high),
+        (Some(What::Difference), Some(published)) => (published + tolerance.low, published + tolerance.high),
+        _ => (tolerance.low, tolerance.high),
+    };
+    format!("{} to {}", of(low, row), of(high, row))
 }
 
 /// The kind of the row, and how many of its seeds were transient.
@@ -166,23 +163,6 @@ fn is(row: &Row) -> String {
     match row.transient {
         0 => mark,
         seeds => format!("{mark}, transient ({seeds} of {})", row.numbers.len()),
-    }
-}
-
-/// Whether a model without an effect meets the claim too.
-fn null(row: &Row) -> String {
-    match row.is_null_met() {
-        Some(true) => "met too".to_owned(),
-        Some(false) => "missed".to_owned(),
-        None => String::new(),
-    }
-}
-
-fn standing(row: &Row) -> String {
-    match row.is_met() {
-        Some(true) => "met".to_owned(),
-        Some(false) => "MISSED".to_owned(),
-        None => String::new(),
     }
 }
 

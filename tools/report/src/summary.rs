@@ -1,12 +1,13 @@
-//! The report as text for a terminal, and its rows as CSV for a spreadsheet.
+//! The report as text for a terminal, its rows as CSV for a spreadsheet, and the page of the docs with the promises of the
+//! benches that are missed or undecided.
 
 use super::answers::{self, Answer};
 use super::inputs::{Inputs, PROBE_COMMAND, State};
 use super::markup::amount;
-use super::timeline;
-use super::words::{self, bound, compared, interval};
+use super::words::{self, bound, compared, interval, measured};
 use super::{SIM_COMMAND, cases, imagined, machine_picture, tally};
-use warmcore_results::{Bound, Results, Row};
+use std::collections::BTreeSet;
+use warmcore_results::{Bound, Results, Row, Standing, Target, Timeline};
 
 /// A sentence wraps at this many characters.
 const WIDTH: usize = 96;
@@ -67,7 +68,48 @@ pub fn run_table(run: &Results) -> String {
     );
     let disturbed = words::disturbed(std::slice::from_ref(run));
     let disturbed = disturbed.map(|told| told + "\n").unwrap_or_default();
-    printable(&format!("{}\n{}{load}\n{disturbed}{}", run.command, columns(&lines), timeline::text(run)))
+    printable(&format!("{}\n{}{load}\n{disturbed}{}", run.command, columns(&lines), timelines(run)))
+}
+
+/// The ids over time, if they were recorded.
+fn timelines(run: &Results) -> String {
+    if run.timelines.is_empty() {
+        return String::new();
+    }
+    // Ids are aligned left: a list of them is not a number.
+    format!("\n{}\n{}", timelines_title(run), aligned(&timelines_rows(run), |_| false))
+}
+
+/// What the timelines show, in a line.
+fn timelines_title(run: &Results) -> String {
+    // Whether each CPU always had the same id, and no two CPUs had the same.
+    let is_kept = |timeline: &&Timeline| {
+        let lanes = || timeline.lanes.iter().map(|lane| &lane.bursts[..]).filter(|bursts| !bursts.is_empty());
+        let ids: BTreeSet<u32> = lanes().map(|bursts| bursts[0].cid).collect();
+        lanes().all(|bursts| bursts.iter().all(|burst| burst.cid == bursts[0].cid))
+            && lanes().any(|bursts| bursts.len() > 1)
+            && lanes().count() == ids.len()
+    };
+    match run.timelines.iter().find(is_kept) {
+        Some(timeline) => format!("The same CPU, the same id: {}", timeline.policy),
+        None => "Which id each CPU had".to_owned(),
+    }
+}
+
+/// The ids of the bursts, a row per CPU.
+fn timelines_rows(run: &Results) -> Vec<Vec<String>> {
+    let mut rows = vec![vec!["id of each burst".to_owned()]];
+    rows[0].extend(run.timelines.iter().map(|timeline| timeline.policy.clone()));
+    for (i, lane) in run.timelines.first().into_iter().flat_map(|t| &t.lanes).enumerate() {
+        let ids = |timeline: &Timeline| {
+            let bursts = timeline.lanes.get(i).into_iter().flat_map(|lane| &lane.bursts);
+            bursts.map(|burst| burst.cid.to_string()).collect::<Vec<_>>().join(" ")
+        };
+        rows.push(
+            std::iter::once(format!("CPU {}", lane.cpu)).chain(run.timelines.iter().map(ids)).collect(),
+        );
+    }
+    rows
 }
 
 /// Removes characters that would control the terminal; names in the text may come from outside.
@@ -129,14 +171,18 @@ pub fn summary(inputs: &Inputs) -> String {
 /// Formats rows in columns as wide as their widest cell. After the first column, cells that begin with a digit (or `-`
 /// and a digit) are aligned right.
 pub(super) fn columns(rows: &[Vec<String>]) -> String {
+    aligned(rows, |cell| cell.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit()))
+}
+
+/// Formats rows in columns. After the first column, cells for which `is_number` holds are aligned right.
+fn aligned(rows: &[Vec<String>], is_number: fn(&str) -> bool) -> String {
     let count = |s: &String| s.chars().count();
     let width = |i: usize| rows.iter().filter_map(|r| r.get(i)).map(count).max().unwrap_or(0);
     let widths: Vec<usize> = (0..rows.iter().map(Vec::len).max().unwrap_or(0)).map(width).collect();
     let line = |row: &Vec<String>| {
         let cells = row.iter().zip(&widths).enumerate().map(|(i, (cell, width))| {
             // `format!` counts chars. Each char that we write takes one column of the terminal.
-            let number = i > 0 && cell.trim_start_matches('-').starts_with(|c: char| c.is_ascii_digit());
-            if number { format!("  {cell:>width$}") } else { format!("  {cell:<width$}") }
+            if i > 0 && is_number(cell) { format!("  {cell:>width$}") } else { format!("  {cell:<width$}") }
         });
         let line: String = cells.collect();
         line.trim_end().to_owned() + "\n"
@@ -197,4 +243,46 @@ fn quoted(text: &str) -> String {
         true => format!("\"{}\"", text.replace('"', "\"\"")),
         false => text.to_owned(),
     }
+}
+
+/// A Markdown page: the number of promises that are met, and each promise that is missed or undecided. If a row was
+/// measured more than once, the newest one counts.
+pub fn standing(runs: &[Results]) -> String {
+    let mut sorted: Vec<&Results> = runs.iter().collect();
+    sorted.sort_by(|a, b| a.when.cmp(&b.when));
+    let mut newest: Vec<(&Results, &Row, &Target)> = Vec::new();
+    for run in sorted {
+        for row in &run.rows {
+            let Some(target) = &row.target else { continue };
+            let is_same = |(other_run, other, _): &(&Results, &Row, &Target)| {
+                (&other_run.what, &other.case, &other.variant, &other.metric, &other.over)
+                    == (&run.what, &row.case, &row.variant, &row.metric, &row.over)
+            };
+            newest.retain(|other| !is_same(other));
+            newest.push((run, row, target));
+        }
+    }
+    newest.sort_by_key(|(run, row, _)| (run.what.clone(), row.case.clone()));
+    let met = newest.iter().filter(|(_, row, target)| target.standing(row) == Standing::Met).count();
+    let cell = |text: &str| text.replace('|', "\\|").replace('\n', " ");
+    let line = |(run, row, target): &(&Results, &Row, &Target)| {
+        let standing = target.standing(row).word();
+        format!(
+            "| `{}` | {} | {} | {} | {} | {standing} | {} |\n",
+            cell(&row.case),
+            cell(&measured(row)),
+            cell(&bound(row, target)),
+            cell(&amount(row.median, &row.unit)),
+            cell(&interval(row).unwrap_or_default()),
+            cell(run.when.split('T').next().unwrap_or_default()),
+        )
+    };
+    let open: String =
+        newest.iter().filter(|(_, row, target)| target.standing(row) != Standing::Met).map(line).collect();
+    format!(
+        "# Where it stands\n\nWhat the benches expected of themselves, before they were written, on the machine of the newest report in \
+         `reports/`.\n`warmcore report --render` writes this page from the results in a folder. Of {} expectations {met} are met; the \
+         others:\n\n| case | compared | expected | reached | 95 % interval | | measured |\n|---|---|---|---|---|---|---|\n{open}",
+        newest.len()
+    )
 }

@@ -1,6 +1,6 @@
 //! Texts about rows: what was compared, the interval, the promise, and whether the run was disturbed.
 
-use super::markup::{amount, round};
+use super::markup::amount;
 use warmcore_results::{Bound, OTHERS_MAX, Results, Row, Target};
 
 /// `Not quiet: other processes used 46 % of the CPUs during budget; …`, if a run was disturbed.
@@ -26,7 +26,11 @@ pub(super) fn bound(row: &Row, target: &Target) -> String {
         Bound::AtLeast => "at least",
         Bound::AtMost => "at most",
     };
-    format!("{kind} {}", round(target.value, &row.unit))
+    // The value as it was written: 8×, not 8.00×.
+    match &*row.unit {
+        "x" => format!("{kind} {}×", target.value),
+        unit => format!("{kind} {} {unit}", target.value),
+    }
 }
 
 /// Formats what was compared: `relaxed atomic ÷ warmcore`, or only the variant.

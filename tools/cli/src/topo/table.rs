@@ -4,8 +4,7 @@
 
 use super::boxes::wrap;
 use super::pairs::ALL_PAIRS_CPUS_MAX;
-use super::verdict::{Timed, groups, levels, range, round, within};
-use std::collections::BTreeMap;
+use super::verdict::{Timed, by_distance, groups, levels, range, round, within};
 use warmcore_report::Probe;
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::{CpuId, CpuSet};
@@ -63,15 +62,11 @@ fn matrix(probe: &Probe) -> Vec<String> {
 
 /// A row for each distance between the timed CPUs, as the kernel reports them.
 fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
-    let mut of = BTreeMap::<Distance, Vec<&Timed>>::new();
-    for pair in timed {
-        of.entry(t.distance(pair.a, pair.b).unwrap_or(Distance::Other)).or_default().push(pair);
-    }
     let head = format!(
         "{:<26} {:>6} {:>8} {:>14} {:>14}",
         "the kernel says", "pairs", "median", "pairs' medians", "all rounds"
     );
-    let row = |(distance, pairs): (&Distance, &Vec<&Timed>)| {
+    let row = |(distance, pairs): (&Distance, &Vec<Timed>)| {
         let mut medians: Vec<f64> = pairs.iter().map(|p| p.median_ns).collect();
         medians.sort_by(f64::total_cmp);
         let lo = pairs.iter().map(|p| p.lo_ns).fold(f64::INFINITY, f64::min);
@@ -80,7 +75,7 @@ fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
         let (medians, rounds) = (range(medians[0], medians[n - 1]), range(lo, hi));
         format!("{:<26} {n:>6} {:>8} {medians:>14} {rounds:>14}", within(*distance), round(middle))
     };
-    std::iter::once(head).chain(of.iter().map(row)).collect()
+    std::iter::once(head).chain(by_distance(t, timed).iter().map(row)).collect()
 }
 
 /// The groups of CPUs that the times show: a line for each level but the last, whose group has all CPUs.

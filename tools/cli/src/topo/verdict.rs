@@ -212,12 +212,18 @@ fn examples(pairs: &[Timed]) -> Option<(String, String)> {
     Some((names.join(", ") + &more, format!("{} ns", range(lo, hi))))
 }
 
-/// Describes the median time of each distance.
-fn agreement(t: &Topology, steady: &[Timed]) -> String {
+/// The pairs by the distance that the kernel reports.
+pub(super) fn by_distance(t: &Topology, timed: &[Timed]) -> BTreeMap<Distance, Vec<Timed>> {
     let mut of = BTreeMap::<Distance, Vec<Timed>>::new();
-    for pair in steady {
+    for pair in timed {
         of.entry(t.distance(pair.a, pair.b).unwrap_or(Distance::Other)).or_default().push(*pair);
     }
+    of
+}
+
+/// Describes the median time of each distance.
+fn agreement(t: &Topology, steady: &[Timed]) -> String {
+    let of = by_distance(t, steady);
     let part = |(distance, pairs): (&Distance, &Vec<Timed>)| {
         format!("{} ns {}", round(median(pairs).unwrap_or(0.0)), within(*distance))
     };
