@@ -1,11 +1,11 @@
 //! The results of simulations, in the format that `warmcore sim tables --json` writes and a report reads.
 
 use super::markup::amount;
-use super::simulated::SimulatedLoad;
 use serde::{Deserialize, Serialize};
 use warmcore_layout::culprit::Culprit;
 use warmcore_papers::sensitivity::Sensitivity;
 use warmcore_papers::{JsonRow, Table, count_met};
+use warmcore_sim::simulation::Report;
 
 /// The simulations in a report.
 #[derive(Debug, Clone, Default)]
@@ -38,6 +38,17 @@ pub struct Simulated<R = JsonRow> {
     /// For a layout: the fields that make another field's reads miss.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
+}
+
+/// The results of a load under one policy.
+#[derive(Debug, Clone, Serialize)]
+pub struct SimulatedLoad {
+    /// The policy.
+    pub policy: String,
+    /// The machine's name.
+    pub machine: String,
+    /// The reports in the order of the seeds.
+    pub reports: Vec<Report>,
 }
 
 /// A text: how many rows of the table with a claim are within their tolerance, and how many of them a null model meets.

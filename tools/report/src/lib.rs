@@ -22,10 +22,10 @@ mod simulated;
 mod summary;
 mod words;
 
-pub use imagined::{Imagined, Simulated};
+pub use imagined::{Imagined, Simulated, SimulatedLoad};
 pub use inputs::{EXPECTED, Finding, Inputs, Probe, State, WorkingSet};
 pub use page::{page, pictures};
-pub use simulated::{SimulatedLoad, simulated, simulated_loads, simulated_tally};
+pub use simulated::{simulated, simulated_loads, simulated_tally};
 pub use summary::{raw_csv, run_table, short, standing, summary, wrapped};
 
 use answers::Standing;

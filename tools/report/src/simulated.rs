@@ -8,10 +8,9 @@
 //! A row's simulated number is the median over the seeds, followed by the least and the most. A further column says
 //! whether a null model, in which the proposal has no effect, meets the claim too.
 
-use super::imagined::{null_model, word};
+use super::imagined::{SimulatedLoad, null_model, word};
 use super::markup::{amount, quantity};
 use super::summary::{columns, printable, sentence};
-use serde::Serialize;
 use warmcore_papers::tolerance::{Claim, What};
 use warmcore_papers::{Row, Table};
 use warmcore_sim::simulation::Report;
@@ -56,17 +55,6 @@ fn number(all: &mut Vec<String>, one: String) -> usize {
         all.push(one);
     }
     at + 1
-}
-
-/// The results of a load under one policy.
-#[derive(Debug, Clone, Serialize)]
-pub struct SimulatedLoad {
-    /// The policy.
-    pub policy: String,
-    /// The machine's name.
-    pub machine: String,
-    /// The reports in the order of the seeds.
-    pub reports: Vec<Report>,
 }
 
 /// Formats the results of a load, a line per policy: medians over the seeds.

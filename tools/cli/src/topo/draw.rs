@@ -7,8 +7,8 @@
 
 use super::boxes::{Block, across, lowest, wrap};
 use warmcore_report::machine_boxes::{
-    self, BARRED, CoreBox, ISOLATED, LlcBox, NodeBox, OFFLINE, SocketBox, core_caches, counts, llc_cache, llc_label,
-    some,
+    self, BARRED, CoreBox, ISOLATED, LlcBox, NodeBox, OFFLINE, SocketBox, core_caches, counts, llc_cache,
+    llc_label, some,
 };
 use warmcore_topo::{Llc, Node, Topology};
 use warmcore_types::{CpuId, CpuSet};
