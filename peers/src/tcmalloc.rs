@@ -48,10 +48,7 @@ pub fn batch32(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Measures tcmalloc with per-CPU caches: in this process if it has them, else in a child, else not at all.
-fn here_or_in_a_child(
-    ctx: &CaseCtx,
-    variants: fn() -> Vec<Variant<'static>>,
-) -> anyhow::Result<Vec<Row>> {
+fn here_or_in_a_child(ctx: &CaseCtx, variants: fn() -> Vec<Variant<'static>>) -> anyhow::Result<Vec<Row>> {
     if MallocExtension_Internal_GetPerCpuCachesActive() {
         return Ok(ctx.interleave(variants())?.rows(percpu::MALLOC, []));
     }

@@ -3,7 +3,7 @@
 //! The results are written before the first case and again after every case, to a temporary file that is then renamed.
 //! So after a signal, an error or a crash the file has the cases that were finished, and nothing of an older run.
 
-use crate::measure::{BenchCpus, Effort, INTERRUPTED, Interrupted, Measured, Variant, interleave};
+use crate::measure::{BenchCpus, Effort, INTERRUPTED, Interrupted, Measured, Variant, in_rounds, interleave};
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
@@ -141,6 +141,16 @@ impl CaseCtx<'_> {
     /// Measures the variants in alternating slices.
     pub fn interleave(&self, variants: Vec<Variant>) -> anyhow::Result<Measured> {
         interleave(self.name, variants, self.cpus, self.effort, self.tick)
+    }
+
+    /// Calls `slice` for each of `variants` in every round, in an order that changes, and moves the progress bar.
+    pub(crate) fn in_rounds(
+        &self,
+        rounds: usize,
+        variants: usize,
+        slice: impl FnMut(usize) -> anyhow::Result<()>,
+    ) -> anyhow::Result<()> {
+        in_rounds(rounds, variants, |round| self.part_of(round, rounds), slice)
     }
 
     /// Moves the progress bar when `done` of `of` equal parts of the case are finished; the case calls it after each.

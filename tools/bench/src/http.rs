@@ -16,7 +16,6 @@
 mod handler;
 pub mod load;
 mod serve;
-mod smol_io;
 
 use crate::case::{Case, CaseCtx};
 use crate::measure::{INTERRUPTED, check_interrupted};
@@ -25,7 +24,7 @@ use crate::race::{Metric, Plan, Race, rate, time};
 use crate::runtimes::{Contender, cpus};
 use anyhow::Context;
 use handler::Handler;
-use load::{LoadCommand, Seen};
+use load::{LoadCommand, Manner, Seen};
 use serve::{ALL, serve};
 use std::process::Command;
 use std::sync::atomic::Ordering::Relaxed;
@@ -82,7 +81,7 @@ impl Servers {
         let mut servers = Self(LineChild::start(&mut command).context("can't start the client")?);
         for who in ALL {
             let port = serve(who, handler).with_context(|| who.name())?;
-            let open = LoadCommand::Open { port, handler, connections, afresh_after };
+            let open = LoadCommand::Open { manner: Manner { port, handler, afresh_after }, connections };
             servers.ask(&open).with_context(|| who.name())?;
         }
         Ok(servers)
@@ -150,19 +149,17 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Ve
     let mut rows = race.numbers(&[]);
     rows.extend(errors_rows(ctx.name, &sums));
     let ratio = |metric, who| race.ratio(metric, who, Contender::Tokio);
-    let (requests, p99) = (ratio(REQUESTS, Contender::Ours), ratio(P99, Contender::Ours));
-    // The bounds of the promises about requests and about the 99th percentile.
-    let (requests_min, p99_max) = match handler {
-        Handler::Hello | Handler::Axum => (Some(1.0), Some(1.0)),
-        Handler::State => (Some(1.3), None),
-        Handler::Compute => (None, None),
-    };
-    let promise = |row: Option<Row>, kind, bound: Option<f64>| {
-        row.map(|row| row.promise_if(bound.is_some(), kind, bound.unwrap_or_default()))
+    let promise = |metric, kind, value| race.promise(metric, Contender::Tokio, kind, value);
+    let (requests, p99) = match handler {
+        Handler::Hello | Handler::Axum => {
+            (promise(REQUESTS, Bound::AtLeast, 1.0), promise(P99, Bound::AtMost, 1.0))
+        }
+        Handler::State => (promise(REQUESTS, Bound::AtLeast, 1.3), ratio(P99, Contender::Ours)),
+        Handler::Compute => (ratio(REQUESTS, Contender::Ours), ratio(P99, Contender::Ours)),
     };
     rows.extend(race.ratios([
-        promise(requests, Bound::AtLeast, requests_min),
-        promise(p99, Bound::AtMost, p99_max),
+        requests,
+        p99,
         ratio(CPU, Contender::Ours),
         ratio(REQUESTS, Contender::OursSpread),
         ratio(P99, Contender::OursSpread),

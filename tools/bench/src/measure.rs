@@ -194,24 +194,20 @@ pub fn interleave(
             let _guard = PartnerGuard::take(&state, partners[i].is_some().then_some(i));
             iterations.push(calibrate(variant, effort.slice));
         }
-        in_rounds(
-            effort.rounds,
-            variants.len(),
-            |_| tick(),
-            |i| {
-                let guard = PartnerGuard::take(&state, partners[i].is_some().then_some(i));
-                let (acts, began) = (state.acts.load(Relaxed), clock::now());
-                (variants[i].work)(iterations[i]);
-                let ns = (clock::now().0 - began.0).max(1) as f64;
-                let acts = state.acts.load(Relaxed) - acts;
-                drop(guard);
-                own_ns[i].push(ns / iterations[i] as f64);
-                if partners[i].is_some() {
-                    partner_ns[i].push(ns / acts.max(1) as f64);
-                }
-                Ok(())
-            },
-        )
+        let tick = |_| tick();
+        in_rounds(effort.rounds, variants.len(), tick, |i| {
+            let guard = PartnerGuard::take(&state, partners[i].is_some().then_some(i));
+            let (acts, began) = (state.acts.load(Relaxed), clock::now());
+            (variants[i].work)(iterations[i]);
+            let ns = (clock::now().0 - began.0).max(1) as f64;
+            let acts = state.acts.load(Relaxed) - acts;
+            drop(guard);
+            own_ns[i].push(ns / iterations[i] as f64);
+            if partners[i].is_some() {
+                partner_ns[i].push(ns / acts.max(1) as f64);
+            }
+            Ok(())
+        })
     };
     pinned(cpus.own, || {
         std::thread::scope(|scope| {

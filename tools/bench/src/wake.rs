@@ -11,7 +11,6 @@
 //!
 //! Source: hackbench for messaging; the warm sets imitate servers that keep state between requests.
 
-mod contender;
 mod executor;
 mod go;
 pub mod memory;

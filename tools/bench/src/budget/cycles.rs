@@ -14,7 +14,7 @@
 
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::{Variant, in_rounds, pinned};
+use crate::measure::{Variant, pinned};
 use std::cell::Cell;
 use std::hint::black_box;
 use std::sync::atomic::{Ordering::SeqCst, compiler_fence};
@@ -156,29 +156,24 @@ pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         .collect();
     let mut samples = vec![Vec::new(); variants.len()];
     pinned(ctx.cpus.own, || {
-        in_rounds(
-            ctx.effort.rounds * 2,
-            variants.len(),
-            |_| (ctx.tick)(),
-            |i| {
-                let (number, _, gate) = variants[i];
-                // From the last CPU down, so that the CPU that drains is not the only one with a stock.
-                for cpu in cpus.iter().rev().take(number) {
-                    affinity::pin(*cpu)?;
-                    gate.pair();
-                }
-                affinity::pin(ctx.cpus.own)?;
-                let began = Instant::now();
-                let stocks = gate.drain();
-                let ns = began.elapsed().as_nanos() as f64;
-                // The background thread of the accounts returns idle stocks to the tree ten times a second; such a sample
-                // has too few stocks.
-                if stocks as usize == number {
-                    samples[i].push(ns * per_ns);
-                }
-                Ok(())
-            },
-        )
+        ctx.in_rounds(ctx.effort.rounds * 2, variants.len(), |i| {
+            let (number, _, gate) = variants[i];
+            // From the last CPU down, so that the CPU that drains is not the only one with a stock.
+            for cpu in cpus.iter().rev().take(number) {
+                affinity::pin(*cpu)?;
+                gate.pair();
+            }
+            affinity::pin(ctx.cpus.own)?;
+            let began = Instant::now();
+            let stocks = gate.drain();
+            let ns = began.elapsed().as_nanos() as f64;
+            // The background thread of the accounts returns idle stocks to the tree ten times a second; such a sample
+            // has too few stocks.
+            if stocks as usize == number {
+                samples[i].push(ns * per_ns);
+            }
+            Ok(())
+        })
     })?;
     let mut rows = Vec::new();
     for ((number, name, _), samples) in variants.iter().zip(&samples) {

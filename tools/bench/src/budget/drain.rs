@@ -14,7 +14,7 @@
 
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::{Interrupted, check_interrupted, in_rounds};
+use crate::measure::{Interrupted, check_interrupted};
 use fastrand::Rng;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::*};
 use std::time::Instant;
@@ -232,19 +232,14 @@ fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result
     let rounds = if ctx.effort.is_quick() { 8 } else { 25 };
     let ask = |helper: &std::thread::Thread| {
         let mut asking = Asking { state, helper, contended, rng: Rng::with_seed(7) };
-        in_rounds(
-            rounds,
-            methods.len(),
-            |round| ctx.part_of(round, rounds),
-            |i| {
-                // ORDERING: Release; pairs with the Acquire of the worker and of the helper.
-                state.assigned.store(i, Release);
-                // The first request is made in *contended* too: its answer shows that the worker has switched to this method.
-                state.ask(&state.refill, &state.refilled, || ())?;
-                samples[i].push(asking.round(&methods[i])?);
-                Ok(())
-            },
-        )
+        ctx.in_rounds(rounds, methods.len(), |i| {
+            // ORDERING: Release; pairs with the Acquire of the worker and of the helper.
+            state.assigned.store(i, Release);
+            // The first request is made in *contended* too: its answer shows that the worker has switched to this method.
+            state.ask(&state.refill, &state.refilled, || ())?;
+            samples[i].push(asking.round(&methods[i])?);
+            Ok(())
+        })
     };
     let work = || state.work(methods, contended);
     with_worker(ctx, work, || state.help(methods), ask, || state.assigned.store(OVER, Release))?;

@@ -13,7 +13,7 @@
 
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::{Interrupted, check_interrupted, in_rounds};
+use crate::measure::{Interrupted, check_interrupted};
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Mutex, PoisonError};
 use warmcore_budget::Account;
@@ -110,7 +110,8 @@ struct Seen {
     longest_ns: u64,
     /// The average time of the first charge in an account and its uncharge, over all accounts and loops.
     charge_ns: f64,
-    switches: u64,
+    /// Preemptions of the worker, and interrupts of both kinds on its CPU.
+    counts: [u64; 3],
 }
 
 /// The state that the requesting thread and the worker share. The numbers count up; `group` is `u64::MAX` at the end.
@@ -171,7 +172,7 @@ impl SharedState {
             }
         }
         Seen {
-            switches: switches() - before,
+            counts: [switches() - before, 0, 0],
             p999_ns: gaps.quantile(0.999),
             longest_ns: gaps.quantile(1.0),
             charge_ns: charge_ns as f64 / (LOOPS * accounts.len() as u64) as f64,
@@ -236,16 +237,6 @@ fn interrupts_now(cpu: CpuId) -> Option<Interrupts> {
     interrupts(&std::fs::read_to_string("/proc/interrupts").ok()?, cpu)
 }
 
-/// The results of all groups of one method.
-#[derive(Default)]
-struct Sum {
-    p999: Vec<f64>,
-    longest: Vec<f64>,
-    charge: Vec<f64>,
-    /// Preemptions, and interrupts of both kinds.
-    counts: Vec<[u64; 3]>,
-}
-
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let has_fence = membarrier::register_rseq().is_ok();
     let methods: Vec<&Method> =
@@ -263,39 +254,34 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
             std::thread::park();
         }
     };
-    let mut sums: Vec<Sum> = methods.iter().map(|_| Sum::default()).collect();
+    let mut seen: Vec<Vec<Seen>> = vec![Vec::new(); methods.len()];
     let ask = |helper: &std::thread::Thread| {
-        in_rounds(
-            rounds,
-            methods.len(),
-            |round| ctx.part_of(round, rounds),
-            |i| {
-                let before = interrupts_now(partner);
-                let seen = state.group(methods[i], accounts, helper)?;
-                let came = match (before, interrupts_now(partner)) {
-                    (Some(before), Some(after)) => [0, 1].map(|kind| after[kind] - before[kind]),
-                    _ => [0; 2],
-                };
-                let sum = &mut sums[i];
-                sum.p999.push(seen.p999_ns as f64);
-                sum.longest.push(seen.longest_ns as f64);
-                sum.charge.push(seen.charge_ns);
-                sum.counts.push([seen.switches, came[0], came[1]]);
-                Ok(())
-            },
-        )
+        ctx.in_rounds(rounds, methods.len(), |i| {
+            let before = interrupts_now(partner);
+            let mut group = state.group(methods[i], accounts, helper)?;
+            if let (Some(before), Some(after)) = (before, interrupts_now(partner)) {
+                group.counts[1..].copy_from_slice(&[0, 1].map(|kind| after[kind] - before[kind]));
+            }
+            seen[i].push(group);
+            Ok(())
+        })
     };
     with_worker(ctx, || state.work(accounts), help, ask, || state.group.store(OVER, Release))?;
     let has_counts = interrupts_now(partner).is_some();
-    Ok(rows(ctx.name, &methods, &sums, rounds as u64, has_counts))
+    Ok(rows(ctx.name, &methods, &seen, rounds as u64, has_counts))
 }
 
-fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: bool) -> Vec<Row> {
+/// The rows; `seen` has the groups of each method, round by round.
+fn rows(case: &str, methods: &[&Method], seen: &[Vec<Seen>], rounds: u64, has_counts: bool) -> Vec<Row> {
+    fn numbers(seen: &[Seen], number: fn(&Seen) -> f64) -> Vec<f64> {
+        seen.iter().map(number).collect()
+    }
     let mut rows = Vec::new();
-    let quiet = &sums[0];
-    let with = || methods.iter().zip(sums).filter(|(method, _)| method.action != Action::Nothing);
-    for (method, sum) in with() {
-        let row = Row::ratio(case, method.name, NONE, &sum.p999, &quiet.p999);
+    let quiet = &seen[0];
+    let with = || methods.iter().zip(seen).filter(|(method, _)| method.action != Action::Nothing);
+    let p999: fn(&Seen) -> f64 = |group| group.p999_ns as f64;
+    for (method, seen) in with() {
+        let row = Row::ratio(case, method.name, NONE, &numbers(seen, p999), &numbers(quiet, p999));
         let row = Row { metric: "ratio, p99.9 gap".into(), ..row };
         rows.push(row.promise_if(method.action == Action::Drain, Bound::AtMost, GAP_RATIO_MAX));
     }
@@ -305,26 +291,28 @@ fn rows(case: &str, methods: &[&Method], sums: &[Sum], rounds: u64, has_counts: 
         ("function call interrupts", "interrupts"),
     ];
     for (kind, (name, unit)) in names.into_iter().enumerate().filter(|(kind, _)| *kind == 0 || has_counts) {
-        for (method, sum) in methods.iter().zip(sums) {
+        for (method, seen) in methods.iter().zip(seen) {
             let metric = format!("{name} in all loops");
-            let count = sum.counts.iter().map(|counts| counts[kind]).sum::<u64>() as f64;
+            let count = seen.iter().map(|group| group.counts[kind]).sum::<u64>() as f64;
             rows.push(Row::exact(case, method.name, &metric, unit, count, rounds * LOOPS));
         }
         // To see whether a count grows with the number of drains, subtract the count of the same round's loops without
         // drains. Take the median, since other interrupts come in bursts.
-        for (method, sum) in with() {
-            let more = |(with, without): (&[u64; 3], &[u64; 3])| {
-                (with[kind] as f64 - without[kind] as f64) * 1000.0 / (LOOPS * method.times) as f64
+        for (method, seen) in with() {
+            let more = |(with, without): (&Seen, &Seen)| {
+                let more = with.counts[kind] as f64 - without.counts[kind] as f64;
+                more * 1000.0 / (LOOPS * method.times) as f64
             };
-            let samples: Vec<f64> = sum.counts.iter().zip(&quiet.counts).map(more).collect();
+            let samples: Vec<f64> = seen.iter().zip(quiet).map(more).collect();
             let row = Row::of(case, method.name, &format!("{name} more, per 1000"), unit, &samples);
             rows.push(row.promise_if(method.action == Action::Drain, Bound::AtMost, PER_1000_MAX));
         }
     }
-    for (method, sum) in methods.iter().zip(sums) {
-        rows.push(Row::of(case, method.name, "p99.9 gap", "ns", &sum.p999));
-        rows.push(Row::of(case, method.name, "largest gap", "ns", &sum.longest));
-        rows.push(Row::of(case, method.name, "first charge and uncharge after", "ns", &sum.charge));
+    for (method, seen) in methods.iter().zip(seen) {
+        let row = |metric, number| Row::of(case, method.name, metric, "ns", &numbers(seen, number));
+        rows.push(row("p99.9 gap", p999));
+        rows.push(row("largest gap", |group| group.longest_ns as f64));
+        rows.push(row("first charge and uncharge after", |group| group.charge_ns));
     }
     rows
 }
@@ -360,13 +348,16 @@ mod tests {
     #[test]
     fn what_comes_with_every_drain_is_seen_and_what_does_not_is_not() {
         let methods = [&METHODS[0], &METHODS[2], &METHODS[4]];
-        let sum = |switches, gap| Sum {
-            p999: vec![gap; 40],
-            longest: vec![gap; 40],
-            charge: vec![9.0; 40],
-            counts: (0..40).map(|round| [if round == 9 { 400 } else { switches }, 7, 7]).collect(),
+        let seen = |switches, gap| -> Vec<Seen> {
+            let group = |round| Seen {
+                p999_ns: gap,
+                longest_ns: gap,
+                charge_ns: 9.0,
+                counts: [if round == 9 { 400 } else { switches }, 7, 7],
+            };
+            (0..40).map(group).collect()
         };
-        let rows = rows("isolation", &methods, &[sum(1, 30.0), sum(2, 31.0), sum(51, 900.0)], 40, true);
+        let rows = rows("isolation", &methods, &[seen(1, 30), seen(2, 31), seen(51, 900)], 40, true);
         let row = |variant: &str, metric: &str| {
             rows.iter().find(|r| r.variant == variant && r.metric == metric).unwrap()
         };

@@ -14,7 +14,7 @@
 use super::peers::*;
 use super::setup::*;
 use crate::case::CaseCtx;
-use crate::measure::{INTERRUPTED, check_interrupted, in_rounds};
+use crate::measure::{INTERRUPTED, check_interrupted};
 use fastrand::Rng;
 use std::collections::VecDeque;
 use std::sync::Mutex;
@@ -153,17 +153,12 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let contenders: Vec<Contender> = rseq.chain(others).collect();
     let rounds = if ctx.effort.is_quick() { 3 } else { 8 };
     let mut sums: Vec<Sum> = contenders.iter().map(|_| Sum::default()).collect();
-    in_rounds(
-        rounds,
-        contenders.len(),
-        |round| ctx.part_of(round, rounds),
-        |i| {
-            let gate = contenders[i].gate;
-            sums[i].too_much.push(phase(gate, WANTED, cpus, PHASE));
-            sums[i].all_fits.push(phase(gate, UNITS / THREADS as u64, cpus, PHASE));
-            Ok(check_interrupted()?)
-        },
-    )?;
+    ctx.in_rounds(rounds, contenders.len(), |i| {
+        let gate = contenders[i].gate;
+        sums[i].too_much.push(phase(gate, WANTED, cpus, PHASE));
+        sums[i].all_fits.push(phase(gate, UNITS / THREADS as u64, cpus, PHASE));
+        Ok(check_interrupted()?)
+    })?;
     Ok(contenders.iter().zip(&sums).flat_map(|(contender, sum)| rows(ctx.name, contender, sum)).collect())
 }
 

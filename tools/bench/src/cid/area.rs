@@ -45,55 +45,10 @@ impl Area {
     }
 }
 
-/// How a burst finds its area.
-#[derive(Debug, Clone, Copy)]
-pub enum Method {
-    /// By the CPU's number.
-    ByCpu,
-    /// By an id of a tenant.
-    Tenant(&'static dyn Policy),
-    /// By the kernel's id.
-    MmCid,
-}
-
-impl Method {
-    /// All methods that this system offers, in the order of the report.
-    pub fn all() -> Vec<Self> {
-        let tenants = policy::ALL.into_iter().map(Self::Tenant);
-        let kernel = rseq::mm_cid().map(|_| Self::MmCid);
-        std::iter::once(Self::ByCpu).chain(tenants).chain(kernel).collect()
-    }
-
-    /// The name, as in the rows.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::ByCpu => BY_CPU,
-            Self::Tenant(policy) => policy.name(),
-            Self::MmCid => MM_CID,
-        }
-    }
-
-    /// The method with this name.
-    pub fn named(name: &str) -> anyhow::Result<Self> {
-        Self::all()
-            .into_iter()
-            .find(|method| method.name() == name)
-            .with_context(|| format!("no way is called {name}"))
-    }
-
-    /// Makes fresh areas for this method.
-    pub fn areas(self) -> Areas {
-        let words = || (0..affinity::nr_cpu_ids()).map(|_| Padded::new(AtomicBool::new(false))).collect();
-        match self {
-            Self::ByCpu => Areas::ByCpu(PerCpu::new(), words()),
-            Self::MmCid => Areas::MmCid(PerCid::new(), words()),
-            Self::Tenant(policy) => {
-                let tenant = Tenant::builder().name(policy.name()).policy(policy).build();
-                let data = tenant.data();
-                Areas::Tenant(tenant, data)
-            }
-        }
-    }
+/// The names of the methods to find an area that this system offers, in the order of the report.
+pub fn methods() -> Vec<&'static str> {
+    let kernel = rseq::mm_cid().map(|_| MM_CID);
+    [BY_CPU].into_iter().chain(policy::ALL.map(Policy::name)).chain(kernel).collect()
 }
 
 /// The areas of one method.
@@ -116,6 +71,22 @@ pub struct Ran {
 }
 
 impl Areas {
+    /// Makes fresh areas for the method with this name.
+    pub fn new(method: &str) -> anyhow::Result<Self> {
+        let words = || (0..affinity::nr_cpu_ids()).map(|_| Padded::new(AtomicBool::new(false))).collect();
+        Ok(match method {
+            BY_CPU => Self::ByCpu(PerCpu::new(), words()),
+            MM_CID => Self::MmCid(PerCid::new(), words()),
+            name => {
+                let policy = policy::ALL.into_iter().find(|policy| policy.name() == name);
+                let policy = policy.with_context(|| format!("no way is called {name}"))?;
+                let tenant = Tenant::builder().name(name).policy(policy).build();
+                let data = tenant.data();
+                Self::Tenant(tenant, data)
+            }
+        })
+    }
+
     fn get(&self, id: u32) -> Option<&Area> {
         match self {
             Self::ByCpu(areas, _) => areas.get(CpuId(id)),
@@ -202,10 +173,9 @@ mod tests {
     #[test]
     fn every_way_passes_over_the_area_that_it_names() {
         let cpus: Vec<CpuId> = affinity::allowed().unwrap().iter().take(2).collect();
-        for method in Method::all() {
-            assert_eq!(Method::named(method.name()).unwrap().name(), method.name());
+        for method in methods() {
             for touched in [true, false] {
-                let mut areas = method.areas();
+                let mut areas = Areas::new(method).unwrap();
                 if touched {
                     areas.touch(&cpus);
                 }
@@ -218,9 +188,9 @@ mod tests {
                 let passes =
                     if touched && cpus.len() == affinity::allowed().unwrap().len() { 2 } else { bytes[0] };
                 let same = bytes.iter().all(|byte| *byte == passes);
-                assert!(same && passes > 0, "{}: {ran:?}, {}", method.name(), bytes[0]);
+                assert!(same && passes > 0, "{}: {ran:?}, {}", method, bytes[0]);
             }
         }
-        assert!(Method::named("nonsense").is_err());
+        assert!(Areas::new("nonsense").is_err());
     }
 }

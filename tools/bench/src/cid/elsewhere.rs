@@ -8,7 +8,7 @@
 //! 64 entries take 20 to 30 ns each, with all data in the cache: 2 µs between two readings of the clock.
 
 use crate::case::CaseCtx;
-use crate::measure::{in_rounds, pinned};
+use crate::measure::pinned;
 use warmcore_cid::{CacheLocal, Ids, PcpuCid, Stats, User, pcpu_cids};
 use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
@@ -164,7 +164,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         samples[i].push(ns as f64 / (BATCHES as f64 * f64::from(MOVERS)));
         Ok(())
     };
-    pinned(ctx.cpus.own, || in_rounds(ctx.effort.rounds, PATHS.len(), |_| (ctx.tick)(), slice))?;
+    pinned(ctx.cpus.own, || ctx.in_rounds(ctx.effort.rounds, PATHS.len(), slice))?;
     let row = |(path, ns): (&Path, &Vec<f64>)| {
         Row::of(ctx.name, path.name, "time", "ns", ns).promise(Bound::AtMost, NS_MAX)
     };

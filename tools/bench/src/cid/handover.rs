@@ -4,7 +4,7 @@
 //! half of such a cycle: one burst and one transfer of the flag's cache line. If both CPUs use the same area, its 256
 //! lines are also transferred. With an area for each CPU the time is a burst of 0.3 µs and a transfer of 0.1 µs.
 
-use super::area::{BY_CPU, Method};
+use super::area::{Areas, BY_CPU, methods};
 use crate::case::CaseCtx;
 use crate::measure::Variant;
 use std::sync::atomic::{AtomicBool, Ordering::*};
@@ -17,8 +17,10 @@ const OVER_BY_CPU_MAX: f64 = 1.05;
 
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let flag = || Padded::new(AtomicBool::new(false));
-    let methods: Vec<_> =
-        Method::all().into_iter().map(|method| (method.name(), method.areas(), flag())).collect();
+    let methods: Vec<_> = methods()
+        .into_iter()
+        .map(|name| Ok((name, Areas::new(name)?, flag())))
+        .collect::<anyhow::Result<_>>()?;
     let variants = methods.iter().map(|(name, areas, theirs)| {
         let turns = move |n: u64| {
             for _ in 0..n.div_ceil(2) {

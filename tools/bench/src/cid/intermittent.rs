@@ -13,7 +13,7 @@
 //! a file; here it is private memory. Both fault at the first write. The pause after the last pass is left out: nothing
 //! is timed after it.
 
-use super::area::Method;
+use super::area::{Areas, Ran, methods};
 use super::shares::{Visit, Whose, percent, whose};
 use crate::case::CaseCtx;
 use crate::measure::{Effort, Interrupted};
@@ -77,9 +77,8 @@ fn cpus() -> anyhow::Result<Vec<CpuId>> {
     Ok((0..n).map(|i| allowed[i * allowed.len() / n]).collect())
 }
 
-/// The results of a thread: its visits, and for each timed pass the index of its visit. `whose` of these passes is
-/// filled in later.
-type Done = (Vec<Visit>, Vec<(usize, Timed)>);
+/// The visits of a thread, with the timed passes among them. `whose` of these passes is filled in later.
+type Done = Vec<(Visit, Option<Timed>)>;
 
 impl Part for Round {
     const NAME: &'static str = "Round";
@@ -89,7 +88,7 @@ impl Part for Round {
     fn answer(self) -> anyhow::Result<Vec<Timed>> {
         let mut cpus = cpus()?;
         Rng::with_seed(self.seed).shuffle(&mut cpus);
-        let mut areas = Method::named(&self.method)?.areas();
+        let mut areas = Areas::new(&self.method)?;
         if self.touched {
             areas.touch(&cpus);
         }
@@ -114,31 +113,26 @@ impl Part for Round {
                 .map(|t| t.join().expect("no thread panics"))
                 .collect::<anyhow::Result<Vec<Done>>>()
         })?;
-        let visits: Vec<Visit> = done.iter().flat_map(|(visits, _)| visits.iter().copied()).collect();
-        let found = whose(&visits);
-        let (mut timed, mut before) = (Vec::new(), 0);
-        for (visits, times) in &done {
-            timed.extend(times.iter().map(|(visit, t)| Timed { whose: found[before + visit], ..*t }));
-            before += visits.len();
-        }
-        Ok(timed)
+        let done = done.concat();
+        let visits: Vec<Visit> = done.iter().map(|(visit, _)| *visit).collect();
+        let found = done.into_iter().zip(whose(&visits));
+        Ok(found.filter_map(|((_, timed), whose)| Some(Timed { whose, ..timed? })).collect())
     }
 }
 
 /// The body of a thread after its initial sleep.
-fn bursts(cpu: CpuId, areas: &super::area::Areas, pause: Duration) -> anyhow::Result<Done> {
-    let mut visits: Vec<Visit> = Vec::with_capacity(64);
-    let visit = |ran: super::area::Ran| Visit { cpu: cpu.0, area: ran.area, at_ns: ran.at_ns };
+fn bursts(cpu: CpuId, areas: &Areas, pause: Duration) -> anyhow::Result<Done> {
+    let mut done: Done = Vec::with_capacity(64);
+    let visit = |ran: Ran| Visit { cpu: cpu.0, area: ran.area, at_ns: ran.at_ns };
     for _ in 0..WARM_PASSES {
         let now = visit(areas.burst());
         // Keep only the first and the last of consecutive passes over the same area: they are enough to determine its
         // last user.
-        match &mut visits[..] {
-            [.., before, last] if before.area == now.area && last.area == now.area => *last = now,
-            _ => visits.push(now),
+        match &mut done[..] {
+            [.., (before, _), (last, _)] if before.area == now.area && last.area == now.area => *last = now,
+            _ => done.push((now, None)),
         }
     }
-    let mut timed = Vec::new();
     for pass in 0..TIMED_PASSES {
         if pass > 0 {
             std::thread::sleep(pause);
@@ -149,10 +143,9 @@ fn bursts(cpu: CpuId, areas: &super::area::Areas, pause: Duration) -> anyhow::Re
         let ran = areas.burst();
         let ns = began.elapsed().as_nanos() as u64;
         let (enter_ns, faults) = (ran.at_ns.saturating_sub(asked.0), map::page_faults()? - before);
-        timed.push((visits.len(), Timed { pass, ns, enter_ns, faults, whose: Whose::Fresh }));
-        visits.push(visit(ran));
+        done.push((visit(ran), Some(Timed { pass, ns, enter_ns, faults, whose: Whose::Fresh })));
     }
-    Ok((visits, timed))
+    Ok(done)
 }
 
 fn rounds(effort: Effort) -> impl Iterator<Item = (u64, usize)> {
@@ -170,7 +163,7 @@ fn steps_each(delay_ms: u64, threads: usize) -> u64 {
 /// The number of steps by which the case moves the progress bar.
 pub(super) fn steps(effort: Effort) -> u64 {
     let threads = cpus().map_or(1, |cpus| cpus.len());
-    let variants = 2 * Method::all().len() as u64;
+    let variants = 2 * methods().len() as u64;
     rounds(effort).map(|(delay, rounds)| rounds as u64 * variants * steps_each(delay, threads)).sum()
 }
 
@@ -181,9 +174,10 @@ type Variant = (&'static str, bool, Vec<Vec<Timed>>);
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (threads, mut rows) = (cpus()?.len(), Vec::new());
     for (delay_ms, rounds) in rounds(ctx.effort) {
-        let names = || Method::all().into_iter().map(Method::name);
-        let mut variants: Vec<Variant> =
-            [true, false].into_iter().flat_map(|t| names().map(move |n| (n, t, Vec::new()))).collect();
+        let mut variants: Vec<Variant> = [true, false]
+            .into_iter()
+            .flat_map(|touched| methods().into_iter().map(move |name| (name, touched, Vec::new())))
+            .collect();
         for round in 0..rounds as u64 {
             let seed = delay_ms << 32 | round;
             let mut order: Vec<usize> = (0..variants.len()).collect();

@@ -30,14 +30,10 @@ pub const PART: &str = "HttpLoad";
 pub enum LoadCommand {
     /// Connect to a server. Servers are numbered in this order, from 0.
     Open {
-        /// The server's port on this machine.
-        port: u16,
-        /// The server's handler.
-        handler: Handler,
+        /// How the client sends requests to it.
+        manner: Manner,
         /// How many connections.
         connections: usize,
-        /// Split requests in two, and reconnect after this many requests.
-        afresh_after: Option<u64>,
     },
     /// Send requests to a server for a while.
     Run {
@@ -48,6 +44,17 @@ pub enum LoadCommand {
         /// The time in which answers are counted.
         measure_ns: u64,
     },
+}
+
+/// How requests are sent to a server.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Manner {
+    /// The server's port on this machine.
+    pub port: u16,
+    /// The server's handler.
+    pub handler: Handler,
+    /// Split requests in two, and reconnect after this many requests.
+    pub afresh_after: Option<u64>,
 }
 
 /// The result of a command.
@@ -74,11 +81,11 @@ pub fn serve() -> anyhow::Result<()> {
     let mut servers: Vec<Vec<Share>> = Vec::new();
     for line in std::io::stdin().lines() {
         let seen = match serde_json::from_str(&line?)? {
-            LoadCommand::Open { port, handler, connections, afresh_after } => {
+            LoadCommand::Open { manner, connections } => {
                 let threads = cpus().len().min(connections);
                 let share = |thread| {
                     let own = connections / threads + usize::from(thread < connections % threads);
-                    Share::open(Manner { port, handler, afresh_after }, own)
+                    Share::open(manner, own)
                 };
                 servers.push((0..threads).map(share).collect::<anyhow::Result<_>>()?);
                 Seen::default()
@@ -95,50 +102,30 @@ pub fn serve() -> anyhow::Result<()> {
 fn run(shares: &mut [Share], warm_ns: u64, measure_ns: u64) -> anyhow::Result<Seen> {
     let begin = clock::now().0 + warm_ns;
     let end = begin + measure_ns;
-    let counted = std::thread::scope(|scope| {
+    let seen = std::thread::scope(|scope| {
         let drive = |share| scope.spawn(move || Share::drive(share, begin, end));
         let threads: Vec<_> = shares.iter_mut().map(drive).collect();
         let join = |thread: std::thread::ScopedJoinHandle<_>| thread.join().expect("no thread panics");
-        threads.into_iter().map(join).collect::<anyhow::Result<Vec<Counted>>>()
+        threads.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
     })?;
-    let mut all = Counted::new();
-    for one in counted {
-        all.times.add(&one.times)?;
+    let (mut all, mut times) = (Seen::default(), no_times());
+    for (one, its_times) in seen {
+        times.add(&its_times)?;
         all.answers += one.answers;
         all.errors += one.errors;
         all.error = all.error.or(one.error);
     }
     Ok(Seen {
-        per_second: all.times.len() as f64 * 1e9 / measure_ns as f64,
-        p50_ns: all.times.value_at_quantile(0.5),
-        p99_ns: all.times.value_at_quantile(0.99),
-        p999_ns: all.times.value_at_quantile(0.999),
-        answers: all.answers,
-        errors: all.errors,
-        error: all.error,
+        per_second: times.len() as f64 * 1e9 / measure_ns as f64,
+        p50_ns: times.value_at_quantile(0.5),
+        p99_ns: times.value_at_quantile(0.99),
+        p999_ns: times.value_at_quantile(0.999),
+        ..all
     })
 }
 
-struct Counted {
-    times: Histogram<u64>,
-    answers: u64,
-    errors: u64,
-    error: Option<String>,
-}
-
-impl Counted {
-    fn new() -> Self {
-        let times = Histogram::new(3).expect("three digits can be had");
-        Self { times, answers: 0, errors: 0, error: None }
-    }
-}
-
-/// How requests are sent to a server.
-#[derive(Debug, Clone, Copy)]
-struct Manner {
-    port: u16,
-    handler: Handler,
-    afresh_after: Option<u64>,
+fn no_times() -> Histogram<u64> {
+    Histogram::new(3).expect("three digits can be had")
 }
 
 /// Connections of one thread to one server.
@@ -161,8 +148,9 @@ impl Share {
         Ok(Self { poll, manner, connections })
     }
 
-    fn drive(&mut self, begin: u64, end: u64) -> anyhow::Result<Counted> {
-        let (mut counted, mut events) = (Counted::new(), Events::with_capacity(256));
+    /// Sends requests until `end`. Returns the answers and the errors, and the times of the answers since `begin`.
+    fn drive(&mut self, begin: u64, end: u64) -> anyhow::Result<(Seen, Histogram<u64>)> {
+        let (mut seen, mut times, mut events) = (Seen::default(), no_times(), Events::with_capacity(256));
         let mut under_way = self.connections.len();
         for connection in &mut self.connections {
             connection.send(self.manner)?;
@@ -183,18 +171,18 @@ impl Share {
                 match outcome {
                     Ok(false) => continue,
                     Ok(true) => {
-                        counted.answers += 1;
+                        seen.answers += 1;
                         if (begin..=end).contains(&now) {
-                            counted.times.record(now - connection.sent_at)?;
+                            times.record(now - connection.sent_at)?;
                         }
                         if self.manner.afresh_after.is_some_and(|after| connection.nth >= after) {
                             *connection = Connection::open(self.manner, &self.poll, event.token())?;
                         }
                     }
                     Err(error) => {
-                        counted.errors += 1;
-                        anyhow::ensure!(counted.errors < ERRORS_MAX, "{:?}: {error:#}", self.manner);
-                        counted.error.get_or_insert(format!("{error:#}"));
+                        seen.errors += 1;
+                        anyhow::ensure!(seen.errors < ERRORS_MAX, "{:?}: {error:#}", self.manner);
+                        seen.error.get_or_insert(format!("{error:#}"));
                         *connection = Connection::open(self.manner, &self.poll, event.token())?;
                     }
                 }
@@ -206,7 +194,7 @@ impl Share {
                 }
             }
         }
-        Ok(counted)
+        Ok((seen, times))
     }
 }
 

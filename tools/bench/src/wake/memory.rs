@@ -8,10 +8,8 @@
 //!
 //! Source: proc(5), `/proc/pid/smaps_rollup`.
 
-use super::contender::*;
-use super::executor::*;
 use super::go;
-use super::slice::{Counts, Plan};
+use super::slice::*;
 use crate::case::CaseCtx;
 use crate::part::{self, Part, resident_process_bytes};
 use serde::{Deserialize, Serialize};

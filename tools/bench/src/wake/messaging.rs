@@ -5,8 +5,6 @@
 //!
 //! Source: hackbench, from rt-tests: its groups, its numbers, its message size of 100 bytes.
 
-use super::contender::*;
-use super::executor::*;
 use super::slice::*;
 use crate::case::CaseCtx;
 use std::sync::Arc;

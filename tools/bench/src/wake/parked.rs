@@ -5,8 +5,6 @@
 //! Go the sender is a goroutine that is locked to its thread and sleeps in the kernel. A futex wake of a thread on an
 //! idle virtual CPU takes 10 to 30 µs, most of it in the host.
 
-use super::contender::*;
-use super::executor::*;
 use super::quantiles::Quantiles;
 use super::slice::*;
 use crate::case::CaseCtx;

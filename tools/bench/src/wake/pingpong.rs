@@ -4,8 +4,6 @@
 //! so every wake is by a new channel. A measured time is a round trip, which has two wakes. A round trip of 400 ns
 //! contains two polls, two sends, two wakes, and one reading of the clock, which takes 20 ns.
 
-use super::contender::*;
-use super::executor::*;
 use super::quantiles::Quantiles;
 use super::slice::*;
 use crate::case::CaseCtx;
@@ -139,8 +137,7 @@ impl Slice for PingPong {
     }
 
     fn go(&self) -> String {
-        let through = if self.through == Through::Channel { "channel" } else { "oneshot" };
-        format!("pingpong {through} {}", self.pairs)
+        format!("pingpong {:?} {}", self.through, self.pairs).to_lowercase()
     }
 }
 

@@ -5,8 +5,6 @@
 //! a goroutine starts a goroutine for each job and waits with a wait group. A job takes 5 µs: two workers do at most
 //! 400 000 of them a second.
 
-use super::contender::*;
-use super::executor::*;
 use super::noisy::{compute, steps_in};
 use super::slice::*;
 use crate::case::CaseCtx;

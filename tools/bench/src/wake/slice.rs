@@ -1,4 +1,4 @@
-//! A slice of a case on one runtime.
+//! The runtimes and policies that the cases compare, and a slice of a case on one of them.
 //!
 //! A slice spawns its tasks, lets them warm up, measures for a while, and waits until all of them have ended; then its
 //! runtime is idle again. The slice of another variant leaves cold caches, so each slice begins with a warm-up.
@@ -7,18 +7,45 @@
 //!
 //! The measuring thread writes everything except [`Counts`], to which the tasks add.
 
-use super::contender::{Visit, there, visit};
-use super::executor::{Executor, me};
+pub use super::executor::*;
 use super::go;
+use super::ours::Ours;
 use crate::case::CaseCtx;
 use crate::measure::check_interrupted;
 pub use crate::race::{Metric, Plan, Race, rate, time};
-use crate::runtimes::{Contender, rayon_pool};
+pub use crate::runtimes::Contender;
+use crate::runtimes::{rayon_pool, smol_threads, tokio_per_core, tokio_threads};
 use anyhow::Context;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*};
 use std::time::Duration;
 use warmcore_line::Padded;
+use warmcore_runtime::PolicyKind;
 use warmcore_sys::clock;
+
+/// Warmcore with its default policy, and the other runtimes.
+pub const EACH: &[Contender] = &[
+    Contender::Ours,
+    Contender::Tokio,
+    Contender::TokioPinned,
+    Contender::TokioPerCore,
+    Contender::Smol,
+    Contender::Go,
+];
+
+/// Returns [`EACH`], and `other` after its first element.
+pub fn each_and(other: Contender) -> Vec<Contender> {
+    [&EACH[..1], &[other], &EACH[1..]].concat()
+}
+
+/// Returns Warmcore with every policy, which shows how much of a result depends on the policy, then the other runtimes.
+pub fn all() -> Vec<Contender> {
+    each_and(Contender::OursSharedQueue)
+}
+
+/// Returns the contenders that can run here: without Go if it is not installed.
+pub fn there(who: &[Contender]) -> Vec<Contender> {
+    who.iter().copied().filter(|who| *who != Contender::Go || go::is_there()).collect()
+}
 
 /// The time in which a slice counts events, on [`clock`].
 #[derive(Debug, Clone, Copy)]
@@ -131,6 +158,28 @@ pub trait Slice {
     /// Runs the slice on one thread.
     fn alone(&self, _: Plan) -> Vec<f64> {
         unreachable!("not raced against one thread")
+    }
+}
+
+/// A function over an [`Executor`] of any type.
+pub trait Visit {
+    type Out;
+    fn visit<H: Executor>(self, executor: H) -> Self::Out;
+}
+
+/// Calls the function with the executor of this contender.
+pub fn visit<V: Visit>(who: Contender, function: V) -> V::Out {
+    match who {
+        Contender::Ours => function.visit(Ours::get(PolicyKind::Home)),
+        Contender::OursSharedQueue => function.visit(Ours::get(PolicyKind::SharedQueue)),
+        Contender::OursWithoutTenants => function.visit(Ours::without_tenants()),
+        Contender::Tokio => function.visit(Tokio(tokio_threads(false))),
+        Contender::TokioPinned => function.visit(Tokio(tokio_threads(true))),
+        Contender::TokioPerCore => function.visit(Tokio(tokio_per_core())),
+        Contender::Smol => function.visit(Smol(smol_threads())),
+        Contender::OursSpread | Contender::Rayon | Contender::Alone | Contender::Go => {
+            unreachable!("{who:?} is no executor")
+        }
     }
 }
 

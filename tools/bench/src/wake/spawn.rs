@@ -5,8 +5,6 @@
 //! Go does not run the last one: a thread that runs Go code holds a processor of Go's pool even if it is locked, so it
 //! always spawns from inside of the pool. 3 M/s are 330 ns for making, running, joining and freeing a task.
 
-use super::contender::*;
-use super::executor::*;
 use super::slice::*;
 use crate::case::CaseCtx;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

@@ -3,8 +3,6 @@
 //! Every task yields until the slice ends. The case counts polls. 10 M/s on two workers are 200 ns a poll, including
 //! the count.
 
-use super::contender::*;
-use super::executor::*;
 use super::slice::*;
 use crate::case::CaseCtx;
 use std::sync::Arc;

@@ -1,6 +1,4 @@
-use super::contender::*;
-use super::executor::Executor;
-use super::slice::{Metric, Plan, Slice, race, rate, time};
+use super::slice::*;
 use super::*;
 use crate::part::Part;
 use crate::race::STALLED;

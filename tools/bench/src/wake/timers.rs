@@ -9,8 +9,6 @@
 //!
 //! Source: clock_gettime(2), `CLOCK_PROCESS_CPUTIME_ID`.
 
-use super::contender::*;
-use super::executor::*;
 use super::go;
 use super::slice::*;
 use crate::case::CaseCtx;

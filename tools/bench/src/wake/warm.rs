@@ -12,8 +12,6 @@
 //!
 //! A set is written only by its task, on the thread that runs the task.
 
-use super::contender::*;
-use super::executor::*;
 use super::quantiles::Quantiles;
 use super::slice::*;
 use crate::case::CaseCtx;
@@ -157,13 +155,8 @@ impl Slice for Warm {
     }
 
     fn go(&self) -> String {
-        let between = match self.between {
-            Between::Yield => "yield",
-            Between::Message => "message",
-            Between::Sleep => "sleep",
-        };
-        let touch = if self.touch == Touch::Chase { "chase" } else { "sequential" };
-        format!("warm {between} {touch} {} {} {}", self.tasks, self.kib, SLEEP.as_nanos())
+        let Self { between, touch, tasks, kib, .. } = self;
+        format!("warm {between:?} {touch:?} {tasks} {kib} {}", SLEEP.as_nanos()).to_lowercase()
     }
 }
 
