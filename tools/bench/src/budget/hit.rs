@@ -200,8 +200,9 @@ pub(super) fn ring(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Vec<Row>> {
         all.ring(PARKING_LOT, sizes, [&all.parking_lot; 2]),
         all.ring(CACHED, sizes, [&all.cached; 2]),
     ]);
-    let measured = ctx.interleave(variants)?;
+    let measured = ctx.interleave(variants);
     settle(all.rseq.iter().flatten().chain(&all.strict));
+    let measured = measured?;
     let promise = measured.promise(ATOMIC, RSEQ, Bound::AtLeast, 8.0);
     Ok(measured.rows(ours(), [promise.filter(|_| beside == Beside::SameLeaf)]))
 }

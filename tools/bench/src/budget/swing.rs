@@ -71,9 +71,9 @@ pub(super) fn run(ctx: &CaseCtx, amplitude: u64) -> anyhow::Result<Vec<Row>> {
         swing(ATOMICS, amplitude, [leaf, group, root]),
         swing(CACHED, amplitude, cached),
     ]);
-    let measured = ctx.interleave(variants)?;
+    let measured = ctx.interleave(variants);
     settle(rseq.iter().flatten().chain(&atomic));
-    Ok(measured.rows(ours(), []))
+    Ok(measured?.rows(ours(), []))
 }
 
 #[cfg(test)]
