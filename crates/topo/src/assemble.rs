@@ -171,7 +171,7 @@ impl Parts {
 /// online.
 pub(crate) fn assign_remaining(
     left: &CpuSet,
-    named: impl Fn(CpuId) -> Option<NodeId>,
+    named: &BTreeMap<CpuId, NodeId>,
     nodes: &mut Vec<Node>,
     notes: &mut Vec<String>,
 ) {
@@ -183,7 +183,7 @@ pub(crate) fn assign_remaining(
     ));
     let unused = NodeId(nodes.iter().map(|n| n.id.0.saturating_add(1)).max().unwrap_or(0));
     for cpu in left.iter() {
-        let id = named(cpu).unwrap_or(unused);
+        let id = named.get(&cpu).copied().unwrap_or(unused);
         match nodes.iter_mut().find(|n| n.id == id) {
             Some(node) => _ = node.cpus.insert(cpu),
             None => nodes.push(Node { id, cpus: [cpu].into_iter().collect(), distances: Vec::new() }),

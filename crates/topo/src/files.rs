@@ -94,15 +94,15 @@ impl Files {
         Ok(None)
     }
 
-    /// The numbers N of the entries `<prefix>N` of a directory, ascending; `None` without a directory.
-    pub fn numbered(&self, dir: &Path, prefix: &str) -> Result<Option<Vec<u32>>, TopoError> {
+    /// The numbers N of the entries `<prefix>N` of a directory, ascending; none without a directory.
+    pub fn numbered(&self, dir: &Path, prefix: &str) -> Result<Vec<u32>, TopoError> {
         let number = |name: &OsStr| name.to_str().and_then(|n| n.strip_prefix(prefix)?.parse::<u32>().ok());
         let mut numbers = Vec::new();
         match self {
             Self::Folder => {
                 let entries = match fs::read_dir(dir) {
                     Ok(entries) => entries,
-                    Err(e) if e.kind() == ErrorKind::NotFound => return Ok(None),
+                    Err(e) if e.kind() == ErrorKind::NotFound => return Ok(numbers),
                     Err(e) => return Err(TopoError::unreadable(dir, &e)),
                 };
                 for entry in entries {
@@ -111,9 +111,6 @@ impl Files {
                 }
             }
             Self::Capture(root, entries) => {
-                if !self.is_dir(dir) {
-                    return Ok(None);
-                }
                 let inside = dir.strip_prefix(root).unwrap_or(dir);
                 let below =
                     entries.range(inside.to_owned()..).map_while(|(path, _)| path.strip_prefix(inside).ok());
@@ -122,7 +119,7 @@ impl Files {
         }
         numbers.sort_unstable();
         numbers.dedup();
-        Ok(Some(numbers))
+        Ok(numbers)
     }
 }
 

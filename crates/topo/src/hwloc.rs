@@ -257,7 +257,7 @@ impl Reader<'_> {
             let nodes = pu.nodeset.map(|set| files::mask(self.path, set)).transpose()?;
             named.extend(nodes.and_then(|set| set.first()).map(|n| (pu.id, NodeId(n.0))));
         }
-        assign_remaining(&left, |cpu| named.get(&cpu).copied(), &mut nodes, notes);
+        assign_remaining(&left, &named, &mut nodes, notes);
         self.read_distances(root, &mut nodes)?;
         Ok(nodes)
     }

@@ -123,7 +123,7 @@ impl Tree<'_> {
     /// CPU 0 may lack because it stays online.
     fn online_by_directory(&mut self, file: &Path) -> Result<CpuSet, TopoError> {
         let mut online = CpuSet::new();
-        let numbers = self.files.numbered(&self.cpus, "cpu")?.unwrap_or_default();
+        let numbers = self.files.numbered(&self.cpus, "cpu")?;
         for n in numbers.into_iter().filter(|&n| n < CPU_MAX) {
             let says = self.files.read(&files::cpu_dir(&self.cpus, CpuId(n)).join("online"))?;
             if says.is_none_or(|text| text != "0") {
@@ -278,10 +278,11 @@ impl Tree<'_> {
     }
 
     fn read_nodes(&mut self, dir: &Path) -> Result<Vec<Node>, TopoError> {
-        let Some(numbers) = self.files.numbered(dir, "node")?.filter(|numbers| !numbers.is_empty()) else {
+        let numbers = self.files.numbered(dir, "node")?;
+        if numbers.is_empty() {
             self.notes.push("no NUMA nodes are listed; taken as one node 0".into());
             return Ok(vec![Node { id: NodeId(0), cpus: self.online.clone(), distances: Vec::new() }]);
-        };
+        }
         let mut left = self.online.clone();
         let mut nodes = Vec::new();
         for &n in &numbers {
@@ -307,9 +308,9 @@ impl Tree<'_> {
         let mut named = BTreeMap::new();
         for cpu in left.iter() {
             let numbers = self.files.numbered(&files::cpu_dir(&self.cpus, cpu), "node")?;
-            named.extend(numbers.and_then(|n| n.first().map(|&n| (cpu, NodeId(n)))));
+            named.extend(numbers.first().map(|&n| (cpu, NodeId(n))));
         }
-        assign_remaining(&left, |cpu| named.get(&cpu).copied(), &mut nodes, &mut self.notes);
+        assign_remaining(&left, &named, &mut nodes, &mut self.notes);
         let ids: Vec<NodeId> = nodes.iter().map(|n| n.id).collect();
         for node in &mut nodes {
             node.distances.retain(|(to, _)| ids.contains(to));

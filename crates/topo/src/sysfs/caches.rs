@@ -59,7 +59,7 @@ impl Caches {
     fn read_cpu(&mut self, files: &Files, dir: &Path, cpu: CpuId, online: &CpuSet) -> Result<(), TopoError> {
         // The caches whose leaders list this CPU, and that this CPU's own files have not confirmed yet.
         let mut open = self.of.get(&cpu).cloned().unwrap_or_default();
-        for index in files.numbered(dir, "index")?.unwrap_or_default() {
+        for index in files.numbered(dir, "index")? {
             let index_dir = dir.join(format!("index{index}"));
             let mut shared = None;
             if let Some(p) = open.iter().position(|&k| self.all[k].index == index) {
