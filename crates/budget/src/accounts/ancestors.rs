@@ -18,7 +18,7 @@
 //! refused charge holds an `exact_lock` while it returns the units that it drained, so `exact_lock`s come
 //! first.
 
-use super::node::{Node, PRESSURE_REPORTED};
+use super::node::{Node, PRESSURE_REPORTED, take_up_to};
 use super::{Accounts, Stocks};
 use crate::outcome::{Event, Overrun, contain};
 use crate::sync::{MutexGuard, Ordering::*};
@@ -128,11 +128,11 @@ impl<S: Stocks> Accounts<S> {
         let kept = parent.and_then(|_| node.lock_guarantee());
         let Ok(usage) = node.add_usage(n) else { return Err(Full { node, asked: n, is_queued: false }) };
         if let Some(parent) = parent {
-            let from_reserve = if kept.is_some() { node.take_reserve(n) } else { 0 };
+            let from_reserve = if kept.is_some() { take_up_to(&node.reserve, n) } else { 0 };
             if from_reserve < n
                 && let Err(full) = self.charge_ancestors_from(parent, n - from_reserve, has_crossed)
             {
-                // ORDERING: Release; pairs with the compare-and-swap in `take_reserve`.
+                // ORDERING: Release; pairs with the compare-and-swap in `take_up_to`.
                 node.reserve.fetch_add(from_reserve, Release);
                 node.sub_usage(n);
                 return Err(full);
@@ -160,7 +160,7 @@ impl<S: Stocks> Accounts<S> {
             if by > worst.map_or(0, |(_, by)| by) {
                 worst = Some((a, by));
             }
-            rest -= a.take_reserve(rest);
+            rest -= take_up_to(&a.reserve, rest);
             if rest == 0 {
                 break;
             }

@@ -11,7 +11,7 @@
 //! Source: Linux memcg, where the charges of an offline cgroup go to its parent, because cgroups that were kept
 //! alive by their charges piled up.
 
-use super::node::{HAS_LISTENER, Node, ORPHAN};
+use super::node::{HAS_LISTENER, Node, ORPHAN, take_up_to};
 use super::{Accounts, Stocks};
 use crate::outcome::{Listener, OverBudget, contain};
 use crate::sync::Ordering::*;
@@ -195,20 +195,10 @@ impl<S: Stocks> Accounts<S> {
             if lacks == 0 {
                 return;
             }
-            let mut held = orphan.direct.load(Acquire);
-            while held > 0 {
-                let taken = held.min(lacks);
-                // ORDERING: AcqRel; as `take_direct`.
-                match orphan.direct.compare_exchange_weak(held, held - taken, AcqRel, Acquire) {
-                    Ok(_) => {
-                        // The units leave the orphan's usage and stay in the parent's.
-                        orphan.sub_usage(taken);
-                        self.add_direct(node, taken);
-                        break;
-                    }
-                    Err(now) => held = now,
-                }
-            }
+            let taken = take_up_to(&orphan.direct, lacks);
+            // The units leave the orphan's usage and stay in the parent's.
+            orphan.sub_usage(taken);
+            self.add_direct(node, taken);
         }
     }
 }

@@ -291,21 +291,6 @@ impl Node {
         }
     }
 
-    /// Takes up to `n` units of the reserve; returns how many.
-    pub(super) fn take_reserve(&self, n: u64) -> u64 {
-        // ORDERING: SeqCst; after the usage, see `Accounts::keep_reserve`.
-        let mut reserve = self.reserve.load(SeqCst);
-        while reserve > 0 {
-            let taken = reserve.min(n);
-            // ORDERING: AcqRel; the units were charged to the parent before they were put here.
-            match self.reserve.compare_exchange_weak(reserve, reserve - taken, AcqRel, Relaxed) {
-                Ok(_) => return taken,
-                Err(now) => reserve = now,
-            }
-        }
-        0
-    }
-
     /// The `guarantee_lock` if the parent keeps units for the account, or is about to. Charges under way while
     /// the guarantee is set may leave the reserve short until more units come back.
     pub(super) fn lock_guarantee(&self) -> Option<MutexGuard<'_, ()>> {
@@ -342,4 +327,19 @@ impl Node {
             }
         }
     }
+}
+
+/// Takes up to `n` units of a node's `reserve` or `direct`; returns how many.
+pub(super) fn take_up_to(units: &AtomicU64, n: u64) -> u64 {
+    // ORDERING: SeqCst; a reserve is read after the usage, see `Accounts::keep_reserve`.
+    let mut held = units.load(SeqCst);
+    while held > 0 {
+        let taken = held.min(n);
+        // ORDERING: AcqRel; pairs with the addition of the units, which were charged before.
+        match units.compare_exchange_weak(held, held - taken, AcqRel, Relaxed) {
+            Ok(_) => return taken,
+            Err(now) => held = now,
+        }
+    }
+    0
 }

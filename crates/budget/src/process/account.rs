@@ -220,9 +220,7 @@ impl Account {
     ///
     /// **Touches** every such stock: two cache misses each.
     pub fn drain_all(&self) -> Drained {
-        let drained = on_account!(self.ptr, |accounts, node| accounts.drain_all(node));
-        self.ptr.wake_waiters();
-        drained
+        self.ptr.run_slow_path(|| on_account!(self.ptr, |accounts, node| accounts.drain_all(node)))
     }
 
     /// How much is charged, and how exact that number is.
@@ -236,9 +234,7 @@ impl Account {
     /// stocks as [`drain_all`](Self::drain_all) does. With [`StockKind::Rseq`] it may be wrong by what sections
     /// under way spend at that moment.
     pub fn exact_usage(&self) -> u64 {
-        let usage = on_account!(self.ptr, |accounts, node| accounts.exact_usage(node));
-        self.ptr.wake_waiters();
-        usage
+        self.ptr.run_slow_path(|| on_account!(self.ptr, |accounts, node| accounts.exact_usage(node)))
     }
 
     /// The most that was ever charged, units in stocks included.
@@ -317,8 +313,7 @@ impl Clone for Account {
 
 impl Drop for Account {
     fn drop(&mut self) {
-        unaccounted(|| on_account!(self.ptr, |accounts, node| accounts.drop_handle(node)));
-        self.ptr.wake_waiters();
+        self.ptr.run_slow_path(|| on_account!(self.ptr, |accounts, node| accounts.drop_handle(node)));
     }
 }
 

@@ -170,21 +170,18 @@ impl AccountPtr {
     #[cold]
     #[inline(never)]
     fn charge_slow(self, n: u64) -> Result<(), OverBudget> {
-        let result = unaccounted(|| {
+        self.run_slow_path(|| {
             on_account!(self, |accounts, node| accounts.charge_slow(node, current_cpu(), n, None))
-        });
-        self.wake_waiters();
-        result
+        })
     }
 
     pub(super) fn force_charge(self, n: u64) -> Result<(), Overrun> {
         if self.charge_stock(self.stock_addr(), n) {
             return Ok(());
         }
-        let result =
-            unaccounted(|| on_account!(self, |accounts, node| accounts.force_charge(node, current_cpu(), n)));
-        self.wake_waiters();
-        result
+        self.run_slow_path(|| {
+            on_account!(self, |accounts, node| accounts.force_charge(node, current_cpu(), n))
+        })
     }
 
     #[inline(always)]
@@ -198,9 +195,16 @@ impl AccountPtr {
     #[cold]
     #[inline(never)]
     fn uncharge_slow(self, n: u64) -> Result<(), OverUncharge> {
-        let result = unaccounted(|| {
+        self.run_slow_path(|| {
             on_account!(self, |accounts, node| accounts.uncharge_slow(node, current_cpu(), n))
-        });
+        })
+    }
+
+    /// Runs `act`, which may return units to accounts, and wakes the charges that wait for them. What `act` allocates is
+    /// charged to no account.
+    #[inline]
+    pub(super) fn run_slow_path<R>(self, act: impl FnOnce() -> R) -> R {
+        let result = unaccounted(act);
         self.wake_waiters();
         result
     }

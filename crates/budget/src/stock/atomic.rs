@@ -23,11 +23,11 @@ impl AtomicStocks {
         Self(Table::new(cpus))
     }
 
-    fn replace(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, tag: Tag, units: u32) -> bool {
+    fn replace(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, new: u64) -> bool {
         let word = &self.0.stock(cpu, key)[0];
         // ORDERING: AcqRel; pairs with itself: a refill has charged the account before it, and a reduction
         // uncharges it after. Model: `accounts/loom.rs`.
-        word.compare_exchange(seen.words[0], tag.with(units), AcqRel, Relaxed).is_ok()
+        word.compare_exchange(seen.words[0], new, AcqRel, Relaxed).is_ok()
     }
 }
 
@@ -59,18 +59,16 @@ impl Stocks for AtomicStocks {
     }
 
     fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool {
-        self.replace(cpu, key, seen, Tag { key, mark: 0, capacity_log2 }, seen.free as u32 + units)
+        self.replace(cpu, key, seen, refilled(key, seen, units, capacity_log2))
     }
 
     fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool {
-        let units = (seen.free - to.taken) as u32;
-        let mark = if to.mark { mark_of(units) } else { 0 };
-        self.replace(cpu, key, seen, Tag { key: seen.key, mark, capacity_log2: to.capacity_log2 }, units)
+        self.replace(cpu, key, seen, reduced(seen, to))
     }
 
     fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
         debug_assert!(seen.free == 0 && seen.capacity_log2 == 0, "{seen:?}");
-        self.replace(cpu, key, seen, Tag { key, mark: 0, capacity_log2: 0 }, 0)
+        self.replace(cpu, key, seen, refilled(key, seen, 0, 0))
     }
 
     fn resident_bytes(&self) -> std::io::Result<usize> {
@@ -78,14 +76,26 @@ impl Stocks for AtomicStocks {
     }
 }
 
-/// Takes units from a stock's word. One subtraction is computed between the load and the swap, because the swap
-/// waits for it.
+/// Takes units from a stock's word.
 #[inline(always)]
 pub(crate) fn charge(word: &AtomicU64, key: Key, n: u32) -> bool {
+    update(word, |seen| charged(seen, key, n))
+}
+
+/// Returns units to a stock's word.
+#[inline(always)]
+pub(crate) fn uncharge(word: &AtomicU64, key: Key, n: u32) -> bool {
+    update(word, |seen| uncharged(seen, key, n))
+}
+
+/// Replaces the word by what `change` makes of it. Returns false, and changes nothing, if that is `None`. One
+/// addition or subtraction is computed between the load and the swap, because the swap waits for it.
+#[inline(always)]
+fn update(word: &AtomicU64, change: impl Fn(u64) -> Option<u64>) -> bool {
     let mut seen = word.load(Relaxed);
-    while Tag::of(seen).key == key && seen as u32 >= n {
+    while let Some(new) = change(seen) {
         // ORDERING: AcqRel; pairs with `replace`.
-        match word.compare_exchange_weak(seen, seen - u64::from(n), AcqRel, Relaxed) {
+        match word.compare_exchange_weak(seen, new, AcqRel, Relaxed) {
             Ok(_) => return true,
             Err(now) => seen = now,
         }
@@ -93,21 +103,30 @@ pub(crate) fn charge(word: &AtomicU64, key: Key, n: u32) -> bool {
     false
 }
 
-/// Returns units to a stock's word. A capacity is below 2^31, so the sum never reaches the tag.
+/// The word after a charge; `None` if the stock has too few units.
 #[inline(always)]
-pub(crate) fn uncharge(word: &AtomicU64, key: Key, n: u32) -> bool {
-    let mut seen = word.load(Relaxed);
-    loop {
-        let (tag, units) = (Tag::of(seen), u64::from(seen as u32) + u64::from(n));
-        if tag.key != key || units >> tag.capacity_log2 != 0 {
-            return false;
-        }
-        // ORDERING: AcqRel; pairs with `replace`.
-        match word.compare_exchange_weak(seen, seen + u64::from(n), AcqRel, Relaxed) {
-            Ok(_) => return true,
-            Err(now) => seen = now,
-        }
-    }
+pub(super) fn charged(word: u64, key: Key, n: u32) -> Option<u64> {
+    (Tag::of(word).key == key && word as u32 >= n).then(|| word - u64::from(n))
+}
+
+/// The word after an uncharge; `None` if the stock has too little room. A capacity is below 2^31, so the sum never
+/// reaches the tag.
+#[inline(always)]
+pub(super) fn uncharged(word: u64, key: Key, n: u32) -> Option<u64> {
+    let (tag, units) = (Tag::of(word), u64::from(word as u32) + u64::from(n));
+    (tag.key == key && units >> tag.capacity_log2 == 0).then(|| word + u64::from(n))
+}
+
+/// The word of a stock that gets units and capacity.
+pub(super) fn refilled(key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> u64 {
+    Tag { key, mark: 0, capacity_log2 }.with(seen.free as u32 + units)
+}
+
+/// The word of a stock that is reduced.
+pub(super) fn reduced(seen: &StockSnapshot, to: Reduction) -> u64 {
+    let units = (seen.free - to.taken) as u32;
+    let mark = if to.mark { mark_of(units) } else { 0 };
+    Tag { key: seen.key, mark, capacity_log2: to.capacity_log2 }.with(units)
 }
 
 /// Decodes a word.

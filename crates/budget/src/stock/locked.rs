@@ -9,21 +9,15 @@
 //!
 //! Source: linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
 
-use super::atomic::snapshot;
+use super::atomic::{charged, reduced, refilled, snapshot, uncharged};
 use super::table::{StockAddr, Table};
-use super::{Key, Reduction, StockSnapshot, Stocks, Tag, mark_of};
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use super::{Key, Reduction, StockSnapshot, Stocks};
+use std::sync::atomic::Ordering::*;
 use warmcore_types::CpuId;
 
 /// Stocks with a lock each: the published design, kept to compare with.
 #[derive(Debug)]
 pub struct LockedStocks(Table);
-
-/// The lock of one stock, held.
-struct StockGuard<'a> {
-    lock: &'a AtomicU64,
-    word: &'a AtomicU64,
-}
 
 impl LockedStocks {
     /// As [`AtomicStocks::new`](super::AtomicStocks::new).
@@ -36,31 +30,26 @@ impl LockedStocks {
         self.0.stock(cpu, key)[1].load(Relaxed) != 0
     }
 
+    /// Replaces the stock's word by what `change` makes of it, under the stock's lock. Returns false, and changes
+    /// nothing, if that is `None`.
     #[inline(always)]
-    fn lock(&self, cpu: CpuId, key: Key) -> StockGuard<'_> {
+    fn update(&self, cpu: CpuId, key: Key, change: impl FnOnce(u64) -> Option<u64>) -> bool {
         let [word, lock] = self.0.stock(cpu, key);
-        // ORDERING: Acquire; pairs with the Release in `drop`.
+        // ORDERING: Acquire; pairs with the Release below.
         while lock.compare_exchange_weak(0, 1, Acquire, Relaxed).is_err() {
             std::hint::spin_loop();
         }
-        StockGuard { lock, word }
-    }
-
-    fn replace(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, tag: Tag, units: u32) -> bool {
-        let held = self.lock(cpu, key);
-        let is_as_seen = held.word.load(Relaxed) == seen.words[0];
-        if is_as_seen {
-            held.word.store(tag.with(units), Relaxed);
+        let new = change(word.load(Relaxed));
+        if let Some(new) = new {
+            word.store(new, Relaxed);
         }
-        is_as_seen
+        // ORDERING: Release; pairs with the Acquire above.
+        lock.store(0, Release);
+        new.is_some()
     }
-}
 
-impl Drop for StockGuard<'_> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // ORDERING: Release; pairs with the Acquire in `lock`.
-        self.lock.store(0, Release);
+    fn replace(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, new: u64) -> bool {
+        self.update(cpu, key, |word| (word == seen.words[0]).then_some(new))
     }
 }
 
@@ -74,25 +63,12 @@ impl Stocks for LockedStocks {
 
     #[inline(always)]
     fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        let held = self.lock(cpu(), key);
-        let word = held.word.load(Relaxed);
-        let fits = Tag::of(word).key == key && word as u32 >= n;
-        if fits {
-            held.word.store(word - u64::from(n), Relaxed);
-        }
-        fits
+        self.update(cpu(), key, |word| charged(word, key, n))
     }
 
     #[inline(always)]
     fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
-        let held = self.lock(cpu(), key);
-        let word = held.word.load(Relaxed);
-        let (tag, units) = (Tag::of(word), u64::from(word as u32) + u64::from(n));
-        let fits = tag.key == key && units >> tag.capacity_log2 == 0;
-        if fits {
-            held.word.store(tag.with(units as u32), Relaxed);
-        }
-        fits
+        self.update(cpu(), key, |word| uncharged(word, key, n))
     }
 
     fn stock_addr(&self, key: Key) -> StockAddr {
@@ -100,21 +76,24 @@ impl Stocks for LockedStocks {
     }
 
     fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot {
-        snapshot(self.lock(cpu, key).word.load(Relaxed))
+        let mut seen = 0;
+        self.update(cpu, key, |word| {
+            seen = word;
+            None
+        });
+        snapshot(seen)
     }
 
     fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool {
-        self.replace(cpu, key, seen, Tag { key, mark: 0, capacity_log2 }, seen.free as u32 + units)
+        self.replace(cpu, key, seen, refilled(key, seen, units, capacity_log2))
     }
 
     fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool {
-        let units = (seen.free - to.taken) as u32;
-        let mark = if to.mark { mark_of(units) } else { 0 };
-        self.replace(cpu, key, seen, Tag { key: seen.key, mark, capacity_log2: to.capacity_log2 }, units)
+        self.replace(cpu, key, seen, reduced(seen, to))
     }
 
     fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
-        self.replace(cpu, key, seen, Tag { key, mark: 0, capacity_log2: 0 }, 0)
+        self.replace(cpu, key, seen, refilled(key, seen, 0, 0))
     }
 
     fn resident_bytes(&self) -> std::io::Result<usize> {
