@@ -41,9 +41,11 @@ impl std::error::Error for Error {}
 /// Up to three of `names` that are similar to `name`, as `a, b or c`.
 pub fn similar_names<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Option<String> {
     let allowed = 1 + name.len() / 4;
+    // The number of letters to change, add or leave out.
+    let distance = |other: &str| strsim::levenshtein(&name.to_ascii_lowercase(), &other.to_ascii_lowercase());
     let mut found: Vec<(usize, &str)> = names
         .filter(|other| other.len().abs_diff(name.len()) <= allowed)
-        .map(|other| (distance(name, other), other))
+        .map(|other| (distance(other), other))
         .filter(|(far, _)| *far <= allowed)
         .collect();
     found.sort();
@@ -54,20 +56,4 @@ pub fn similar_names<'a>(name: &str, names: impl Iterator<Item = &'a str>) -> Op
         [one] => Some((*one).to_owned()),
         [some @ .., last] => Some(format!("{} or {last}", some.join(", "))),
     }
-}
-
-/// The number of letters to change, add or leave out.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, x) in a.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, y) in b.iter().enumerate() {
-            let change = corner + usize::from(!x.eq_ignore_ascii_case(y));
-            corner = row[j + 1];
-            row[j + 1] = change.min(row[j] + 1).min(corner + 1);
-        }
-    }
-    row[b.len()]
 }

@@ -66,7 +66,7 @@ pub struct Trace {
     /// The maps are only looked up, never iterated.
     names: HashMap<TaskId, String>,
     /// By CPU: the task that has it.
-    has: HashMap<CpuId, TaskId>,
+    has: HashMap<CpuId, Option<TaskId>>,
     /// By task: the CPU on which it was last queued.
     last: HashMap<TaskId, CpuId>,
 }
@@ -92,8 +92,8 @@ impl Trace {
             return;
         }
         let (seconds, rest) = (now.0 / 1_000_000_000, now.0 % 1_000_000_000);
-        let (name, number) = match self.has.get(&cpu) {
-            Some(task) => (self.name(*task).to_owned(), task.0 + 1),
+        let (name, number) = match self.has.get(&cpu).copied().flatten() {
+            Some(task) => (self.name(task).to_owned(), task.0 + 1),
             None => ("<idle>".to_owned(), 0),
         };
         let cpu = cpu.0;
@@ -108,13 +108,6 @@ impl Trace {
             cpu,
             format_args!("{event}: comm={name} pid={number} prio=120 target_cpu={target:03}"),
         );
-    }
-
-    fn set(&mut self, cpu: CpuId, task: Option<TaskId>) {
-        match task {
-            Some(task) => self.has.insert(cpu, task),
-            None => self.has.remove(&cpu),
-        };
     }
 }
 
@@ -145,7 +138,7 @@ impl Observer for Trace {
             Some((_, SwitchReason::Exited)) => "X",
             Some((_, SwitchReason::Runnable)) | None => "R",
         };
-        self.set(cpu, prev.map(|(task, _)| task));
+        self.has.insert(cpu, prev.map(|(task, _)| task));
         self.line(
             now,
             cpu,
@@ -154,7 +147,7 @@ impl Observer for Trace {
                  next_comm={next_name} next_pid={next_number} next_prio=120"
             ),
         );
-        self.set(cpu, next);
+        self.has.insert(cpu, next);
     }
 
     fn task_created(&mut self, _now: Nanos, task: TaskId, name: &str) {
