@@ -29,8 +29,8 @@ pub const CASES: &[Case] = &[
     Case::new("cid.held", held::run),
     Case::new(intermittent::CASE, intermittent::run).needs_two_cpus().with_steps(intermittent::steps),
     Case::new("cid.handover", handover::run).needs_two_cpus(),
-    Case::new("cid.enter", enter::alone),
-    Case::new("cid.enter.2threads", enter::two_threads).needs_two_cpus(),
+    Case::new("cid.enter", |ctx| enter::run(ctx, false)),
+    Case::new("cid.enter.2threads", |ctx| enter::run(ctx, true)).needs_two_cpus(),
     Case::new("cid.elsewhere", elsewhere::run),
     Case::new("cid.memory", memory::run),
 ];

@@ -436,33 +436,27 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         times
     };
     const BETWEEN: u64 = 1000;
-    let list_drain = |n| {
-        for _ in 0..n {
-            use_list(BETWEEN);
-            black_box(list.drain_all());
-        }
+    let list_drain = |_| {
+        use_list(BETWEEN);
+        black_box(list.drain_all());
     };
-    let stack_drain = |n| {
-        for _ in 0..n {
-            use_stack(BETWEEN);
-            black_box(std::mem::take(&mut *lock(&stack)));
-        }
+    let stack_drain = |_| {
+        use_stack(BETWEEN);
+        black_box(std::mem::take(&mut *lock(&stack)));
     };
-    let no_drain = |n| (0..n).for_each(|_| _ = use_list(BETWEEN));
+    let no_drain = |_| _ = use_list(BETWEEN);
     let mut variants = vec![
-        Variant::new(&ours(), list_drain).beside(|| use_list(64)),
-        Variant::new("std Mutex<Vec>, taken whole", stack_drain).beside(|| use_stack(64)),
-        Variant::new("no drain, pops and pushes alone", no_drain).beside(|| use_list(64)),
+        in_turn(&ours(), list_drain).beside(|| use_list(64)),
+        in_turn("std Mutex<Vec>, taken whole", stack_drain).beside(|| use_stack(64)),
+        in_turn("no drain, pops and pushes alone", no_drain).beside(|| use_list(64)),
     ];
     // The other backends need no fence, and a process that has not registered may not ask for one.
     if on_rseq() {
-        let fence = |n| {
-            for _ in 0..n {
-                use_list(BETWEEN);
-                warmcore_sys::membarrier::fence_rseq();
-            }
+        let fence = |_| {
+            use_list(BETWEEN);
+            warmcore_sys::membarrier::fence_rseq();
         };
-        variants.push(Variant::new("membarrier instead of a drain", fence).beside(|| use_list(64)));
+        variants.push(in_turn("membarrier instead of a drain", fence).beside(|| use_list(64)));
     }
     let measured = ctx.interleave(variants)?;
     let mut rows = measured.rows(&ours(), []);

@@ -55,7 +55,7 @@ struct Method<'a> {
 
 /// The numbers of the last request and of the last answer of each sort. A request increments its number; the answer
 /// stores the same number.
-#[derive(Line)]
+#[derive(Default, Line)]
 #[line(pair)]
 #[repr(C, align(128))]
 struct SharedState {
@@ -81,16 +81,7 @@ const OVER: usize = usize::MAX;
 
 impl SharedState {
     fn new() -> Self {
-        let number = || AtomicU64::new(0);
-        Self {
-            assigned: Padded::new(AtomicUsize::new(NONE_ASSIGNED)),
-            refill: number(),
-            message: number(),
-            call: number(),
-            refilled: Padded::new(AtomicU64::new(0)),
-            answered: number(),
-            called: number(),
-        }
+        Self { assigned: Padded::new(AtomicUsize::new(NONE_ASSIGNED)), ..Self::default() }
     }
 
     /// The worker: runs in loops of 1 ms until `assigned` is `OVER`.

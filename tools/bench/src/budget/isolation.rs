@@ -115,6 +115,7 @@ struct Seen {
 }
 
 /// The state that the requesting thread and the worker share. The numbers count up; `group` is `u64::MAX` at the end.
+#[derive(Default)]
 struct SharedState {
     /// Written by the requesting thread: the group of loops that the worker may begin.
     group: Padded<AtomicU64>,
@@ -243,12 +244,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         METHODS.iter().filter(|method| has_fence || method.action != Action::Fence).collect();
     let accounts = &leaves(default_kind(), LIMIT, ACCOUNTS)[..];
     let (partner, rounds) = (ctx.partner(), if ctx.effort.is_quick() { 14 } else { 40 });
-    let state = &SharedState {
-        group: Padded::new(AtomicU64::new(0)),
-        begun: Padded::new(AtomicU64::new(0)),
-        finished: AtomicU64::new(0),
-        seen: Mutex::new(Seen::default()),
-    };
+    let state = &SharedState::default();
     let help = || {
         while state.group.load(Acquire) != OVER {
             std::thread::park();

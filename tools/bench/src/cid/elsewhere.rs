@@ -82,20 +82,16 @@ const PATHS: [Path; 5] = [
 
 struct EnterBench {
     ids: BenchIds,
-    movers: Vec<User>,
-    others: Vec<User>,
-    idle: Vec<User>,
+    /// The users that don't move, then those that move, then those that never enter.
+    users: Vec<User>,
 }
 
 impl EnterBench {
     fn new(idle: u32) -> Self {
         let ids = Ids::new(pcpu_cids(CPUS), 64, &CacheLocal);
         let all: CpuSet = (0..CPUS).map(CpuId).collect();
-        let mut users = (0..2 * MOVERS + idle).map(|token| ids.add_user(token, &all));
-        let others = users.by_ref().take(MOVERS as usize).collect();
-        let movers = users.by_ref().take(MOVERS as usize).collect();
-        let idle = users.collect();
-        let mut bench = Self { ids, movers, others, idle };
+        let users = (0..2 * MOVERS + idle).map(|token| ids.add_user(token, &all)).collect();
+        let mut bench = Self { ids, users };
         bench.stay();
         bench.go(|i| i);
         bench
@@ -108,15 +104,15 @@ impl EnterBench {
 
     /// Makes the moving users enter and leave on these CPUs.
     fn go(&mut self, to: fn(u32) -> u32) {
-        for (i, user) in self.movers.iter_mut().enumerate() {
-            Self::visit(&self.ids, user, to(i as u32));
+        for (i, user) in (0..MOVERS).zip(&mut self.users[MOVERS as usize..]) {
+            Self::visit(&self.ids, user, to(i));
         }
     }
 
     /// Makes the other users enter and leave on the CPUs on which they stay.
     fn stay(&mut self) {
-        for (i, user) in self.others.iter_mut().enumerate() {
-            Self::visit(&self.ids, user, OTHERS_FROM + i as u32);
+        for (i, user) in (0..MOVERS).zip(&mut self.users) {
+            Self::visit(&self.ids, user, OTHERS_FROM + i);
         }
     }
 
@@ -130,8 +126,7 @@ impl EnterBench {
     }
 
     fn end(self) {
-        let users = self.movers.into_iter().chain(self.others).chain(self.idle);
-        users.for_each(|user| self.ids.remove_user(user));
+        self.users.into_iter().for_each(|user| self.ids.remove_user(user));
     }
 }
 

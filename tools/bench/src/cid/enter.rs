@@ -105,16 +105,8 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-pub(super) fn alone(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
-    rows(ctx, false)
-}
-
-/// Measures two CPUs in the same tenant, or at the same lock, at the same time.
-pub(super) fn two_threads(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
-    rows(ctx, true)
-}
-
-fn rows(ctx: &CaseCtx, two: bool) -> anyhow::Result<Vec<Row>> {
+/// If `two`, measures two CPUs in the same tenant, or at the same lock, at the same time.
+pub(super) fn run(ctx: &CaseCtx, two: bool) -> anyhow::Result<Vec<Row>> {
     let all = All::new();
     let measured = ctx.interleave(all.variants(two))?;
     let mut rows = measured.times();
