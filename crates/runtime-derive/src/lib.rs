@@ -79,39 +79,33 @@ struct Args {
     name: Option<LitStr>,
 }
 
-impl Args {
-    fn none() -> Self {
-        Self { krate: parse_quote!(::warmcore), worker_threads: None, policy: None, name: None }
-    }
-}
-
 impl Parse for Args {
     fn parse(input: ParseStream) -> Result<Self> {
-        let (mut args, mut seen) = (Self::none(), Vec::<Ident>::new());
+        let mut args =
+            Self { krate: parse_quote!(::warmcore), worker_threads: None, policy: None, name: None };
+        let mut seen = Vec::<Ident>::new();
         while !input.is_empty() {
             // `parse_any`, because `crate` is a keyword.
             let word = Ident::parse_any(input)?;
             if seen.contains(&word) {
                 return Err(Error::new(word.span(), format!("`{word}` is given twice; remove one")));
             }
-            if !["worker_threads", "policy", "name", "crate"].contains(&word.to_string().as_str()) {
-                return Err(unknown(&word));
-            }
-            if !input.peek(Token![=]) {
-                let text = format!("`{word}` needs a value: {}", example(&word));
-                return Err(Error::new(word.span(), text));
-            }
-            input.parse::<Token![=]>()?;
-            if word == "worker_threads" {
-                args.worker_threads = Some(worker_threads(input)?);
-            } else if word == "policy" {
-                args.policy = Some(policy(&text(input, &word)?)?);
-            } else if word == "name" {
-                args.name = Some(name(text(input, &word)?)?);
-            } else {
-                args.krate = input.call(Path::parse_mod_style).map_err(|error| {
-                    Error::new(error.span(), "`crate` needs a path, without quotes: `crate = ::warmcore`")
-                })?;
+            let Some(example) = example(&word) else { return Err(unknown(&word)) };
+            let needs_value = |_| Error::new(word.span(), format!("`{word}` needs a value: {example}"));
+            input.parse::<Token![=]>().map_err(needs_value)?;
+            let needs_text = |error: Error| {
+                Error::new(error.span(), format!("`{word}` is a string; put it in quotes: {example}"))
+            };
+            match word.to_string().as_str() {
+                "worker_threads" => args.worker_threads = Some(worker_threads(input)?),
+                "policy" => args.policy = Some(policy(&input.parse().map_err(needs_text)?)?),
+                "name" => args.name = Some(name(input.parse().map_err(needs_text)?)?),
+                _ => {
+                    args.krate = input.call(Path::parse_mod_style).map_err(|error| {
+                        let text = format!("`crate` needs a path, without quotes: {example}");
+                        Error::new(error.span(), text)
+                    })?;
+                }
             }
             seen.push(word);
             if input.is_empty() {
@@ -123,12 +117,14 @@ impl Parse for Args {
     }
 }
 
-fn example(word: &Ident) -> &'static str {
+/// How an argument is written. `None`: there is no such argument.
+fn example(word: &Ident) -> Option<&'static str> {
     match word.to_string().as_str() {
-        "worker_threads" => "`worker_threads = 4`",
-        "policy" => "`policy = \"home\"`",
-        "name" => "`name = \"orders\"`",
-        _ => "`crate = ::warmcore`",
+        "worker_threads" => Some("`worker_threads = 4`"),
+        "policy" => Some("`policy = \"home\"`"),
+        "name" => Some("`name = \"orders\"`"),
+        "crate" => Some("`crate = ::warmcore`"),
+        _ => None,
     }
 }
 
@@ -158,35 +154,25 @@ fn worker_threads(input: ParseStream) -> Result<LitInt> {
     }
 }
 
-fn text(input: ParseStream, word: &Ident) -> Result<LitStr> {
-    input.parse().map_err(|error| {
-        Error::new(error.span(), format!("`{word}` is a string; put it in quotes: {}", example(word)))
-    })
-}
-
 fn policy(literal: &LitStr) -> Result<Ident> {
     let said = literal.value();
-    match POLICIES.iter().find(|(name, _)| *name == said) {
-        Some((_, variant)) => Ok(format_ident!("{variant}")),
-        None => {
-            let names = POLICIES.map(|(name, _)| name).join(", ");
-            Err(Error::new(literal.span(), format!("no policy `{said}`; choose one of {names}")))
-        }
-    }
+    let Some((_, variant)) = POLICIES.iter().find(|(name, _)| *name == said) else {
+        let names = POLICIES.map(|(name, _)| name).join(", ");
+        return Err(Error::new(literal.span(), format!("no policy `{said}`; choose one of {names}")));
+    };
+    Ok(format_ident!("{variant}"))
 }
 
 fn name(literal: LitStr) -> Result<LitStr> {
     let said = literal.value();
-    if said.is_empty() {
-        return Err(Error::new(
-            literal.span(),
-            "an empty name; remove it, or say what the threads are called",
-        ));
-    }
-    if said.contains('\0') {
-        return Err(Error::new(literal.span(), "a thread's name holds no zero byte"));
-    }
-    Ok(literal)
+    let text = if said.is_empty() {
+        "an empty name; remove it, or say what the threads are called"
+    } else if said.contains('\0') {
+        "a thread's name holds no zero byte"
+    } else {
+        return Ok(literal);
+    };
+    Err(Error::new(literal.span(), text))
 }
 
 /// Returns the code to which the attribute expands. After a mistake that is the errors and a function of the same name,
@@ -194,39 +180,30 @@ fn name(literal: LitStr) -> Result<LitStr> {
 fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream {
     let function: ItemFn = match syn::parse2(item.clone()) {
         Ok(function) => function,
-        Err(_) if is_no_function(&item) => {
-            let text = format!("#[warmcore::{}] goes on an `async fn`", kind.name());
-            let error = Error::new(first_span(&item), text).into_compile_error();
-            return quote!(#error #item);
-        }
-        // A syntax error in the body. The item is returned too, so that the compiler reports its own error in the right
-        // place.
-        Err(error) => {
+        Err(mut error) => {
+            if is_no_function(&item) {
+                let text = format!("#[warmcore::{}] goes on an `async fn`", kind.name());
+                error = Error::new(first_span(&item), text);
+            }
             let error = error.into_compile_error();
+            // After a syntax error in the body the compiler reports its own error in the item, in the right place.
             return quote!(#error #item);
         }
     };
-    let (args, mut wrong) = match syn::parse2::<Args>(args) {
-        Ok(args) => (args, None),
-        Err(error) => (Args::none(), Some(error)),
+    let error = match (syn::parse2(args), check(kind, &function)) {
+        (Ok(args), Ok(())) => return build(kind, &args, function),
+        (Ok(_), Err(error)) | (Err(error), Ok(())) => error,
+        (Err(mut error), Err(another)) => {
+            error.combine(another);
+            error
+        }
     };
-    if let Err(error) = check(kind, &function) {
-        match &mut wrong {
-            Some(wrong) => wrong.combine(error),
-            None => wrong = Some(error),
-        }
-    }
-    match wrong {
-        None => build(kind, &args, function),
-        Some(error) => {
-            let error = error.into_compile_error();
-            let ItemFn { mut attrs, vis, mut sig, .. } = function;
-            sig.asyncness = None;
-            // A second test attribute is removed, because it would report another error.
-            attrs.retain(|attribute| !is_test(attribute.path()));
-            quote! { #error #(#attrs)* #[allow(unused_variables)] #vis #sig { ::core::unreachable!() } }
-        }
-    }
+    let error = error.into_compile_error();
+    let ItemFn { mut attrs, vis, mut sig, .. } = function;
+    sig.asyncness = None;
+    // A second test attribute is removed, because it would report another error.
+    attrs.retain(|attribute| !is_test(attribute.path()));
+    quote! { #error #(#attrs)* #[allow(unused_variables)] #vis #sig { ::core::unreachable!() } }
 }
 
 /// Whether the item is not a function, because it has no word `fn`.

@@ -16,6 +16,7 @@ use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
 use warmcore_sys::affinity;
+use warmcore_types::CpuId;
 
 struct Parked {
     thread: Thread,
@@ -38,9 +39,7 @@ impl Wake for Parked {
 
 /// The driver of the worker nearest to this thread: it serves the sockets and timers that the thread creates.
 fn nearest_driver(shared: &Shared) -> &dyn Driver {
-    let cpu = warmcore_sys::rseq::cpu_hint().and_then(|cpu| shared.worker_on.get(cpu as usize));
-    let near = cpu.filter(|worker| **worker != u32::MAX).map_or(0, |worker| *worker as usize);
-    &*shared.remotes[near].driver
+    &*shared.remote(shared.worker_here().unwrap_or(CpuId(0))).driver
 }
 
 /// Calls `act` on this thread, inside the runtime.

@@ -4,9 +4,6 @@
 //! `TokioDriver` implements it with tokio. The models of `runtime/shuttle.rs` and the tests implement it without
 //! sockets. Of these methods a poll calls only `now`, and only if the poll is measured.
 
-#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
-pub(crate) mod mock;
-
 use warmcore_types::Nanos;
 
 /// The CPU time of a worker.
@@ -79,4 +76,69 @@ pub(crate) trait Driver: Send + Sync {
 
     /// Closes the driver. Blocking operations that still run in it are detached.
     fn close(&self);
+}
+
+/// A driver for tests. It counts calls, and a test can make `used` wait.
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+pub(crate) mod mock {
+    use super::{Driver, Used};
+    use crate::runtime::{remote, shared};
+    use crate::shared::Shared;
+    use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+    use std::sync::{Arc, Mutex};
+    use std::time::Duration;
+    use warmcore_sched::{PolicyKind, SchedDomains};
+    use warmcore_topo::Topology;
+    use warmcore_types::{CpuId, CpuSet, Nanos};
+
+    #[derive(Default)]
+    pub(crate) struct Mock {
+        /// What `foreign_tasks` returns, and how often it was called.
+        pub(crate) foreign: AtomicUsize,
+        pub(crate) asked: AtomicUsize,
+        /// How often `used` was called.
+        pub(crate) used: AtomicUsize,
+        /// `used` returns while no test holds this lock.
+        pub(crate) gate: Mutex<()>,
+    }
+
+    impl Driver for Arc<Mock> {
+        fn now(&self) -> Nanos {
+            Nanos(1_000_000_000)
+        }
+        fn park(&self, _until: Option<Nanos>, _is_awake: &dyn Fn() -> bool) {}
+        fn poll_events(&self) {}
+        fn unpark(&self) {}
+        fn with_context(&self, act: &mut dyn FnMut()) {
+            act();
+        }
+        fn wake_at(&self, _at: Nanos) {}
+        fn foreign_tasks(&self) -> usize {
+            self.asked.fetch_add(1, Relaxed);
+            self.foreign.load(Relaxed)
+        }
+        fn used(&self) -> Used {
+            self.used.fetch_add(1, Relaxed);
+            drop(self.gate.lock().expect("no test panics with it"));
+            Used::default()
+        }
+        fn close(&self) {}
+    }
+
+    /// Creates workers that no thread runs, `per_llc` of them on each last-level cache.
+    pub(crate) fn workers(workers: usize, per_llc: usize) -> (Vec<Arc<Mock>>, Shared) {
+        let llcs = workers / per_llc;
+        let text =
+            format!("[drawn]\nsockets = 1\nl3_per_socket = {llcs}\ncores_per_l3 = {per_llc}\nsmt = 1\n");
+        let topology = Topology::from_machine(&text, "drawn").expect("a machine");
+        let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
+        let machine = SchedDomains::new(&topology, &cpus);
+        let mocks: Vec<Arc<Mock>> = (0..workers).map(|_| Arc::default()).collect();
+        let virtual_times = Arc::default();
+        let remotes = mocks.iter().map(|mock| remote(Box::new(mock.clone()), &virtual_times)).collect();
+        let pin_to = vec![CpuSet::default(); workers];
+        let shared =
+            shared("mock".into(), remotes, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
+        (mocks, shared)
+    }
 }

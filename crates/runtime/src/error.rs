@@ -68,19 +68,12 @@ impl fmt::Display for JoinError {
             Some(name) => write!(f, "task {name:?} ")?,
             None => write!(f, "a task ")?,
         }
-        match &self.inner.panic {
-            None => write!(f, "was cancelled"),
-            Some(panic) => {
-                let panic = ignore_poison(panic.lock());
-                match panic_text(&**panic) {
-                    Some(text) => {
-                        write!(f, "panicked: {text}")?;
-                        instead(text).map_or(Ok(()), |instead| write!(f, "; {instead}"))
-                    }
-                    None => write!(f, "panicked"),
-                }
-            }
-        }
+        let Some(panic) = &self.inner.panic else { return write!(f, "was cancelled") };
+        write!(f, "panicked")?;
+        let panic = ignore_poison(panic.lock());
+        let Some(text) = panic_text(&**panic) else { return Ok(()) };
+        write!(f, ": {text}")?;
+        instead(text).map_or(Ok(()), |instead| write!(f, "; {instead}"))
     }
 }
 
@@ -127,6 +120,13 @@ fn instead(panic: &str) -> Option<&'static str> {
         ),
     ];
     REFUSALS.iter().find(|(refusal, _)| panic.contains(refusal)).map(|(_, instead)| *instead)
+}
+
+/// Drops a value. A panic meanwhile is caught, and its payload leaked, because dropping that may panic again.
+pub(crate) fn drop_caught<T>(value: T) {
+    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(value))) {
+        std::mem::forget(panic);
+    }
 }
 
 /// The text of a panic, if its payload is one.

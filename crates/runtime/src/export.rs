@@ -175,11 +175,7 @@ fn record_worker(runtime: &str, i: usize, worker: &WorkerMetrics) {
         ("llc", worker.llc.to_string()),
         ("node", worker.node.to_string()),
     ];
-    let with = |key: &'static str, value: &'static str| {
-        let mut labels = place.to_vec();
-        labels.push((key, value.to_owned()));
-        labels
-    };
+    let with = |key: &'static str, value: &str| [&place[..], &[(key, value.to_owned())]].concat();
     let stats = &worker.stats;
     let distances = [
         ("same_worker", stats.same_worker),

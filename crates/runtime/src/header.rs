@@ -8,6 +8,7 @@
 //! `state` is also written by the thread that cancels the task.
 
 use crate::inbox::Linked;
+use crate::owned_tasks::OwnedTasks;
 use crate::run_queue::{Entry, Share};
 use crate::shared::SchedulerRef;
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering::*};
@@ -76,6 +77,11 @@ impl Header {
             allowed,
             attrs,
         }
+    }
+
+    /// The list of the worker that spawned the task.
+    pub(crate) fn owned_tasks(&self) -> &OwnedTasks {
+        &self.scheduler.shared.remote(self.scheduler.worker).owned_tasks
     }
 
     #[inline]
@@ -159,15 +165,14 @@ impl Header {
         self.sleep_ns.store(sleeps.average.0 as u32, Relaxed);
     }
 
-    /// The task's data as placement takes them. `migration_cost` returns the cost of moving a task whose polls take the
-    /// given time, or for `None` the worker's average time.
-    pub(crate) fn wakee(&self, migration_cost: impl Fn(Option<u32>) -> Nanos) -> Wakee {
+    /// The task's data as placement takes them.
+    pub(crate) fn wakee(&self, migration_cost: Nanos) -> Wakee {
         let both = self.accrued_cost.load(Relaxed);
         let accrued_cost = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
         let woken_from = (both >> ACCRUED_COST_BITS).checked_sub(1).map(CpuId);
         Wakee {
             prev_cpu: self.prev_worker(),
-            migration_cost: migration_cost(self.poll_ns()),
+            migration_cost,
             accrued_cost,
             woken_from,
             allowed: self.allowed,

@@ -59,27 +59,20 @@ impl<T: Linked> Inbox<T> {
     }
 
     /// Pushes a task. `Ok(true)`: the worker was parked, and the caller must unpark it. `Err`: the inbox is closed.
-    pub(crate) fn push(&self, item: T) -> Result<bool, T> {
+    pub(crate) fn push(&self, mut item: T) -> Result<bool, T> {
         let mut top = self.top.load(Relaxed);
-        if top == CLOSED {
-            return Err(item);
-        }
-        item.link().store(if is_task(top) { top } else { AWAKE }, Relaxed);
-        let raw = item.into_raw();
-        loop {
+        while top != CLOSED {
+            item.link().store(if is_task(top) { top } else { AWAKE }, Relaxed);
+            let raw = item.into_raw();
             // ORDERING: Release; pairs with the Acquire of `take`: the thread that takes the task sees it and its link.
             match self.top.compare_exchange_weak(top, raw, Release, Relaxed) {
                 Ok(top) => return Ok(top == ASLEEP),
                 Err(now) => top = now,
             }
             // SAFETY: the exchange failed, so this thread still owns the task.
-            let item = unsafe { T::from_raw(raw) };
-            if top == CLOSED {
-                return Err(item);
-            }
-            item.link().store(if is_task(top) { top } else { AWAKE }, Relaxed);
-            item.into_raw();
+            item = unsafe { T::from_raw(raw) };
         }
+        Err(item)
     }
 
     /// Marks the worker as parked. False: a task was pushed, and the worker must not park.

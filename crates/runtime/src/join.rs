@@ -1,12 +1,11 @@
 //! Join: the handle that waits for a task, and the handle that aborts it.
 
-use crate::error::JoinError;
+use crate::error::{JoinError, drop_caught};
 use crate::header::Header;
 use crate::sync::Ordering::*;
 use async_task::Task;
 use std::fmt;
 use std::future::Future;
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::Pin;
 use std::ptr::NonNull;
 use std::task::{Context, Poll, Waker};
@@ -21,10 +20,8 @@ impl<T> Drop for TaskOutput<T> {
     fn drop(&mut self) {
         if let Some(outcome) = self.0.take()
             && std::mem::needs_drop::<T>() | outcome.is_err()
-            && let Err(panic) = catch_unwind(AssertUnwindSafe(|| drop(outcome)))
         {
-            // The caught payload is leaked, because dropping it may panic again.
-            std::mem::forget(panic);
+            drop_caught(outcome);
         }
     }
 }
@@ -61,11 +58,7 @@ impl<T> JoinHandle<T> {
 
     fn abort_handle_if_alive(&self) -> Option<AbortHandle> {
         let header = self.task().metadata();
-        let waker = header
-            .scheduler
-            .shared
-            .owned_tasks(&header.scheduler)
-            .waker(header.owned_slot.load(Relaxed), header)?;
+        let waker = header.owned_tasks().waker(header.owned_slot.load(Relaxed), header)?;
         Some(AbortHandle { task: Some((waker, NonNull::from(header))) })
     }
 

@@ -92,31 +92,22 @@ pub(crate) fn open(shared: &Arc<Shared>, is_wanted: Option<bool>) -> Option<Obse
     if !is_wanted.unwrap_or_else(wanted_by_variable) {
         return None;
     }
-    match Observer::new(&bases(), shared.clone()) {
-        Ok(observer) => {
-            tracing::debug!(path = %observer.path.display(), "observable");
-            Some(observer)
-        }
-        Err(error) => {
+    Observer::new(&bases(), shared.clone())
+        .inspect(|observer| tracing::debug!(path = %observer.path.display(), "observable"))
+        .inspect_err(|error| {
             tracing::warn!(%error, "the runtime is not observable: there is no folder for its socket");
-            None
-        }
-    }
+        })
+        .ok()
 }
 
 impl Observer {
     fn new(bases: &[PathBuf], shared: Arc<Shared>) -> io::Result<Self> {
         let (path, listener) = bind(&private_folder(bases)?)?;
+        let handle = listener.try_clone().inspect_err(|_| _ = fs::remove_file(&path))?;
         // From here on an error drops `observer`, which removes the socket.
-        let is_shutdown = Arc::new(AtomicBool::new(false));
-        let made = listener.try_clone().map(|it| UnixStream::from(OwnedFd::from(it)));
-        let mut observer = match made {
-            Ok(listener) => Self { path, listener, is_shutdown: is_shutdown.clone(), thread: None },
-            Err(error) => {
-                let _ = fs::remove_file(path);
-                return Err(error);
-            }
-        };
+        let mut observer =
+            Self { path, listener: OwnedFd::from(handle).into(), is_shutdown: Arc::default(), thread: None };
+        let is_shutdown = observer.is_shutdown.clone();
         let thread = std::thread::Builder::new().name(format!("{}-observe", shared.name));
         let waits = observer.listener.try_clone()?;
         let serve = move || {
@@ -401,24 +392,16 @@ fn line(shared: &Shared, began: Nanos) -> String {
     let now = clock::now();
     let RuntimeMetrics { workers, num_alive_tasks, injection_queue_depths, remote_schedules, tenants } =
         crate::runtime_metrics::read(shared);
-    let process = quoted(&executable());
-    let mut out = String::with_capacity(512 + 512 * workers.len() + 128 * tenants.len());
-    let pid = std::process::id();
-    let (name, policy, up_ns) = (quoted(&shared.name), shared.policy, now.0.saturating_sub(began.0));
-    let at_ns = now.0;
-    let _ = write!(
-        out,
+    let (pid, process) = (std::process::id(), quoted(&executable()));
+    let (name, policy) = (quoted(&shared.name), shared.policy);
+    let (at_ns, up_ns) = (now.0, now.0.saturating_sub(began.0));
+    let depths = array(&injection_queue_depths, u32::to_string);
+    let (workers, tenants) = (array(&workers, worker_json), array(&tenants, tenant_json));
+    format!(
         "{{\"schema\":{SCHEMA},\"what\":\"top\",\"pid\":{pid},\"process\":{process},\"name\":{name},\"policy\":\"{policy}\",\
          \"at_ns\":{at_ns},\"up_ns\":{up_ns},\"num_alive_tasks\":{num_alive_tasks},\"remote_schedules\":{remote_schedules},\
-         \"injection_queue_depths\":["
-    );
-    each(&mut out, injection_queue_depths, |out, depth| _ = write!(out, "{depth}"));
-    out.push_str("],\"workers\":[");
-    each(&mut out, workers, |out, worker| write_worker(out, &worker));
-    out.push_str("],\"tenants\":[");
-    each(&mut out, tenants, |out, tenant| write_tenant(out, &tenant));
-    out.push_str("]}\n");
-    out
+         \"injection_queue_depths\":{depths},\"workers\":{workers},\"tenants\":{tenants}}}\n"
+    )
 }
 
 /// The file name of the program that the process runs; empty if it is not known.
@@ -429,7 +412,7 @@ fn executable() -> String {
     name.trim_end_matches(" (deleted)").to_owned()
 }
 
-fn write_worker(out: &mut String, worker: &WorkerMetrics) {
+fn worker_json(worker: &WorkerMetrics) -> String {
     let WorkerMetrics {
         stats,
         cpu,
@@ -444,35 +427,27 @@ fn write_worker(out: &mut String, worker: &WorkerMetrics) {
         busy_ns,
         own_ns,
     } = worker;
-    let _ = write!(
-        out,
+    let counters = WorkerStats::NAMES.iter().zip(stats.values());
+    let counters: String = counters.map(|(name, value)| format!(",\"{name}\":{value}")).collect();
+    format!(
         "{{\"cpu\":{cpu},\"llc\":{llc},\"node\":{node},\"shard\":{shard},\"is_idle\":{is_idle},\
          \"is_stuck\":{is_stuck},\"local_queue_depth\":{local_queue_depth},\"mean_poll_ns\":{mean_poll_ns},\"foreign_tasks\":{foreign_tasks},\
-         \"busy_ns\":{busy_ns},\"own_ns\":{own_ns}"
-    );
-    for (name, value) in WorkerStats::NAMES.iter().zip(stats.values()) {
-        let _ = write!(out, ",\"{name}\":{value}");
-    }
-    out.push('}');
+         \"busy_ns\":{busy_ns},\"own_ns\":{own_ns}{counters}}}"
+    )
 }
 
-fn write_tenant(out: &mut String, tenant: &TenantMetrics) {
+fn tenant_json(tenant: &TenantMetrics) -> String {
     let TenantMetrics { name, serial, weight, num_alive_tasks, polls, run_ns } = tenant;
     let name = quoted(name);
-    let _ = write!(
-        out,
+    format!(
         "{{\"name\":{name},\"serial\":{serial},\"weight\":{weight},\"num_alive_tasks\":{num_alive_tasks},\"polls\":{polls},\
          \"run_ns\":{run_ns}}}"
-    );
+    )
 }
 
-fn each<T>(out: &mut String, items: Vec<T>, write: impl Fn(&mut String, T)) {
-    for (i, item) in items.into_iter().enumerate() {
-        if i > 0 {
-            out.push(',');
-        }
-        write(out, item);
-    }
+/// A JSON array.
+fn array<T>(items: &[T], json: impl Fn(&T) -> String) -> String {
+    format!("[{}]", items.iter().map(json).collect::<Vec<_>>().join(","))
 }
 
 /// Text as a JSON string, cut after [`NAME_MAX`] characters.

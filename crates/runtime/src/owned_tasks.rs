@@ -96,8 +96,8 @@ impl OwnedTasks {
         self.count.load(Acquire)
     }
 
-    /// Closes the list, cancels and wakes all tasks in it, and returns their number.
-    pub(crate) fn close(&self) -> u32 {
+    /// Closes the list, and cancels and wakes all tasks in it.
+    pub(crate) fn close(&self) {
         let mut list = ignore_poison(self.list.lock());
         list.is_closed = true;
         let mut wakers = Vec::new();
@@ -109,9 +109,7 @@ impl OwnedTasks {
             }
         }
         drop(list);
-        let count = wakers.len() as u32;
         // The lock is released first, because a wake may drop a task, and that takes the lock.
         wakers.into_iter().for_each(Waker::wake);
-        count
     }
 }

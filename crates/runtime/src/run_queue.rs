@@ -271,25 +271,21 @@ impl<T: Entry> RunQueue<T> {
 
     #[cold]
     fn new_class(&mut self, share: Share) -> ClassId {
-        let empty = || self.classes.iter().position(|class| class.len() == 0);
-        let reused = if self.classes.len() < CLASSES_KEPT { None } else { empty() };
+        let is_full = self.classes.len() >= CLASSES_KEPT;
+        let reused = self.classes.iter().position(|class| is_full && class.len() == 0);
         let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
         let vtime = self.virtual_times.of(share.tenant);
         let class = Class { share, vtime, pending: 0, rest: 0, order: QueueOrder::Fifo, batch, next_batch };
-        match reused {
-            Some(id) => {
-                let before = std::mem::replace(&mut self.classes[id], class);
-                before.vtime.add(before.pending);
-                self.by_tenant.remove(&before.share.tenant);
-                self.by_tenant.insert(share.tenant, id);
-                id
-            }
-            None => {
-                self.classes.push(class);
-                self.by_tenant.insert(share.tenant, self.classes.len() - 1);
-                self.classes.len() - 1
-            }
+        let id = reused.unwrap_or(self.classes.len());
+        if reused.is_some() {
+            let before = std::mem::replace(&mut self.classes[id], class);
+            before.vtime.add(before.pending);
+            self.by_tenant.remove(&before.share.tenant);
+        } else {
+            self.classes.push(class);
         }
+        self.by_tenant.insert(share.tenant, id);
+        id
     }
 
     /// A tenant that had no task waiting here keeps a slice of what it is behind, and no more.
@@ -305,26 +301,25 @@ impl<T: Entry> RunQueue<T> {
         self.virtual_times.reactivate(&class.vtime, class.pending, least);
         if self.busy == 2 {
             // The one that was alone until now: who comes new is before it where both had as much.
-            self.waiting.clear();
             let alone = self.classes.iter().enumerate().position(|(i, class)| i != id && class.len() > 0);
             if let Some(alone) = alone {
                 self.classes[alone].pending += 1;
             }
-            let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-            self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime(), id))));
+            self.collect_waiting();
         } else if self.busy > 2 {
             self.waiting.push(Reverse((class.vtime(), id)));
             if self.waiting.len() > 4 * self.classes.len() {
-                self.forget_stale();
+                self.collect_waiting();
             }
         }
     }
 
-    /// A class that others emptied stays among those that wait, once for each time, until its turn comes.
-    #[cold]
-    fn forget_stale(&mut self) {
+    /// Collects the classes in which tasks wait anew: a class that others emptied stays in the heap, once for each time,
+    /// until its turn comes.
+    fn collect_waiting(&mut self) {
+        self.waiting.clear();
         let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-        self.waiting = busy.map(|(id, class)| Reverse((class.vtime(), id))).collect();
+        self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime(), id))));
     }
 
     /// The next one to run.
@@ -469,35 +464,28 @@ impl<T: Entry> RunQueue<T> {
     /// moment, beside who woke it.
     #[inline(never)]
     pub(crate) fn steal(&mut self, steal_order: StealOrder, may: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.steal_any(steal_order, may)?;
-        self.pinned -= u32::from(item.is_pinned());
-        Some(item)
+        self.steal_any(may, |queue, may| {
+            let mut order: Vec<ClassId> = Vec::new();
+            if queue.busy > 1 {
+                order.extend((0..queue.classes.len()).filter(|id| queue.classes[*id].len() > 0));
+                // Cached: other workers add to it meanwhile.
+                order.sort_by_cached_key(|id| queue.classes[*id].vtime());
+            } else {
+                order.extend(queue.classes.iter().position(|class| class.len() > 0));
+            }
+            order.into_iter().find_map(|id| Some((id, queue.classes[id].steal(steal_order, may)?)))
+        })
     }
 
     /// Takes a task for another worker, any one that `may` go: which one is as `random` says. The task that the running
     /// one woke only if no other waits.
     #[inline(never)]
     pub(crate) fn steal_random(&mut self, random: u32, may: impl Fn(&T) -> bool) -> Option<T> {
-        let item = self.steal_any_at_random(random as usize, may)?;
-        self.pinned -= u32::from(item.is_pinned());
-        Some(item)
-    }
-
-    fn steal_any_at_random(&mut self, random: usize, may: impl Fn(&T) -> bool) -> Option<T> {
-        if self.only.as_ref().is_some_and(&may) {
-            self.len = 0;
-            return self.only.take();
-        }
-        let waiting: usize = self.classes.iter().map(Class::len).sum();
-        for at in (0..waiting.min(RANDOM_STEAL_SCAN_MAX)).map(|i| (random % waiting + i) % waiting) {
-            if let Some((id, item)) = self.steal_at(at, &may) {
-                self.record_dequeue(id);
-                return Some(item);
-            }
-        }
-        let task = self.lifo_slot.take_if(|task| may(task))?;
-        self.len -= 1;
-        Some(task)
+        self.steal_any(may, |queue, may| {
+            let waiting: usize = queue.classes.iter().map(Class::len).sum();
+            let scanned = 0..waiting.min(RANDOM_STEAL_SCAN_MAX);
+            scanned.map(|i| (random as usize % waiting + i) % waiting).find_map(|at| queue.steal_at(at, may))
+        })
     }
 
     /// The task at a place among all that wait in classes, if it `may` go.
@@ -514,27 +502,25 @@ impl<T: Entry> RunQueue<T> {
         None
     }
 
-    fn steal_any(&mut self, steal_order: StealOrder, may: impl Fn(&T) -> bool) -> Option<T> {
-        if self.only.as_ref().is_some_and(&may) {
+    /// Takes a task that `may` go: the only one, else the one that `take` removes from a class, else the one in the LIFO
+    /// slot.
+    fn steal_any<M: Fn(&T) -> bool>(
+        &mut self,
+        may: M,
+        take: impl FnOnce(&mut Self, &M) -> Option<(ClassId, T)>,
+    ) -> Option<T> {
+        let item = if let Some(only) = self.only.take_if(|task| may(task)) {
             self.len = 0;
-            return self.only.take();
-        }
-        let mut order: Vec<ClassId> = Vec::new();
-        if self.busy > 1 {
-            order.extend((0..self.classes.len()).filter(|id| self.classes[*id].len() > 0));
-            // Cached: other workers add to it meanwhile.
-            order.sort_by_cached_key(|id| self.classes[*id].vtime());
+            only
+        } else if let Some((id, item)) = take(self, &may) {
+            self.record_dequeue(id);
+            item
         } else {
-            order.extend(self.classes.iter().position(|class| class.len() > 0));
-        }
-        for id in order {
-            if let Some(item) = self.classes[id].steal(steal_order, &may) {
-                self.record_dequeue(id);
-                return Some(item);
-            }
-        }
-        let task = self.lifo_slot.take_if(|task| may(task))?;
-        self.len -= 1;
-        Some(task)
+            let task = self.lifo_slot.take_if(|task| may(task))?;
+            self.len -= 1;
+            task
+        };
+        self.pinned -= u32::from(item.is_pinned());
+        Some(item)
     }
 }

@@ -29,7 +29,6 @@ use crate::tokio_driver::TokioDriver;
 use crate::virtual_time::VirtualTimes;
 use crate::watchdog::Watchdog;
 use crate::worker;
-use crate::worker_threads::WorkerThreads;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -246,16 +245,11 @@ pub(crate) fn shared(
     long_poll: Duration,
     pin_to: Vec<CpuSet>,
 ) -> Shared {
-    let mut worker_on = Vec::new();
-    for worker in 0..remotes.len() {
-        let kernel = machine.kernel_cpu(CpuId(worker as u32)).index();
-        if worker_on.len() <= kernel {
-            worker_on.resize(kernel + 1, u32::MAX);
-        }
-        if worker_on[kernel] == u32::MAX {
-            worker_on[kernel] = worker as u32;
-        }
-    }
+    let kernel = |worker: CpuId| machine.kernel_cpu(worker).index();
+    let workers = || (0..remotes.len() as u32).map(CpuId);
+    let mut worker_on = vec![None; workers().map(kernel).max().map_or(0, |last| last + 1)];
+    // Of several workers on a CPU the first one remains.
+    workers().rev().for_each(|worker| worker_on[kernel(worker)] = Some(worker));
     Shared {
         name,
         inject_queues: (0..machine.shards()).map(|_| InjectQueue::new()).collect(),
@@ -267,10 +261,10 @@ pub(crate) fn shared(
         takes_oldest: policy.steal_order() == StealOrder::Oldest,
         worker_on: worker_on.into(),
         is_shutdown: AtomicBool::new(false),
-        worker_threads: Padded::new(WorkerThreads::new()),
-        tenant_stats: TenantStats::new(),
+        worker_threads: Padded::default(),
+        tenant_stats: TenantStats::default(),
         #[cfg(feature = "metrics")]
-        exported: Padded::new(crate::sync::Mutex::new(Default::default())),
+        exported: Padded::default(),
         long_poll: Nanos(u64::try_from(long_poll.as_nanos()).unwrap_or(u64::MAX)),
         outside: Padded::new(AtomicU32::new(0)),
         remote_schedules: Padded::new(AtomicU64::new(0)),
@@ -385,17 +379,16 @@ impl Runtime {
         let close_inject_queues = || {
             shared.inject_queues.iter().flat_map(|inject_queue| inject_queue.close()).for_each(header::cancel)
         };
+        shared.remotes.iter().for_each(|remote| remote.owned_tasks.close());
         // A task that drops its own runtime can't wait for itself. A task that drops another runtime without a timeout does not
         // wait either, because a task of that runtime may be dropping this one.
         if shared.worker_threads.is_mine() || deadline.is_none() && context::is_a_runtimes() {
             // The rest happens in the background.
-            shared.remotes.iter().for_each(|remote| _ = remote.owned_tasks.close());
             give_notice();
             close_inject_queues();
             return false;
         }
         let is_late = || deadline.is_some_and(|deadline| began.elapsed() >= deadline);
-        shared.remotes.iter().for_each(|remote| _ = remote.owned_tasks.close());
         let mut pause = Duration::from_micros(20);
         while shared.num_alive_tasks() > 0 && !is_late() {
             sleep(pause);

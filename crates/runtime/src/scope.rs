@@ -8,6 +8,7 @@
 
 use crate::block;
 use crate::context;
+use crate::error::drop_caught;
 use crate::shared::Shared;
 use crate::spawn::{TaskBuilder, no_runtime, yield_now};
 use std::any::Any;
@@ -39,14 +40,14 @@ struct Inner {
 impl Inner {
     /// Runs some of the jobs that wait. False: no job waits.
     fn run_some(&self) -> bool {
-        let mut taken: Vec<Job> = {
+        let taken: Vec<Job> = {
             let mut jobs = ignore_poison(self.jobs.lock());
             let share = jobs.len() / (2 * self.shared.remotes.len());
             let handful = share.clamp(1, HANDFUL_MAX).min(jobs.len());
             jobs.drain(..handful).collect()
         };
         let count = taken.len();
-        for job in taken.drain(..) {
+        for job in taken {
             if let Err(panic) = catch_unwind(AssertUnwindSafe(job)) {
                 self.keep(panic);
             }
@@ -63,17 +64,10 @@ impl Inner {
         let mut first = ignore_poison(self.panic.lock());
         if first.is_none() {
             *first = Some(panic);
-            return;
+        } else {
+            drop(first);
+            drop_caught(panic);
         }
-        drop(first);
-        end(panic);
-    }
-}
-
-/// Drops the payload of a panic, which may panic.
-fn end(panic: Box<dyn Any + Send>) {
-    if let Err(again) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
-        std::mem::forget(again);
     }
 }
 
@@ -163,7 +157,7 @@ pub fn scope<'env, R>(act: impl for<'scope> FnOnce(&'scope Scope<'scope, 'env>) 
             (Err(first), second) => {
                 // Drops the second panic first. If its drop panicked while the first panic unwinds, the process would
                 // abort.
-                second.into_iter().for_each(end);
+                second.into_iter().for_each(drop_caught);
                 resume_unwind(first)
             }
             (Ok(_), Some(panic)) => resume_unwind(panic),

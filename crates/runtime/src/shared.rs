@@ -121,8 +121,8 @@ pub(crate) struct Shared {
     pub(crate) policy: PolicyKind,
     /// What the policy says of [`Policy::steal_order`]: asked twice a poll.
     pub(crate) takes_oldest: bool,
-    /// Which worker's CPU is the kernel's so-and-so; `u32::MAX`: none.
-    pub(crate) worker_on: Box<[u32]>,
+    /// The first worker on each of the kernel's CPUs.
+    pub(crate) worker_on: Box<[Option<CpuId>]>,
     /// Nobody waits for tasks any more.
     pub(crate) is_shutdown: AtomicBool,
     #[line(contended = "watchdog")]
@@ -173,27 +173,17 @@ impl Shared {
         let load = |at: usize| {
             let cpu = all().nth(at % n).filter(|cpu| !self.is_offline(*cpu))?;
             let remote = self.remote(cpu);
-            Some((
-                self.is_stuck(cpu),
-                remote.owned_tasks.count() as usize + remote.driver.foreign_tasks(),
-                cpu,
-            ))
+            let tasks = remote.owned_tasks.count() as usize + remote.driver.foreign_tasks();
+            Some((self.is_stuck(cpu), tasks, cpu))
         };
-        // By load; the first one where two have the same.
-        let lighter =
-            |a: (bool, usize, CpuId), b: (bool, usize, CpuId)| if (b.0, b.1) < (a.0, a.1) { b } else { a };
-        let two = [first, second].into_iter().take(n).filter_map(load).reduce(lighter);
-        let chosen = match two {
-            Some((false, _, cpu)) => return Some(cpu),
-            busy => (first + 1..first + n)
-                .filter_map(load)
-                .fold(busy, |best, next| Some(best.map_or(next, |best| lighter(best, next)))),
+        // Of several CPUs with the same load the first one.
+        let by_load = |(is_stuck, tasks, _): &(bool, usize, CpuId)| (*is_stuck, *tasks);
+        let two = [first, second].into_iter().take(n).filter_map(load).min_by_key(by_load);
+        let lightest = match two {
+            Some((false, ..)) => two,
+            busy => busy.into_iter().chain((first + 1..first + n).filter_map(load)).min_by_key(by_load),
         };
-        chosen.map(|(_, _, cpu)| cpu)
-    }
-
-    pub(crate) fn owned_tasks(&self, scheduler: &SchedulerRef) -> &OwnedTasks {
-        &self.remotes[scheduler.worker.index()].owned_tasks
+        lightest.map(|(_, _, cpu)| cpu)
     }
 
     pub(crate) fn remote(&self, cpu: CpuId) -> &Remote {
@@ -218,8 +208,7 @@ impl Shared {
 
     /// Decides where a wakee goes.
     pub(crate) fn place_task(&self, header: &Header, now: Nanos, waker: WakeSource) -> WakeDecision {
-        let near = header.prev_worker();
-        let wakee = header.wakee(|poll_ns| self.migration_cost(poll_ns, near));
+        let wakee = header.wakee(self.migration_cost(header.poll_ns(), header.prev_worker()));
         let mut placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
         if placed.hot_kept > 0 || placed.hot_broken {
             // A window that was open by the caller's clock, which may be late, and may be closed by now.
@@ -240,15 +229,17 @@ impl Shared {
         placed
     }
 
+    /// The worker of the CPU that the current thread runs on, if there is one.
+    pub(crate) fn worker_here(&self) -> Option<CpuId> {
+        *self.worker_on.get(warmcore_sys::rseq::cpu_hint()? as usize)?
+    }
+
     /// A wake by a thread that is no worker of this runtime.
     #[cold]
     pub(crate) fn schedule_external(&self, runnable: RunnableTask) {
-        let cpu = warmcore_sys::rseq::cpu_hint();
-        let here = cpu.and_then(|cpu| self.worker_on.get(cpu as usize));
-        let here = here.filter(|worker| **worker != u32::MAX).map(|worker| CpuId(*worker));
         let now = self.remotes[0].driver.now();
         runnable.metadata().wake(|| now);
-        let placed = self.place_task(runnable.metadata(), now, WakeSource::Outside(here));
+        let placed = self.place_task(runnable.metadata(), now, WakeSource::Outside(self.worker_here()));
         self.remote_schedules.fetch_add(1, Relaxed);
         self.enqueue(runnable, placed);
     }
@@ -276,19 +267,14 @@ impl Shared {
 
     /// A worker took no more.
     #[cold]
-    fn push_any_inbox(&self, runnable: RunnableTask, cpu: CpuId) {
+    fn push_any_inbox(&self, mut runnable: RunnableTask, cpu: CpuId) {
         if self.is_shutdown.load(Acquire) {
             return cancel(runnable);
         }
-        let mut runnable = runnable;
         for other in self.machine.others(cpu) {
             match self.remote(other).inbox.push(runnable) {
-                Ok(slept) => {
-                    if slept {
-                        self.unpark(other);
-                    }
-                    return;
-                }
+                Ok(false) => return,
+                Ok(true) => return self.unpark(other),
                 Err(back) => runnable = back,
             }
         }
@@ -383,11 +369,7 @@ impl Shared {
                 StealDecision::Shard(shard) => {
                     let popped = self.inject_queues[shard].pop(self.machine.cpus_of(shard).len());
                     if !popped.is_empty() {
-                        self.push_own_queue(
-                            me,
-                            popped.into_iter().map(|runnable| QueuedTask { runnable, since: now }),
-                            now,
-                        );
+                        self.push_popped(me, popped, now);
                         return StealOutcome::Some;
                     }
                 }
@@ -408,6 +390,11 @@ impl Shared {
         }
         // Others were faster each time; something may wait all the same.
         StealOutcome::Until(now)
+    }
+
+    /// Puts tasks from an injection queue into the caller's own queue.
+    pub(crate) fn push_popped(&self, me: CpuId, popped: Vec<RunnableTask>, now: Nanos) {
+        self.push_own_queue(me, popped.into_iter().map(|runnable| QueuedTask { runnable, since: now }), now);
     }
 
     /// Puts tasks into the caller's own queue.

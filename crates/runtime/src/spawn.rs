@@ -167,10 +167,7 @@ impl TaskBuilder {
         let workers = || (0..machine.cpus() as u32).map(CpuId);
         let allowed = match self.placement {
             Placement::Anywhere => return Allowed::Anywhere,
-            Placement::Cpu(cpu) => {
-                let worker = workers().find(|worker| machine.kernel_cpu(*worker) == cpu);
-                worker.map(Allowed::Cpu)
-            }
+            Placement::Cpu(cpu) => workers().find(|at| machine.kernel_cpu(*at) == cpu).map(Allowed::Cpu),
             Placement::Llc(llc) => Some(Allowed::Llc(llc)),
             Placement::Node(node) => Some(Allowed::Node(node)),
         };
@@ -192,15 +189,12 @@ fn in_span(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
 
 #[cold]
 fn in_span_if_heard(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
-    let (name, tenant, given) = match &attrs {
-        None => (None, None, None),
-        Some(attrs) => {
-            (attrs.name.as_deref(), attrs.tenant.as_ref().map(TenantRef::name), attrs.span.as_ref())
-        }
-    };
-    if given.is_some() {
+    let given = attrs.as_deref();
+    if given.is_some_and(|attrs| attrs.span.is_some()) {
         return attrs;
     }
+    let name = given.and_then(|attrs| attrs.name.as_deref());
+    let tenant = given.and_then(|attrs| attrs.tenant.as_ref()).map(TenantRef::name);
     let span = tracing::trace_span!(target: "warmcore::task", parent: None, "task", name, tenant);
     if span.is_disabled() {
         return attrs;

@@ -91,7 +91,7 @@ impl<F: Future> Drop for TaskFuture<F> {
         if let Some(tenant) = header.tenant() {
             tenant.end();
         }
-        header.scheduler.shared.owned_tasks(&header.scheduler).remove(header.owned_slot.load(Relaxed));
+        header.owned_tasks().remove(header.owned_slot.load(Relaxed));
     }
 }
 
@@ -101,22 +101,19 @@ impl<F: Future> Drop for TaskFuture<F> {
 /// If `F` or its output borrows, the caller ensures that the task ends before the borrow does. If `F` is not `Send`,
 /// the caller ensures that one thread polls and drops it.
 pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (RunnableTask, JoinHandle<F::Output>) {
-    let scheduler = header.scheduler.clone();
     let track = |header: &Header| TaskFuture { future: Some(future), header: NonNull::from(header) };
     let schedule = async_task::WithInfo(context::schedule);
     // SAFETY: as the caller guarantees; `schedule` is `Send`, `Sync` and borrows nothing.
     let (runnable, task) =
         unsafe { async_task::Builder::new().metadata(header).spawn_unchecked(track, schedule) };
-    if let Some(tenant) = runnable.metadata().tenant() {
+    let header = runnable.metadata();
+    if let Some(tenant) = header.tenant() {
         tenant.begin();
     }
-    let waker = runnable.waker();
-    let owned_slot =
-        scheduler.shared.owned_tasks(&scheduler).insert(waker, NonNull::from(runnable.metadata()));
-    runnable.metadata().owned_slot.store(owned_slot.unwrap_or(u32::MAX), Relaxed);
-    if owned_slot.is_none() {
+    match header.owned_tasks().insert(runnable.waker(), NonNull::from(header)) {
+        Some(slot) => header.owned_slot.store(slot, Relaxed),
         // The runtime is shutting down: the task ends before its first poll.
-        runnable.metadata().cancel();
+        None => header.cancel(),
     }
     (runnable, JoinHandle { task: Some(task) })
 }

@@ -50,7 +50,7 @@ struct Totals {
 }
 
 /// The counters of one tenant at a time.
-#[derive(Line)]
+#[derive(Default, Line)]
 #[line(pair)]
 #[repr(align(128))]
 pub(crate) struct TenantSlot {
@@ -65,14 +65,6 @@ pub(crate) struct TenantSlot {
 }
 
 impl TenantSlot {
-    fn new() -> Self {
-        Self {
-            serial: AtomicU64::new(0),
-            counts: PerCid::new(),
-            base: Padded::new(Mutex::new(Totals::default())),
-        }
-    }
-
     /// Assigns the slot to this tenant unless the slot is assigned to it already. The slot's previous tenant and its
     /// tasks have ended before.
     fn assign(&self, serial: u64) {
@@ -113,16 +105,13 @@ impl TenantSlot {
 }
 
 /// Counts polls, run time and tasks of each tenant in one runtime: see the module's documentation.
+#[derive(Default)]
 pub(crate) struct TenantStats {
     /// By the tenant's index.
     slots: GrowingTable<OnceLock<Box<TenantSlot>>>,
 }
 
 impl TenantStats {
-    pub(crate) fn new() -> Self {
-        Self { slots: GrowingTable::new() }
-    }
-
     /// The tenant, with its slot in these counters.
     ///
     /// # Safety
@@ -130,9 +119,7 @@ impl TenantStats {
     pub(crate) unsafe fn tenant_ref(&self, tenant: &Tenant) -> TenantRef {
         let empty = |slots| (0..slots).map(|_| OnceLock::new()).collect();
         // The slot stays as long as the runtime, for later tenants, so no account is charged for it.
-        let slot = unaccounted(|| {
-            self.slots.get_or_alloc(tenant.index(), empty).get_or_init(|| Box::new(TenantSlot::new()))
-        });
+        let slot = unaccounted(|| self.slots.get_or_alloc(tenant.index(), empty).get_or_init(Box::default));
         slot.assign(tenant.serial());
         TenantRef { tenant: tenant.clone(), slot: NonNull::from(&**slot) }
     }

@@ -154,15 +154,13 @@ impl TokioDriver {
             // SAFETY: the timer owns its descriptor and gives it to no other owner.
             unsafe { AsyncFd::register(Timer::new()?) }?
         };
-        let runtime = Padded::new(RwLock::new(Some(runtime)));
-        let timer = Padded::new(RwLock::new(Some(timer)));
         Ok(Self {
             name: name.to_owned(),
             metrics: handle.metrics(),
             handle,
-            runtime,
+            runtime: Padded::new(RwLock::new(Some(runtime))),
             waker,
-            timer,
+            timer: Padded::new(RwLock::new(Some(timer))),
             wake_at_ns: Padded::new(Mutex::new(Nanos(0))),
             beside: Padded::new(Mutex::new(None)),
             is_beside: AtomicBool::new(false),

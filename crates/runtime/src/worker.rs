@@ -493,16 +493,13 @@ impl Worker {
     /// Some that belong to nobody. If more are left somebody else is to come for them.
     #[cold]
     fn pop_inject(&self) {
-        let (remote, machine) = (self.remote(), &self.shared.machine);
+        let machine = &self.shared.machine;
         let shard = machine.shard_of(self.me);
         let popped = self.inject_queue().pop(machine.cpus_of(shard).len());
         if popped.is_empty() {
             return;
         }
-        let mut queue = ignore_poison(remote.run_queue.lock());
-        popped.into_iter().for_each(|runnable| queue.push(QueuedTask { runnable, since: self.now() }));
-        self.shared.publish_status(remote, &mut queue, self.now());
-        drop(queue);
+        self.shared.push_popped(self.me, popped, self.now());
         if self.inject_queue().len() > 0 && self.inject_queue().idle.load(Relaxed) > 0 {
             self.shared.notify_for_inject(shard, None);
         }
@@ -532,13 +529,8 @@ impl Worker {
     fn balance(&self, now: Nanos) {
         self.balance_at.set(Nanos(now.0 + BALANCE_EVERY.0));
         let (remote, shared) = (self.remote(), &self.shared);
-        let near = shared.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
-        if near == 0 || !shared.policy.shares() {
-            return;
-        }
+        let Some((which, other)) = self.random_neighbour() else { return };
         remote.status.pinned.store(ignore_poison(remote.run_queue.lock()).pinned(), Relaxed);
-        let which = self.next_rand() as usize % near;
-        let Some(other) = shared.machine.others(self.me).nth(which) else { return };
         let distance = shared.machine.distance(self.me, other);
         let mut shares = self.shares.borrow_mut();
         let come = shares.look(which, shared.pace(self.me), shared.pace(other), distance);
@@ -554,18 +546,25 @@ impl Worker {
     #[cold]
     fn migrate_lagging(&self, now: Nanos) {
         let (remote, shared) = (self.remote(), &self.shared);
-        let near = shared.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
-        if near == 0 || !shared.policy.shares() {
-            return;
-        }
+        let Some((_, other)) = self.random_neighbour() else { return };
         let least = ignore_poison(remote.run_queue.lock()).min_vtime();
         // A worker where no task waits takes one by itself before it sleeps.
         let Some(below) = least.checked_sub(LAG_MIN).filter(|_| least < u64::MAX) else { return };
-        let which = self.next_rand() as usize % near;
-        let Some(other) = shared.machine.others(self.me).nth(which) else { return };
         if shared.migrate_lagging(self.me, other, below, now) {
             Stats::add(&remote.stats.balanced, 1);
         }
+    }
+
+    /// One of the nearest other workers and its index among them, at random. `None`: there is none, or the policy moves
+    /// no task between workers that are busy.
+    fn random_neighbour(&self) -> Option<(usize, CpuId)> {
+        let machine = &self.shared.machine;
+        let near = machine.cpus().saturating_sub(1).min(NEIGHBOURS);
+        if near == 0 || !self.shared.policy.shares() {
+            return None;
+        }
+        let which = self.next_rand() as usize % near;
+        Some((which, machine.others(self.me).nth(which)?))
     }
 
     fn next_rand(&self) -> u32 {

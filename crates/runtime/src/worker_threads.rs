@@ -12,7 +12,7 @@ use warmcore_line::Line;
 use warmcore_types::{CpuId, ignore_poison};
 
 /// All threads of a runtime, and those of them that wait for a worker.
-#[derive(Line)]
+#[derive(Default, Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
 pub(crate) struct WorkerThreads {
@@ -30,10 +30,6 @@ struct State {
 }
 
 impl WorkerThreads {
-    pub(crate) fn new() -> Self {
-        Self { state: Default::default(), condvar: Condvar::new(), threads: sync::Mutex::new(Vec::new()) }
-    }
-
     fn state(&self) -> MutexGuard<'_, State> {
         ignore_poison(self.state.lock())
     }
@@ -60,17 +56,10 @@ impl WorkerThreads {
     pub(crate) fn next_worker(&self) -> Option<CpuId> {
         let mut state = self.state();
         state.waiting += 1;
-        loop {
-            if let Some(cpu) = state.workers.pop_front() {
-                state.waiting -= 1;
-                return Some(cpu);
-            }
-            if state.is_shutdown {
-                state.waiting -= 1;
-                return None;
-            }
-            state = ignore_poison(self.condvar.wait(state));
-        }
+        let has_to_wait = |state: &mut State| state.workers.is_empty() && !state.is_shutdown;
+        state = ignore_poison(self.condvar.wait_while(state, has_to_wait));
+        state.waiting -= 1;
+        state.workers.pop_front()
     }
 
     /// Whether the current thread is one of this runtime's threads.

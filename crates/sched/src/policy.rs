@@ -34,8 +34,7 @@ pub trait Policy {
     }
 
     /// How many tasks must wait on a CPU until kicking a parked CPU for them is worth its cost.
-    fn notify_threshold(&self, average_poll: Nanos) -> u32 {
-        let _ = average_poll;
+    fn notify_threshold(&self, _average_poll: Nanos) -> u32 {
         1
     }
 
@@ -51,8 +50,7 @@ pub trait Policy {
     ///
     /// For schedulers that do not count polls: they ask now and then, and move tasks only if the answer stays the same
     /// for as long as a move costs. A scheduler that counts polls calls [`shares`](Self::shares) instead.
-    fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
-        let _ = (machine, view, me, other);
+    fn balance(&self, _machine: &SchedDomains, _view: &impl View, _me: CpuId, _other: CpuId) -> u32 {
         0
     }
 
@@ -64,21 +62,18 @@ pub trait Policy {
 
     /// The order in which a CPU with this average poll runs the tasks of its next round: those that are queued when the
     /// round begins.
-    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        let _ = average_poll;
+    fn queue_order(&self, _average_poll: Nanos) -> QueueOrder {
         QueueOrder::Fifo
     }
 
     /// How often in a row a CPU with this average poll may serve the LIFO slot before its queue. The LIFO slot holds
     /// the task that the running task woke last. 0: no LIFO slot.
-    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        let _ = average_poll;
+    fn max_lifo_polls(&self, _average_poll: Nanos) -> u32 {
         0
     }
 
     /// The cost of moving a task with this average poll.
-    fn migration_cost(&self, average_poll: Nanos) -> Nanos {
-        let _ = average_poll;
+    fn migration_cost(&self, _average_poll: Nanos) -> Nanos {
         Nanos(0)
     }
 }

@@ -111,7 +111,7 @@ fn a_poll_that_is_measured_by_chance_stands_for_those_before_it() {
 
 #[test]
 fn a_tenant_that_is_gone_is_listed_no_more_and_the_next_one_on_its_seat_begins_at_nothing() {
-    let stats = TenantStats::new();
+    let stats = TenantStats::default();
     let mut highest = 0;
     // Other tests of this process have tenants at the same time, so the indexes are not known, but they stay small.
     for _ in 0..1000 {

@@ -74,16 +74,10 @@ impl std::error::Error for UnknownPolicy {}
 
 /// Calls a method of the policy that a kind names.
 macro_rules! ask {
-    ($kind:expr, $policy:ident => $question:expr) => {
+    ($kind:expr, $method:ident($($fact:expr),*)) => {
         match $kind {
-            PolicyKind::Home => {
-                let $policy = Home;
-                $question
-            }
-            PolicyKind::SharedQueue => {
-                let $policy = SharedQueue;
-                $question
-            }
+            PolicyKind::Home => Home.$method($($fact),*),
+            PolicyKind::SharedQueue => SharedQueue.$method($($fact),*),
         }
     };
 }
@@ -98,7 +92,7 @@ impl Policy for PolicyKind {
     }
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
-        ask!(self, policy => policy.steal(machine, view, me, now))
+        ask!(self, steal(machine, view, me, now))
     }
 
     fn cpu_to_notify(
@@ -108,35 +102,35 @@ impl Policy for PolicyKind {
         at: CpuId,
         now: Nanos,
     ) -> Option<CpuId> {
-        ask!(self, policy => policy.cpu_to_notify(machine, view, at, now))
+        ask!(self, cpu_to_notify(machine, view, at, now))
     }
 
     fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
-        ask!(self, policy => policy.balance(machine, view, me, other))
+        ask!(self, balance(machine, view, me, other))
     }
 
     fn steal_order(&self) -> StealOrder {
-        ask!(self, policy => policy.steal_order())
+        ask!(self, steal_order())
     }
 
     fn shares(&self) -> bool {
-        ask!(self, policy => policy.shares())
+        ask!(self, shares())
     }
 
     fn notify_threshold(&self, average_poll: Nanos) -> u32 {
-        ask!(self, policy => policy.notify_threshold(average_poll))
+        ask!(self, notify_threshold(average_poll))
     }
 
     fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        ask!(self, policy => policy.queue_order(average_poll))
+        ask!(self, queue_order(average_poll))
     }
 
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        ask!(self, policy => policy.max_lifo_polls(average_poll))
+        ask!(self, max_lifo_polls(average_poll))
     }
 
     fn migration_cost(&self, average_poll: Nanos) -> Nanos {
-        ask!(self, policy => policy.migration_cost(average_poll))
+        ask!(self, migration_cost(average_poll))
     }
 }
 
@@ -144,6 +138,6 @@ impl PolicyKind {
     /// The other policies' answers, not inlined, so that the default policy's path stays short.
     #[inline(never)]
     fn wake_otherwise(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
-        ask!(self, policy => policy.wake(machine, view, wake))
+        ask!(self, wake(machine, view, wake))
     }
 }
