@@ -373,13 +373,18 @@ impl<T: Entry> RunQueue<T> {
     /// The class that had least, of those in which somebody waits. It is taken out of those that wait.
     #[inline]
     fn pick(&mut self) -> ClassId {
+        if self.is_first_alone() { 0 } else { self.pick_of_several() }
+    }
+
+    #[inline(never)]
+    fn pick_of_several(&mut self) -> ClassId {
         if self.busy > 1 {
             self.picks = self.picks.wrapping_add(1);
             if self.picks.is_multiple_of(IN_TURN) {
                 return self.pick_in_turn();
             }
         }
-        let id = self.first_class();
+        let id = self.first_class_of_several();
         if self.busy > 1 {
             self.waiting.pop();
         }
@@ -399,8 +404,13 @@ impl<T: Entry> RunQueue<T> {
     /// The class that had least, of those in which somebody waits.
     #[inline]
     fn first_class(&mut self) -> ClassId {
-        // Where no task is a tenant's there is one class.
-        if self.busy == 1 && self.classes[0].len() > 0 { 0 } else { self.first_class_of_several() }
+        if self.is_first_alone() { 0 } else { self.first_class_of_several() }
+    }
+
+    /// Whether tasks wait in the first class only. It is the only class if no task has a tenant.
+    #[inline]
+    fn is_first_alone(&self) -> bool {
+        self.busy == 1 && self.classes[0].len() > 0
     }
 
     #[inline(never)]
