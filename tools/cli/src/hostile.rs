@@ -120,7 +120,7 @@ pub fn profile(bytes: &[u8]) -> bool {
     let topology = Topology::from_machine(MACHINES, machine).expect("it is there");
     let costs = Costs::from_machine(MACHINES, machine).expect("it is there");
     let Ok(profile) = read else { return false };
-    culprit::find(&layout, &profile, &costs, &topology).is_ok_and(|found| !found.report().is_empty())
+    culprit::find(&layout, &profile, &costs, &topology).is_ok_and(|found| !found.to_string().is_empty())
 }
 
 /// Tasks in rt-app's JSON.

@@ -240,7 +240,7 @@ fn find(args: &FalseSharing) -> anyhow::Result<()> {
     let mut all = begun("culprit", args.said());
     keep(&all, common)?;
     let found = culprit::find(&layout, &profile, &machine.costs, &machine.topology)?;
-    print!("{}", found.report());
+    print!("{found}");
     let of_machine = if machine.is_known { Vec::new() } else { machine.notes() };
     print!("{}", noted(&[notes, of_machine].concat()));
     all.culprit = Some(found);

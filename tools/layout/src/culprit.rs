@@ -97,6 +97,13 @@ pub struct FieldCost {
     pub write_blame: Vec<Blame>,
 }
 
+impl FieldCost {
+    /// Whether its reads or its writes suffer from another field.
+    pub fn suffers(&self) -> bool {
+        !self.blame.is_empty() || !self.write_blame.is_empty()
+    }
+}
+
 /// A field from which another one suffers.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Blame {
@@ -159,20 +166,15 @@ impl Analyzer {
         profile.check(layout, topology)?;
         let cores = Cores::new(costs, topology);
         let mut touched: Vec<(String, Rates)> = Vec::new();
-        for access in &profile.access {
-            let at = touched.iter().position(|(name, _)| *name == access.field).unwrap_or_else(|| {
-                touched.push((access.field.clone(), cores.none()));
+        for (field, cpu, (reads, writes)) in profile.by_cpu(topology)? {
+            let at = touched.iter().position(|(name, _)| *name == field).unwrap_or_else(|| {
+                touched.push((field.to_owned(), cores.none()));
                 touched.len() - 1
             });
-            let cpus = access.cpus.on(topology, "profile")?;
-            let each = profile.each(access, cpus.len());
-            for cpu in cpus.iter() {
-                let rate = &mut touched[at].1.0[cores.core_of(cpu)];
-                *rate = (rate.0 + each.0, rate.1 + each.1);
-            }
+            let rate = &mut touched[at].1.0[cores.core_of(cpu)];
+            *rate = (rate.0 + reads, rate.1 + writes);
         }
-        let unit = topology.line_bytes as usize * if profile.pair { 2 } else { 1 };
-        Ok(Self { cores, touched, unit, known: RefCell::new(BTreeMap::new()) })
+        Ok(Self { cores, touched, unit: profile.unit(topology), known: RefCell::new(BTreeMap::new()) })
     }
 
     /// Bytes that are transferred together: a line, or a pair of lines.
@@ -227,19 +229,14 @@ impl Analyzer {
                 lines.entry(line).or_default().push(field);
             }
         }
+        let busy = lines.iter().map(|(line, fields)| (*line, self.solve(fields).busy));
         let mut verdict = Verdict {
             fields: Vec::new(),
             ns_per_s: 0.0,
             excess_ns_per_s: 0.0,
-            busy: Vec::new(),
+            busy: busy.filter(|(_, busy)| *busy > BUSY).collect(),
             unit: self.unit,
         };
-        for (line, fields) in &lines {
-            let busy = self.solve(fields).busy;
-            if busy > BUSY {
-                verdict.busy.push((*line, busy));
-            }
-        }
         for (field, (name, rates)) in self.touched.iter().enumerate() {
             let range = ranges[field];
             let (mut here, mut alone) = (Cost::default(), Cost::default());
@@ -404,7 +401,7 @@ pub struct Culprit {
 /// let found = culprit::find(&ring, &profile, &costs, &topology)?;
 /// assert_eq!(found.verdict.culprit_of("mask").unwrap().field, "tail");
 /// assert_eq!(found.relayouts[0].added, 0);
-/// println!("{}", found.report());
+/// println!("{found}");
 /// # Ok::<(), warmcore_layout::LayoutError>(())
 /// ```
 ///

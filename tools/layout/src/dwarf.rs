@@ -10,70 +10,73 @@
 //! DWARF 5, sections 5.3 (arrays in 5.5), 5.7, 7.5.
 
 use crate::layout::{Layout, LayoutError};
-use crate::member::{self, Member, Shape, Type};
+use crate::member::{self, Member, NESTED_MAX, READ_MAX, Type};
 use gimli::{AttributeValue, EndianSlice, EntriesTreeNode, Operation, RunTimeEndian, UnitOffset};
 use object::{Object, ObjectKind, ObjectSection};
 use std::cell::Cell;
-use warmcore_sim::similar_names;
 
 type Slice<'a> = EndianSlice<'a, RunTimeEndian>;
 type Dwarf<'a> = gimli::Dwarf<Slice<'a>>;
 type Unit<'a> = gimli::Unit<Slice<'a>>;
 type Entry<'a> = gimli::DebuggingInformationEntry<Slice<'a>>;
 
-/// The most types or namespaces within each other: deeper nesting means a damaged file.
-const DEPTH_MAX: usize = 64;
-/// The most types examined for one struct.
-const READ_MAX: usize = 1 << 20;
-
-pub(super) fn read(bytes: &[u8], name: &str, location: &str) -> Result<Layout, LayoutError> {
-    let damaged = |e: object::Error| LayoutError::new(location, format!("{e}"), "give a whole ELF file");
-    let file = object::File::parse(bytes).map_err(damaged)?;
-    if file.section_by_name(".debug_info").is_none() {
-        if let Some(btf) = file.section_by_name(".BTF") {
-            return crate::btf::read(
-                btf.data().map_err(damaged)?,
-                name,
-                &format!("{location}, section .BTF"),
-            );
+impl Layout {
+    /// Reads an ELF file: its DWARF, or its BTF if it has no DWARF.
+    ///
+    /// # Errors
+    ///
+    /// As [`Layout::read`].
+    pub fn from_elf(bytes: &[u8], name: &str, location: &str) -> Result<Self, LayoutError> {
+        let damaged = |e: object::Error| LayoutError::new(location, e.to_string(), "give a whole ELF file");
+        let file = object::File::parse(bytes).map_err(damaged)?;
+        if file.section_by_name(".debug_info").is_none() {
+            if let Some(btf) = file.section_by_name(".BTF") {
+                let data = btf.data().map_err(damaged)?;
+                return Self::from_btf(data, name, &format!("{location}, section .BTF"));
+            }
+            return Err(LayoutError::new(
+                location,
+                "has neither .debug_info nor .BTF",
+                "build it with debug information (`debug = true` in Cargo's profile, -g for a C compiler)",
+            ));
         }
-        let fact = "has neither .debug_info nor .BTF";
-        return Err(LayoutError::new(
-            location,
-            fact,
-            "build it with debug information (`debug = true` in Cargo's profile, -g for a C compiler)",
-        ));
-    }
-    if file.kind() == ObjectKind::Relocatable && file.section_by_name(".rela.debug_info").is_some() {
-        let fact = "is not linked yet: what its debug information names is not filled in";
-        return Err(LayoutError::new(location, fact, "link it (ld -r keeps it so), and read what comes out"));
-    }
-    let endian = if file.is_little_endian() { RunTimeEndian::Little } else { RunTimeEndian::Big };
-    let section = |id: gimli::SectionId| -> Result<Slice<'_>, LayoutError> {
-        let Some(section) = file.section_by_name(id.name()) else {
-            return Ok(EndianSlice::new(&[], endian));
-        };
-        if section.compressed_file_range().is_ok_and(|r| r.format != object::CompressionFormat::None) {
-            let fact = format!("its {} is compressed", id.name());
-            let next = "unpack it: objcopy --decompress-debug-sections";
+        if file.kind() == ObjectKind::Relocatable && file.section_by_name(".rela.debug_info").is_some() {
+            let fact = "is not linked yet: what its debug information names is not filled in";
+            let next = "link it (ld -r keeps it so), and read what comes out";
             return Err(LayoutError::new(location, fact, next));
         }
-        Ok(EndianSlice::new(section.data().map_err(damaged)?, endian))
-    };
-    let dwarf = Dwarf::load(section)?;
-    let is_big = !file.is_little_endian();
-    let search = Search { dwarf: &dwarf, name, location, is_big, read: Cell::new(0) };
-    search.run().map_err(|e| match e {
-        Why::Layout(error) => error,
-        Why::Gimli(error) => {
-            LayoutError::new(location, format!("its DWARF is damaged: {error}"), "build the file again")
-        }
-    })
+        let is_big = !file.is_little_endian();
+        let endian = if is_big { RunTimeEndian::Big } else { RunTimeEndian::Little };
+        let section = |id: gimli::SectionId| -> Result<Slice<'_>, LayoutError> {
+            let Some(section) = file.section_by_name(id.name()) else {
+                return Ok(EndianSlice::new(&[], endian));
+            };
+            if section.compressed_file_range().is_ok_and(|r| r.format != object::CompressionFormat::None) {
+                let fact = format!("its {} is compressed", id.name());
+                let next = "unpack it: objcopy --decompress-debug-sections";
+                return Err(LayoutError::new(location, fact, next));
+            }
+            Ok(EndianSlice::new(section.data().map_err(damaged)?, endian))
+        };
+        let dwarf = Dwarf::load(section)?;
+        Search { dwarf: &dwarf, name, location, is_big, read: Cell::new(0) }.run().map_err(|e| match e {
+            Why::Layout(error) => error,
+            Why::Gimli(error) => {
+                LayoutError::new(location, format!("its DWARF is damaged: {error}"), "build the file again")
+            }
+        })
+    }
 }
 
 enum Why {
     Layout(LayoutError),
     Gimli(gimli::Error),
+}
+
+impl From<LayoutError> for Why {
+    fn from(error: LayoutError) -> Self {
+        Self::Layout(error)
+    }
 }
 
 impl From<gimli::Error> for Why {
@@ -90,15 +93,10 @@ struct Search<'a> {
     read: Cell<usize>,
 }
 
-/// A struct of the name, with its namespaces.
-struct Found {
-    full: String,
-    layout: Layout,
-}
-
 impl<'a> Search<'a> {
     fn run(&self) -> Result<Layout, Why> {
-        let mut found: Vec<Found> = Vec::new();
+        // The name of a layout has the namespaces of its struct.
+        let mut found: Vec<Layout> = Vec::new();
         let mut names: Vec<String> = Vec::new();
         for header in self.headers()? {
             let unit = self.dwarf.unit(header)?;
@@ -107,45 +105,30 @@ impl<'a> Search<'a> {
             self.walk(&unit, tree.root()?, ("", 0), &mut matches, &mut names)?;
             for (full, offset) in matches {
                 self.read.set(0);
-                let of = self.of(&unit, offset, 0)?;
-                let layout = member::layout(&full, self.location, of).map_err(Why::Layout)?;
-                if !found.iter().any(|f| f.full == full && f.layout == layout) {
-                    found.push(Found { full, layout });
+                let layout = member::layout(&full, self.location, self.of(&unit, offset, 0)?)?;
+                if !found.contains(&layout) {
+                    found.push(layout);
                 }
             }
         }
         match found.len() {
             0 => {
-                let mine = last(self.name);
-                let next = match similar_names(mine, names.iter().map(|name| last(name))) {
-                    Some(near) => format!("did you mean {near}?"),
-                    None => format!("it has {} structs, none with a name like that", names.len()),
-                };
-                let fact = format!("has no struct {}", self.name);
-                Err(Why::Layout(LayoutError::new(self.location, fact, &next)))
+                let known = names.iter().map(|name| last(name));
+                Err(member::no_struct(self.location, self.name, last(self.name), known).into())
             }
-            1 => Ok(found.remove(0).layout),
-            _ => {
+            1 => Ok(found.remove(0)),
+            count => {
                 let all: Vec<String> =
-                    found.iter().map(|f| format!("{} ({} bytes)", f.full, f.layout.size)).collect();
-                let fact = format!("has {} structs {}: {}", found.len(), self.name, all.join(", "));
-                Err(Why::Layout(LayoutError::new(self.location, fact, "say which, with its namespace")))
+                    found.iter().map(|found| format!("{} ({} bytes)", found.name, found.size)).collect();
+                let fact = format!("has {count} structs {}: {}", self.name, all.join(", "));
+                Err(LayoutError::new(self.location, fact, "say which, with its namespace").into())
             }
         }
     }
 
     /// All units, including those of types that are in sections of their own.
-    fn headers(&self) -> Result<Vec<gimli::UnitHeader<Slice<'a>>>, Why> {
-        let mut headers = Vec::new();
-        let mut units = self.dwarf.units();
-        while let Some(header) = units.next()? {
-            headers.push(header);
-        }
-        let mut units = self.dwarf.type_units();
-        while let Some(header) = units.next()? {
-            headers.push(header);
-        }
-        Ok(headers)
+    fn headers(&self) -> gimli::Result<Vec<gimli::UnitHeader<Slice<'a>>>> {
+        self.dwarf.units().chain(self.dwarf.type_units()).collect()
     }
 
     /// Finds the structs of this name, and lists all names.
@@ -181,7 +164,7 @@ impl<'a> Search<'a> {
         let mut children = node.children();
         while let Some(child) = children.next()? {
             // Blocks that are nested deeper are not searched.
-            if depth < 4 * DEPTH_MAX {
+            if depth < 4 * NESTED_MAX {
                 self.walk(unit, child, (&inner, depth + 1), matches, names)?;
             }
         }
@@ -239,8 +222,8 @@ impl<'a> Search<'a> {
                 self.of(&unit, offset, depth + 1)
             }
             Some(AttributeValue::DebugInfoRef(offset)) => {
-                let mut units = self.dwarf.units();
-                while let Some(header) = units.next()? {
+                for header in self.dwarf.units() {
+                    let header = header?;
                     if let Some(within) = offset.to_unit_offset(&header) {
                         return self.of(&self.dwarf.unit(header)?, within, depth + 1);
                     }
@@ -248,7 +231,7 @@ impl<'a> Search<'a> {
                 Err(gimli::Error::OffsetOutOfBounds(offset.0 as u64).into())
             }
             // `void`.
-            None => Ok(Type { size: 0, align: 1, shape: Shape::Plain }),
+            None => Ok(Type::plain(0, 1)),
             Some(_) => Err(self.elsewhere("in another file")),
         }
     }
@@ -258,15 +241,15 @@ impl<'a> Search<'a> {
     fn elsewhere(&self, location: &str) -> Why {
         let fact = format!("a type that struct {} is made of stands {location}", self.name);
         let next = "build it with all types in one place (-fstandalone-debug, no dwz, no split DWARF)";
-        Why::Layout(LayoutError::new(self.location, fact, next))
+        LayoutError::new(self.location, fact, next).into()
     }
 
     fn of(&self, unit: &Unit<'a>, offset: UnitOffset, depth: usize) -> Result<Type, Why> {
         self.read.set(self.read.get() + 1);
-        if depth > DEPTH_MAX || self.read.get() > READ_MAX {
+        if depth > NESTED_MAX || self.read.get() > READ_MAX {
             let fact =
                 format!("the type at {:#x} of its unit contains itself, or a million others", offset.0);
-            return Err(Why::Layout(LayoutError::new(self.location, fact, "build the file again")));
+            return Err(LayoutError::new(self.location, fact, "build the file again").into());
         }
         let entry = unit.entry(offset)?;
         if let Some(signature) = entry.attr_value(gimli::DW_AT_signature) {
@@ -288,17 +271,16 @@ impl<'a> Search<'a> {
         depth: usize,
     ) -> Result<Type, Why> {
         let size = number(entry, gimli::DW_AT_byte_size);
-        let plain = |size: usize, align: usize| Type { size, align: align.max(1), shape: Shape::Plain };
         let address = usize::from(unit.encoding().address_size);
         Ok(match entry.tag() {
             gimli::DW_TAG_base_type | gimli::DW_TAG_enumeration_type => {
                 let size = size.unwrap_or(0);
-                plain(size, 1 << size.max(1).trailing_zeros().min(4))
+                Type::plain(size, 1 << size.max(1).trailing_zeros().min(4))
             }
             gimli::DW_TAG_pointer_type
             | gimli::DW_TAG_reference_type
             | gimli::DW_TAG_rvalue_reference_type
-            | gimli::DW_TAG_unspecified_type => plain(size.unwrap_or(address), address),
+            | gimli::DW_TAG_unspecified_type => Type::plain(size.unwrap_or(address), address),
             // A pointer to a data member is one word; one to a member function also has the adjustment of `this`.
             gimli::DW_TAG_ptr_to_member_type => {
                 let is_function = match entry.attr_value(gimli::DW_AT_type) {
@@ -307,7 +289,7 @@ impl<'a> Search<'a> {
                     }
                     _ => false,
                 };
-                plain(size.unwrap_or(if is_function { 2 * address } else { address }), address)
+                Type::plain(size.unwrap_or(if is_function { 2 * address } else { address }), address)
             }
             gimli::DW_TAG_typedef
             | gimli::DW_TAG_const_type
@@ -320,20 +302,17 @@ impl<'a> Search<'a> {
                     Some(size) => size,
                     None => of.size.saturating_mul(self.len(unit, offset)?),
                 };
-                let is_vector = entry.attr_value(gimli::DW_AT_GNU_vector).is_some();
-                plain(
-                    size,
-                    if is_vector { size.clamp(1, member::ALIGN_MAX).next_power_of_two() } else { of.align },
-                )
+                let align = match entry.attr_value(gimli::DW_AT_GNU_vector) {
+                    Some(_) => size.clamp(1, member::ALIGN_MAX).next_power_of_two(),
+                    None => of.align,
+                };
+                Type::plain(size, align)
             }
             tag if is_struct(tag) || tag == gimli::DW_TAG_union_type => {
                 let members = self.members(unit, offset, depth)?;
-                let align = member::natural(&members, size.unwrap_or(0));
-                let is_union = tag == gimli::DW_TAG_union_type;
-                let shape = if is_union { Shape::Union(members) } else { Shape::Struct(members) };
-                Type { size: size.unwrap_or(0), align, shape }
+                Type::compound(size.unwrap_or(0), members, tag == gimli::DW_TAG_union_type)
             }
-            _ => plain(size.unwrap_or(0), 1),
+            _ => Type::plain(size.unwrap_or(0), 1),
         })
     }
 

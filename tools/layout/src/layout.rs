@@ -82,22 +82,14 @@ impl Layout {
     ///
     /// An unknown name, with similar ones, or with all names if they are few.
     pub fn byte_range(&self, name: &str) -> Result<ByteRange, LayoutError> {
-        for (field, f) in self.fields.iter().enumerate() {
-            if f.name == name {
-                return Ok(ByteRange { field, offset: f.offset, size: f.size });
-            }
+        if let Some((_, range)) = self.names().find(|(known, _)| *known == name) {
+            return Ok(range);
         }
-        for (field, f) in self.fields.iter().enumerate() {
-            if let Some(inner) = f.inner.iter().find(|inner| inner.path == name) {
-                return Ok(ByteRange { field, offset: f.offset + inner.offset, size: inner.size });
-            }
-        }
-        let names = || self.fields.iter().map(|f| f.name.as_str());
-        let inner = || self.fields.iter().flat_map(|f| f.inner.iter().map(|inner| inner.path.as_str()));
-        let next = match similar_names(name, names().chain(inner())) {
+        let next = match similar_names(name, self.names().map(|(known, _)| known)) {
             Some(near) => format!("did you mean {near}?"),
             None if self.fields.len() <= 60 => {
-                format!("its fields are {}", names().collect::<Vec<_>>().join(", "))
+                let names: Vec<&str> = self.fields.iter().map(|f| f.name.as_str()).collect();
+                format!("its fields are {}", names.join(", "))
             }
             None => format!("it has {} fields; print its layout", self.fields.len()),
         };
@@ -106,6 +98,17 @@ impl Layout {
             format!("has no field {name}"),
             &next,
         ))
+    }
+
+    /// The names of the fields, then of the named parts of fields, with the bytes that they refer to.
+    fn names(&self) -> impl Iterator<Item = (&str, ByteRange)> {
+        let range = |field, offset, size| ByteRange { field, offset, size };
+        let fields = || self.fields.iter().enumerate();
+        let whole = fields().map(move |(i, f)| (f.name.as_str(), range(i, f.offset, f.size)));
+        let inner = fields().flat_map(move |(i, f)| {
+            f.inner.iter().map(move |part| (part.path.as_str(), range(i, f.offset + part.offset, part.size)))
+        });
+        whole.chain(inner)
     }
 
     /// The array of unknown length at the end, if there is one: its elements follow the struct.

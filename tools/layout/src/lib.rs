@@ -20,9 +20,44 @@ mod dwarf;
 mod layout;
 mod member;
 mod moves;
-mod read;
 #[cfg(test)]
 mod tests;
 
+use std::path::Path;
+
 pub use layout::{ByteRange, Field, Inner, Layout, LayoutError};
 pub use moves::Hole;
+
+impl Layout {
+    /// Reads the struct `name` from a file: an ELF file with DWARF or BTF, BTF (`/sys/kernel/btf/vmlinux`), or a
+    /// declaration in TOML or JSON.
+    ///
+    /// # Errors
+    ///
+    /// A file that cannot be read, has none of these formats or is cut off; a struct that the file does not have.
+    pub fn read(path: &Path, name: &str) -> Result<Self, LayoutError> {
+        let location = path.display().to_string();
+        let bytes = std::fs::read(path).map_err(|e| {
+            LayoutError::new(&location, format!("cannot be read: {e}"), "name a file that is there")
+        })?;
+        match bytes.as_slice() {
+            [0x7f, b'E', b'L', b'F', ..] => Self::from_elf(&bytes, name, &location),
+            [0x9f, 0xeb, ..] | [0xeb, 0x9f, ..] => Self::from_btf(&bytes, name, &location),
+            _ => {
+                let text = std::str::from_utf8(&bytes).map_err(|e| {
+                    LayoutError::new(
+                        &location,
+                        format!("is neither ELF nor BTF, and no text from byte {} on", e.valid_up_to()),
+                        "give an ELF file with debug information, /sys/kernel/btf/vmlinux, or a declaration",
+                    )
+                })?;
+                let layout = Self::declared(text, &location)?;
+                if layout.name == name {
+                    return Ok(layout);
+                }
+                let fact = format!("declares {}, not {name}", layout.name);
+                Err(LayoutError::new(&location, fact, "ask for that, or mend its `name`"))
+            }
+        }
+    }
+}

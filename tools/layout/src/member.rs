@@ -4,6 +4,13 @@
 //! this module turns it into fields. Named parts of fields are listed down to six levels, at most 4096 in a struct.
 
 use crate::layout::{Field, Inner, Layout, LayoutError, SIZE_MAX};
+use warmcore_sim::similar_names;
+
+/// The most types or namespaces within each other. Types may be recursive through pointers only, so deeper nesting
+/// means a damaged file.
+pub(super) const NESTED_MAX: usize = 64;
+/// The most types examined for one struct: the kernel's largest has some thousand members, nested ones included.
+pub(super) const READ_MAX: usize = 1 << 20;
 
 const DEPTH_MAX: usize = 6;
 const INNER_MAX: usize = 4096;
@@ -37,13 +44,42 @@ pub(super) struct Member {
     pub of: Type,
 }
 
+impl Type {
+    /// A type without named parts.
+    pub fn plain(size: usize, align: usize) -> Self {
+        Self { size, align: align.max(1), shape: Shape::Plain }
+    }
+
+    /// A struct or a union.
+    pub fn compound(size: usize, members: Vec<Member>, is_union: bool) -> Self {
+        let align = natural(&members, size);
+        Self { size, align, shape: if is_union { Shape::Union(members) } else { Shape::Struct(members) } }
+    }
+}
+
+/// The error about a struct that a file does not have. `known`: the names of those that it has; `short`: the name to
+/// compare with them.
+pub(super) fn no_struct<'a>(
+    location: &str,
+    name: &str,
+    short: &str,
+    known: impl ExactSizeIterator<Item = &'a str>,
+) -> LayoutError {
+    let count = known.len();
+    let next = match similar_names(short, known) {
+        Some(near) => format!("did you mean {near}?"),
+        None => format!("it has {count} structs, none with a name like that"),
+    };
+    LayoutError::new(location, format!("has no struct {name}"), next)
+}
+
 /// The largest alignment that is read: a larger one means a damaged file.
 pub(super) const ALIGN_MAX: usize = 1 << 16;
 
 /// The alignment of a struct with these members and this size. A compiler makes the size a multiple of the struct's
 /// alignment, and each member's offset a multiple of the member's alignment; a struct for which this does not hold is
 /// packed.
-pub(super) fn natural(members: &[Member], size: usize) -> usize {
+fn natural(members: &[Member], size: usize) -> usize {
     let stands =
         |m: &Member| if m.bytes.is_some() { m.of.align } else { m.of.align.min(alignment_of(m.offset)) };
     members.iter().map(stands).max().unwrap_or(1).min(alignment_of(size)).max(1)

@@ -5,10 +5,11 @@
 //! total of an entry's CPUs; there is no default. Several entries may name one field. `culprit/perf.rs` reads the
 //! output of `perf`.
 
+use crate::declared::parse;
 use crate::{Layout, LayoutError};
 use serde::{Deserialize, Serialize};
 use warmcore_topo::Topology;
-use warmcore_types::CpuSet;
+use warmcore_types::{CpuId, CpuSet};
 
 /// How often which CPUs touch the fields of a struct.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
@@ -71,6 +72,9 @@ pub enum Cpus {
     List(String),
 }
 
+/// A field's name, a CPU that touches it, and that CPU's reads and writes per second.
+type TouchByCpu<'a> = (&'a str, CpuId, (f64, f64));
+
 impl Profile {
     /// Parses TOML, or JSON if the text begins with `{`.
     ///
@@ -78,25 +82,29 @@ impl Profile {
     ///
     /// Text that is neither TOML nor JSON, or that lacks a required key.
     pub fn parse(text: &str, location: &str) -> Result<Self, LayoutError> {
-        let read = if text.trim_start().starts_with('{') {
-            serde_json::from_str(text).map_err(|e| e.to_string())
-        } else {
-            toml::from_str(text).map_err(|e| e.to_string().trim().replace('\n', " "))
-        };
-        read.map_err(|why| {
-            let next = "a profile has `struct`, `rates` (\"per_cpu\" or \"total\") and entries `[[access]]` with \
-                        `field`, `reads_per_s`, `writes_per_s` and `cpus`";
-            LayoutError::new(location, why, next)
-        })
+        let next = "a profile has `struct`, `rates` (\"per_cpu\" or \"total\") and entries `[[access]]` with \
+                    `field`, `reads_per_s`, `writes_per_s` and `cpus`";
+        parse(text, location, next)
     }
 
-    /// The reads and writes per second of each of `cpus` CPUs.
-    pub(super) fn each(&self, touch: &Touch, cpus: usize) -> (f64, f64) {
-        let cpus = match self.rates {
-            Per::PerCpu => 1.0,
-            Per::Total => cpus.max(1) as f64,
-        };
-        (touch.reads_per_s / cpus, touch.writes_per_s / cpus)
+    /// The touches, CPU by CPU.
+    pub(super) fn by_cpu(&self, topology: &Topology) -> Result<Vec<TouchByCpu<'_>>, LayoutError> {
+        let mut all = Vec::new();
+        for Touch { field, reads_per_s, writes_per_s, cpus } in &self.access {
+            let cpus = cpus.on(topology, "profile")?;
+            let parts = match self.rates {
+                Per::PerCpu => 1.0,
+                Per::Total => cpus.len().max(1) as f64,
+            };
+            let each = (reads_per_s / parts, writes_per_s / parts);
+            all.extend(cpus.iter().map(|cpu| (field.as_str(), cpu, each)));
+        }
+        Ok(all)
+    }
+
+    /// Bytes that are transferred together: a line, or a pair of lines.
+    pub(super) fn unit(&self, topology: &Topology) -> usize {
+        topology.line_bytes as usize * if self.pair { 2 } else { 1 }
     }
 
     /// Checks that the profile's fields are in the layout, its CPUs on the machine, and its rates finite.

@@ -9,7 +9,7 @@
 //! An exchange is only safe if the profile is complete: a field that the profile does not name counts as untouched.
 //! The report states this.
 
-use super::{Analyzer, Verdict};
+use super::{Analyzer, FieldCost, Verdict};
 use crate::{Layout, LayoutError};
 use serde::Serialize;
 
@@ -75,58 +75,37 @@ impl Relayout {
 /// A field that the layout does not have.
 pub fn relayouts(analyzer: &Analyzer, layout: &Layout) -> Result<Vec<Relayout>, LayoutError> {
     let before = analyzer.verdict(layout)?;
-    let suffers = |v: &Verdict| v.fields.iter().any(|f| !f.blame.is_empty() || !f.write_blame.is_empty());
-    if !suffers(&before) {
+    if !before.fields.iter().any(FieldCost::suffers) {
         return Ok(Vec::new());
     }
     let mut found: Vec<Relayout> = Vec::new();
-    let (mut from, mut said) = (layout.clone(), Vec::<(String, Vec<String>)>::new());
+    // The moves so far, as long as none is enough.
+    let mut best: Option<Relayout> = None;
     for _ in 0..STEPS_MAX {
+        let from = best.as_ref().map_or((layout, &before), |best| (&best.layout, &best.verdict));
         let mut tried = Vec::new();
-        for Candidate { kind, what, moved, layout: to } in candidates(analyzer, &from) {
-            let verdict = analyzer.verdict(&to)?;
-            if verdict.ns_per_s >= before.ns_per_s {
-                continue;
+        for candidate in candidates(analyzer, from) {
+            let verdict = analyzer.verdict(&candidate.layout)?;
+            if verdict.ns_per_s < before.ns_per_s {
+                let gone = 1.0 - verdict.excess_ns_per_s / before.excess_ns_per_s;
+                let added = candidate.layout.added_to(layout);
+                tried.push(candidate.after(best.as_ref(), added, gone, verdict));
             }
-            let gone = 1.0 - verdict.excess_ns_per_s / before.excess_ns_per_s;
-            let mut all = moved.clone();
-            all.extend(said.iter().flat_map(|(_, moved)| moved.clone()));
-            all.sort();
-            all.dedup();
-            let whole: Vec<&str> = said.iter().map(|(w, _)| w.as_str()).chain([what.as_str()]).collect();
-            let kind = if said.is_empty() { kind } else { RelayoutKind::Several };
-            let relayout = Relayout {
-                kind,
-                what: whole.join("; "),
-                moved: all,
-                added: to.added_to(layout),
-                gone,
-                layout: to,
-                verdict,
-            };
-            tried.push((relayout, (what, moved)));
         }
-        let helps = tried.iter().any(|(relayout, _)| relayout.helps());
-        if helps {
-            for (relayout, _) in tried {
-                if relayout.helps() {
-                    keep(&mut found, relayout);
-                }
-            }
+        if tried.iter().any(Relayout::helps) {
+            tried.into_iter().filter(Relayout::helps).for_each(|relayout| keep(&mut found, relayout));
             break;
         }
         // No single move is enough: take the one that removes most, and of equal ones the cheapest.
-        let best = tried.into_iter().min_by_key(|(relayout, _)| {
-            ((relayout.verdict.excess_ns_per_s / before.excess_ns_per_s * 1000.0) as u64, relayout.price())
+        let excess = |relayout: &Relayout| relayout.verdict.excess_ns_per_s;
+        let next = tried.into_iter().min_by_key(|relayout| {
+            ((excess(relayout) / before.excess_ns_per_s * 1000.0) as u64, relayout.price())
         });
-        let Some((best, step)) = best.filter(|(best, _)| {
-            let so_far = analyzer.verdict(&from).map_or(f64::MAX, |v| v.excess_ns_per_s);
-            best.verdict.excess_ns_per_s < 0.99 * so_far
-        }) else {
+        let so_far = best.as_ref().map_or(before.excess_ns_per_s, excess);
+        best = next.filter(|next| excess(next) < 0.99 * so_far);
+        if best.is_none() {
             break;
-        };
-        from = best.layout;
-        said.push(step);
+        }
     }
     found.sort_by_key(Relayout::price);
     found.extend(pad_after(analyzer, layout, &before)?);
@@ -142,6 +121,7 @@ fn keep(found: &mut Vec<Relayout>, new: Relayout) {
     }
 }
 
+/// One move.
 struct Candidate {
     kind: RelayoutKind,
     what: String,
@@ -149,11 +129,25 @@ struct Candidate {
     layout: Layout,
 }
 
+impl Candidate {
+    /// The layout after this move and the ones before it.
+    fn after(self, before: Option<&Relayout>, added: isize, gone: f64, verdict: Verdict) -> Relayout {
+        let Self { mut kind, mut what, mut moved, layout } = self;
+        if let Some(before) = before {
+            kind = RelayoutKind::Several;
+            what = format!("{}; {what}", before.what);
+            moved.extend(before.moved.iter().cloned());
+        }
+        moved.sort();
+        moved.dedup();
+        Relayout { kind, what, moved, added, gone, layout, verdict }
+    }
+}
+
 /// Every move of a field that suffers or is a culprit, and of all culprits of one field together.
-fn candidates(analyzer: &Analyzer, layout: &Layout) -> Vec<Candidate> {
+fn candidates(analyzer: &Analyzer, (layout, verdict): (&Layout, &Verdict)) -> Vec<Candidate> {
     let unit = analyzer.unit();
     let hot = analyzer.hot(layout);
-    let Ok(verdict) = analyzer.verdict(layout) else { return Vec::new() };
     let mut sets: Vec<Vec<usize>> = Vec::new();
     let number = |name: &str| layout.byte_range(name).ok().map(|range| range.field);
     for field in &verdict.fields {
@@ -175,25 +169,20 @@ fn candidates(analyzer: &Analyzer, layout: &Layout) -> Vec<Candidate> {
     for set in sets {
         let names: Vec<String> = set.iter().map(|f| layout.fields[*f].name.clone()).collect();
         let said = names.join(" and ");
-        let mut add = |kind, what: String, moved: Vec<String>, layout: Layout| {
-            candidates.push(Candidate { kind, what, moved, layout });
+        let mut add = |kind, what: String, layout: Layout| {
+            candidates.push(Candidate { kind, what, moved: names.clone(), layout });
         };
-        let end = layout.at_the_end(&set, unit);
         let behind = match layout.flexible().filter(|last| !set.contains(last)) {
             Some(last) => format!(", {} behind it", layout.fields[last].name),
             None => String::new(),
         };
-        add(
-            RelayoutKind::End,
-            format!("give {said} a line of its own at the end{behind}"),
-            names.clone(),
-            end,
-        );
+        let what = format!("give {said} a line of its own at the end{behind}");
+        add(RelayoutKind::End, what, layout.at_the_end(&set, unit));
         if layout.flexible().is_some_and(|last| set.contains(&last)) {
             continue; // It has to be the last field.
         }
-        let front = layout.in_front(&set, unit);
-        add(RelayoutKind::Front, format!("give {said} a line of its own in front"), names.clone(), front);
+        let what = format!("give {said} a line of its own in front");
+        add(RelayoutKind::Front, what, layout.in_front(&set, unit));
         let &[only] = set.as_slice() else { continue };
         let field = &layout.fields[only];
         let home = field.offset / unit;
@@ -205,8 +194,7 @@ fn candidates(analyzer: &Analyzer, layout: &Layout) -> Vec<Candidate> {
                     && at + field.size <= hole.offset + hole.size
                     && let Some(to) = layout.with(&[(only, at)])
                 {
-                    let what = format!("move {said} into the hole at byte {at}");
-                    add(RelayoutKind::Hole, what, names.clone(), to);
+                    add(RelayoutKind::Hole, format!("move {said} into the hole at byte {at}"), to);
                 }
             }
         }
@@ -220,7 +208,7 @@ fn candidates(analyzer: &Analyzer, layout: &Layout) -> Vec<Candidate> {
                 let cold = if hot.contains(&number) { "" } else { ", which is untouched" };
                 let what = format!("exchange {said} and {}{cold}", other.name);
                 let moved = vec![field.name.clone(), other.name.clone()];
-                add(RelayoutKind::Exchange, what, moved, to);
+                candidates.push(Candidate { kind: RelayoutKind::Exchange, what, moved, layout: to });
             }
         }
     }
@@ -232,7 +220,7 @@ fn pad_after(
     layout: &Layout,
     before: &Verdict,
 ) -> Result<Option<Relayout>, LayoutError> {
-    let excess = |f: &&super::FieldCost| (f.read_ns - f.read_alone_ns) * f.reads_per_s;
+    let excess = |f: &&FieldCost| (f.read_ns - f.read_alone_ns) * f.reads_per_s;
     let worst = before.fields.iter().filter(|f| !f.blame.is_empty());
     let Some(worst) = worst.max_by(|a, b| excess(a).total_cmp(&excess(b))) else { return Ok(None) };
     let range = layout.byte_range(&worst.name)?;

@@ -4,22 +4,16 @@
 //! field that suffers. A sentence for each such field follows, and then what to do.
 
 use super::{Blame, Culprit, FieldCost, RelayoutKind, Stands};
-use crate::Layout;
+use crate::{Field, Layout};
 use std::fmt::{self, Write};
 
 impl Culprit {
-    /// The whole report, as text.
-    pub fn report(&self) -> String {
-        self.to_string()
-    }
-
     /// Fields that suffer, the costliest first.
     pub fn sufferers(&self) -> Vec<&FieldCost> {
         let excess = |f: &FieldCost| {
             f.reads_per_s * (f.read_ns - f.read_alone_ns) + f.writes_per_s * (f.write_ns - f.write_alone_ns)
         };
-        let is_one = |f: &&FieldCost| !f.blame.is_empty() || !f.write_blame.is_empty();
-        let mut sufferers: Vec<_> = self.verdict.fields.iter().filter(is_one).collect();
+        let mut sufferers: Vec<_> = self.verdict.fields.iter().filter(|f| f.suffers()).collect();
         sufferers.sort_by(|a, b| excess(b).total_cmp(&excess(a)));
         sufferers
     }
@@ -27,8 +21,8 @@ impl Culprit {
     fn draw(&self, out: &mut impl Write) -> fmt::Result {
         let (layout, unit) = (&self.layout, self.verdict.unit);
         let touches = |line: usize| {
-            let on = |f: &&FieldCost| f.offset < (line + 1) * unit && line * unit < f.offset + f.size.max(1);
-            self.verdict.fields.iter().any(|f| on(&f))
+            let on = |f: &FieldCost| overlap((f.offset, f.size), (line * unit, unit));
+            self.verdict.fields.iter().any(on)
         };
         writeln!(out, "  Rates are of all cores together.")?;
         writeln!(
@@ -38,53 +32,39 @@ impl Culprit {
         )?;
         // The elements of an array of unknown length are after the end.
         let flexible = layout.flexible().map_or(0, |last| layout.fields[last].offset / unit + 1);
-        let lines = layout.size.div_ceil(unit).max(flexible);
-        let mut line = 0;
-        while line < lines {
-            let next = (line + 1..lines).find(|l| touches(*l)).unwrap_or(lines);
-            if touches(line) {
-                writeln!(out, "  -- line {line}, bytes {}..{} --", line * unit, (line + 1) * unit)?;
-                self.draw_line(out, line)?;
-                line += 1;
-            } else {
-                if next - line == 1 {
-                    writeln!(out, "  -- line {line}: not touched --")?;
-                } else {
-                    writeln!(out, "  -- lines {line} to {}: not touched --", next - 1)?;
+        let lines: Vec<usize> = (0..layout.size.div_ceil(unit).max(flexible)).collect();
+        for lines in lines.chunk_by(|a, b| !touches(*a) && !touches(*b)) {
+            match *lines {
+                [line] if touches(line) => {
+                    writeln!(out, "  -- line {line}, bytes {}..{} --", line * unit, (line + 1) * unit)?;
+                    self.draw_line(out, (line * unit, unit))?;
                 }
-                line = next;
+                [line] => writeln!(out, "  -- line {line}: not touched --")?,
+                [first, .., last] => writeln!(out, "  -- lines {first} to {last}: not touched --")?,
+                [] => {}
             }
         }
         Ok(())
     }
 
-    fn draw_line(&self, out: &mut impl Write, line: usize) -> fmt::Result {
-        let (layout, unit) = (&self.layout, self.verdict.unit);
-        let on =
-            |offset: usize, size: usize| offset < (line + 1) * unit && line * unit < offset + size.max(1);
-        let mut rows: Vec<(usize, usize, Option<usize>)> = layout
-            .fields
-            .iter()
-            .enumerate()
-            .filter(|(_, f)| on(f.offset, f.size))
-            .map(|(i, f)| (f.offset, f.size, Some(i)))
-            .collect();
-        rows.extend(layout.holes().iter().filter(|h| on(h.offset, h.size)).map(|h| (h.offset, h.size, None)));
-        rows.sort_unstable();
+    fn draw_line(&self, out: &mut impl Write, line: (usize, usize)) -> fmt::Result {
+        let fields = self.layout.fields.iter().map(|f| (f.offset, f.size, Some(f)));
+        let holes = self.layout.holes().into_iter().map(|hole| (hole.offset, hole.size, None));
+        let mut rows: Vec<(usize, usize, Option<&Field>)> =
+            fields.chain(holes).filter(|(offset, size, _)| overlap((*offset, *size), line)).collect();
+        rows.sort_by_key(|(offset, size, _)| (*offset, *size));
         for (offset, size, field) in rows {
             let Some(field) = field else {
                 writeln!(out, "  {offset:>6} {size:>5}  (nothing)")?;
                 continue;
             };
-            let field = &layout.fields[field];
-            let end = field.end().max(field.offset + 1);
-            let within = |f: &&FieldCost| f.offset < end && field.offset < f.offset + f.size.max(1);
+            let within = |f: &&FieldCost| overlap((f.offset, f.size), (offset, size));
             let touched: Vec<&FieldCost> = self.verdict.fields.iter().filter(within).collect();
             if touched.is_empty() {
                 writeln!(out, "  {offset:>6} {size:>5}  {}", field.name)?;
             }
             for f in touched {
-                let mark = if f.blame.is_empty() && f.write_blame.is_empty() { ' ' } else { '!' };
+                let mark = if f.suffers() { '!' } else { ' ' };
                 let by = format!("{:>5} {:>5}", f.readers, f.writers);
                 let ns = |rate: f64, ns: f64| if rate > 0.0 { format!("{ns:.1}") } else { String::new() };
                 let row = format!(
@@ -232,6 +212,12 @@ impl fmt::Display for Culprit {
         self.ways_out(f)?;
         writeln!(f, "Fields that the profile does not name are taken for untouched.")
     }
+}
+
+/// Whether two ranges of bytes, each an offset and a size, have a byte in common. A range without bytes counts as one
+/// byte.
+fn overlap(a: (usize, usize), b: (usize, usize)) -> bool {
+    a.0 < b.0 + b.1.max(1) && b.0 < a.0 + a.1.max(1)
 }
 
 fn capital(text: &str) -> String {

@@ -68,31 +68,25 @@ pub fn simulate(
     touches: u64,
 ) -> Result<Vec<Seen>, LayoutError> {
     profile.check(layout, topology)?;
-    let unit = topology.line_bytes as usize * if profile.pair { 2 } else { 1 };
     let mut memory = Memory::new(costs, topology);
     let mut lines: BTreeMap<usize, LineId> = BTreeMap::new();
     let mut seen: Vec<Seen> = Vec::new();
     let mut on: Vec<Vec<LineId>> = Vec::new();
     let mut streams = Vec::new();
-    for access in &profile.access {
-        let field = match seen.iter().position(|s| s.name == access.field) {
+    for (name, cpu, (reads, writes)) in profile.by_cpu(topology)? {
+        let field = match seen.iter().position(|s| s.name == name) {
             Some(field) => field,
             None => {
-                let range = layout.byte_range(&access.field)?;
-                let all = range.units(unit);
+                let all = layout.byte_range(name)?.units(profile.unit(topology));
                 on.push(all.map(|line| *lines.entry(line).or_insert_with(|| memory.line())).collect());
-                seen.push(Seen { name: access.field.clone(), ..Seen::default() });
+                seen.push(Seen { name: name.to_owned(), ..Seen::default() });
                 seen.len() - 1
             }
         };
-        let cpus = access.cpus.on(topology, "profile")?;
-        let (reads, writes) = profile.each(access, cpus.len());
-        for cpu in cpus.iter() {
-            for (is_write, rate) in [(false, reads), (true, writes)] {
-                if rate > 0.0 {
-                    let mean = Nanos((1e9 / rate).round().min(MEAN_MAX) as u64);
-                    streams.push(Stream { cpu, field, is_write, mean, count: 0 });
-                }
+        for (is_write, rate) in [(false, reads), (true, writes)] {
+            if rate > 0.0 {
+                let mean = Nanos((1e9 / rate).round().min(MEAN_MAX) as u64);
+                streams.push(Stream { cpu, field, is_write, mean, count: 0 });
             }
         }
     }

@@ -97,7 +97,7 @@ fn where_a_transfer_costs_nothing_no_field_suffers() {
     }
     let culprit = find(&layout, &profile, &costs, &topology).unwrap();
     assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty(), "{culprit}");
-    assert!(culprit.report().contains("No field suffers"), "{culprit}");
+    assert!(culprit.to_string().contains("No field suffers"), "{culprit}");
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn one_core_alone_never_waits_for_itself() {
 fn the_report_names_the_culprit_its_offset_and_what_to_do() {
     let (layout, profile) = mm();
     let (costs, topology) = machine("spr_224cpu_2p");
-    let report = find(&layout, &profile, &costs, &topology).unwrap().report();
+    let report = find(&layout, &profile, &costs, &topology).unwrap().to_string();
     for said in [
         "struct mm_struct: 896 bytes, 14 lines of 64 (mm_struct.toml)",
         "-- line 1, bytes 64..128 --",
@@ -228,7 +228,7 @@ fn an_array_of_unknown_length_suffers_and_blames_as_all_fields_do() {
             way.what
         );
     }
-    assert!(culprit.relayouts[0].helps() && culprit.report().contains(" c "), "{culprit}");
+    assert!(culprit.relayouts[0].helps() && culprit.to_string().contains(" c "), "{culprit}");
 }
 
 #[test]
@@ -250,7 +250,7 @@ fn a_profile_says_whether_its_rates_are_each_cpus_or_of_all() {
     let of = |profile: &Profile| find(&layout, profile, &costs, &topology).unwrap();
     assert_eq!(of(&each), of(&total));
     assert_eq!(of(&total).verdict.field("a").map(|f| f.writes_per_s), Some(32_000.0));
-    assert!(of(&each).report().contains("Rates are of all cores together."));
+    assert!(of(&each).to_string().contains("Rates are of all cores together."));
     let played = |profile: &Profile| simulate(&layout, profile, &costs, &topology, 1, 20_000).unwrap();
     assert_eq!(played(&each), played(&total));
 }
