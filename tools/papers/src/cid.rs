@@ -16,9 +16,9 @@
 //! # Source
 //! "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads", Linux 6.13.
 
-use super::{Options, Row, Table};
+use super::{Options, Row, Table, changed};
 use rows::rows_of;
-use sim::{Index, RemoteClock, Setup, run};
+use sim::{Index, RemoteClock, Setup};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::Pages;
@@ -27,6 +27,12 @@ use warmcore_topo::Topology;
 pub mod given;
 mod rows;
 pub mod sim;
+
+/// Medians over other seeds differ by a smaller share than this.
+const SAME: f64 = 0.02;
+
+/// The probability in percent that a thread ends after a burst, in the rows of threads that come and go.
+pub(crate) const CHURN_PERCENT: u64 = 25;
 
 /// The program as it was published, on a kernel with its default configuration: 250 ticks per second.
 pub const PUBLISHED: Setup = Setup {
@@ -88,65 +94,37 @@ pub fn sizes(topology: &Topology) -> Vec<(u32, u32)> {
 /// If the machine file lacks the machine of the publication.
 pub fn table(options: &Options) -> Table {
     let machine = options.machine_or(given::MACHINE);
-    table_of(&machine.costs, &machine.topology, options)
-}
-
-/// The table of a machine that was read from another source, or whose numbers were changed.
-pub fn table_of(costs: &Costs, topology: &Topology, options: &Options) -> Table {
-    table_by(costs, topology, options, &Columns::default())
+    table_by(&machine.costs, &machine.topology, options, &Columns::default())
 }
 
 /// The table with other rules in its columns.
 pub fn table_by(costs: &Costs, topology: &Topology, options: &Options, columns: &Columns) -> Table {
-    let samples = options.per_seed(|seed| rows_of(costs, topology, seed, columns));
-    let numbers = |row: usize| samples.iter().map(|rows| rows[row].simulated).collect();
-    let counted: Vec<Vec<f64>> = (0..samples.first().map_or(0, Vec::len)).map(numbers).collect();
-    let shapes = samples.into_iter().next().unwrap_or_default();
-    let rows = shapes.into_iter().zip(counted).map(|(shape, numbers)| {
-        let counted = Row::of("", shape.unit, numbers);
-        Row { simulated: counted.simulated, spread: counted.spread, numbers: counted.numbers, ..shape }
-    });
-    let rows = rows.collect();
-    let mut table = Table {
+    let mut seeds = options.per_seed(|seed| rows_of(costs, topology, seed, columns)).into_iter();
+    let mut rows = seeds.next().unwrap_or_default();
+    for seed in seeds {
+        for (row, other) in rows.iter_mut().zip(seed) {
+            row.numbers.extend(other.numbers);
+        }
+    }
+    let rows: Vec<Row> = rows.into_iter().map(Row::counted).collect();
+    let mut notes: Vec<String> = NOTES.iter().map(|note| (*note).to_owned()).collect();
+    if costs.machine() == given::MACHINE {
+        notes.extend(changed("cid", &rows, SAME));
+    }
+    Table {
         name: "cid".into(),
         machine: costs.machine().to_owned(),
         source: "Linux 6.13, \"sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads\": \
                  ns per burst over 16 kB, mean of 5".into(),
         rows,
-        notes: NOTES.iter().map(|note| (*note).to_owned()).collect(),
-    };
-    changed(&mut table);
-    table
+        notes,
+    }
 }
 
-/// How the time of a burst changes, in percent, if a number of the machine is a tenth larger. Numbers without effect are left
-/// out; the one with the largest effect is first.
-pub fn sensitivity(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Vec<(String, f64)> {
-    let plain = run(costs, topology, setup, seed).burst_ns;
-    let names: Vec<String> = costs.numbers().map(|(name, _)| name.to_owned()).collect();
-    let moved = names.into_iter().filter_map(|name| {
-        let more = costs.scaled(&name, 1100).ok()?;
-        let percent = (run(&more, topology, setup, seed).burst_ns / plain - 1.0) * 100.0;
-        (percent != 0.0).then_some((name, percent))
-    });
-    let mut moved: Vec<(String, f64)> = moved.collect();
-    moved.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then_with(|| a.0.cmp(&b.0)));
-    moved
-}
-
-/// Notes the rows that differ from the first prediction.
-fn changed(table: &mut Table) {
-    if table.machine != given::MACHINE {
-        return;
-    }
-    for said in given::predictions() {
-        let Some(row) = table.rows.iter().find(|row| row.name == said.name) else { continue };
-        if (row.simulated / said.ns - 1.0).abs() > 0.02 {
-            let note =
-                format!("{}: first predicted as {:.0} ns, now {:.0}", said.name, said.ns, row.simulated);
-            table.notes.push(note);
-        }
-    }
+/// The machine's costs, but a core that wakes is at its usual clock at once, as in the predicted rows.
+pub(crate) fn at_usual_clock(costs: &Costs) -> Costs {
+    let clock = costs.get("clock_mhz").map_or(0, |clock| clock.milli);
+    costs.with("base_mhz", clock).expect("every machine has a base clock")
 }
 
 const NOTES: &[&str] = &[

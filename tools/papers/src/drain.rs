@@ -11,19 +11,17 @@
 //! linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2.
 
 mod contention;
-mod sensitivity;
 mod sim;
 #[cfg(test)]
 mod tests;
 mod traced;
 
-pub(super) use sensitivity::{grown, ours_ns};
-
-use super::{Options, Row, Table};
+use super::{Options, Row, Table, changed, row_named};
 use contention::{DRAINS, HELD_CYCLES, Met, When, met};
 use serde::Deserialize;
 use sim::{Case, Method, QUEUE_LINES, drain};
 use warmcore_sim::costs::Costs;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::Memory;
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
@@ -31,7 +29,6 @@ use warmcore_types::Nanos;
 /// The published machine.
 pub const MACHINE: &str = "epyc7601_2p";
 
-const PREDICTIONS: &str = include_str!("drain/predictions.toml");
 /// Medians over other seeds differ by a smaller share than this.
 const SAME: f64 = 0.1;
 
@@ -79,54 +76,29 @@ struct Contention {
     contended: f64,
 }
 
-/// A prediction from before the two numbers were fitted.
-#[derive(Deserialize)]
-struct Predictions {
-    rows: Vec<Prediction>,
+/// A machine of this many CPUs, built like a Genoa: 8 cores of 2 threads to an L3, up to 16 L3s to a socket.
+pub(super) fn grown(cpus: usize) -> SimMachine {
+    let smt = cpus.min(2);
+    let cores = cpus / smt;
+    let per_l3 = cores.min(8);
+    let l3s = cores / per_l3;
+    let sockets = l3s.div_ceil(16);
+    let text = format!(
+        "{MACHINES}\n[grown]\ninherits = \"epyc9654_2p\"\nsockets = {sockets}\nnuma_nodes = {sockets}\n\
+         l3_per_socket = {}\ncores_per_l3 = {per_l3}\nsmt = {smt}\ncpus = {cpus}\n",
+        l3s / sockets
+    );
+    SimMachine {
+        name: format!("{cpus} CPUs, built like epyc9654_2p"),
+        costs: Costs::from_machine(&text, "grown").unwrap_or_else(|e| panic!("{e}")),
+        topology: Topology::from_machine(&text, "grown").unwrap_or_else(|e| panic!("{e}")),
+        is_known: false,
+    }
 }
 
-#[derive(Deserialize)]
-struct Prediction {
-    name: String,
-    cycles: f64,
-}
-
-struct DrainMachine {
-    costs: Costs,
-    topology: Topology,
-}
-
-impl DrainMachine {
-    fn named(text: &str, name: &str) -> Self {
-        Self {
-            costs: Costs::from_machine(text, name).unwrap_or_else(|e| panic!("{e}")),
-            topology: Topology::from_machine(text, name).unwrap_or_else(|e| panic!("{e}")),
-        }
-    }
-
-    /// A machine of this many CPUs, built like a Genoa: 8 cores of 2 threads to an L3, up to 16 L3s to a socket.
-    fn grown(cpus: usize) -> Self {
-        let smt = cpus.min(2);
-        let cores = cpus / smt;
-        let per_l3 = cores.min(8);
-        let l3s = cores / per_l3;
-        let sockets = l3s.div_ceil(16);
-        let text = format!(
-            "{MACHINES}\n[grown]\ninherits = \"epyc9654_2p\"\nsockets = {sockets}\nnuma_nodes = {sockets}\n\
-             l3_per_socket = {}\ncores_per_l3 = {per_l3}\nsmt = {smt}\ncpus = {cpus}\n",
-            l3s / sockets
-        );
-        Self::named(&text, "grown")
-    }
-
-    fn drain(&self, case: &Case, method: Method, seed: u64) -> sim::Drain {
-        drain(&self.costs, &self.topology, case, method, seed)
-    }
-
-    /// Cycles of the kernel's counter.
-    fn cycles(&self, ns: u64) -> f64 {
-        ns as f64 * self.costs.ps("base_mhz") as f64 / 1e6
-    }
+/// The time of Warmcore's own drain, in ns, where all CPUs have a stock.
+pub(super) fn ours_ns(machine: &SimMachine) -> f64 {
+    drain(machine, &Case::plain(machine.topology.cpus.len()), Method::Ours, 0).ns as f64
 }
 
 /// The table: drains at 1, 8 and 128 CPUs, compared with the published ones; contended locks; drains of 1 to 8192
@@ -136,10 +108,9 @@ impl DrainMachine {
 ///
 /// If the machine file has no such machine.
 pub fn table(options: &Options) -> Table {
-    let warmcore_sim::machine::SimMachine { name, costs, topology, .. } = options.machine_or(MACHINE);
-    let machine = DrainMachine { costs, topology };
+    let machine = options.machine_or(MACHINE);
     let stock: Measured = super::published("stock");
-    let is_published = name == MACHINE;
+    let is_published = machine.name == MACHINE;
     let all = machine.topology.cpus.len();
     let counts: Vec<Cycles> = if is_published {
         stock.drain_all_cycles
@@ -147,214 +118,153 @@ pub fn table(options: &Options) -> Table {
         let nothing = |cpus| Cycles { cpus, upstream: 0.0, patched: 0.0 };
         [1, 8.min(all), all].map(nothing).to_vec()
     };
-    let published = |number: f64| is_published.then_some(number);
-    let mut rows = Vec::new();
-    rows.extend(with_nothing_given(options, &machine, &counts, &published));
-    rows.extend(with_both_given(options, &machine, &counts, &published));
-    rows.extend(held_locks(options, &machine, published(stock.contention.contended)));
-    rows.extend(local_operations(&machine, &stock.local_cycles, &published));
-    rows.extend(other_counts(options, &machine, all));
+    let run = Run { options, machine: &machine, is_published };
+    let mut rows: Vec<Row> = run.with_nothing_given(&counts);
+    rows.extend(run.with_both_given(&counts));
+    rows.extend(run.held_locks(stock.contention.contended));
+    rows.extend(run.local_operations(&stock.local_cycles));
+    rows.extend(run.other_counts(all));
     rows.extend(growth(options));
-    let mut notes = notes(&machine, &rows, &counts, is_published, &stock.local_cycles);
+    let mut notes = notes(&machine, all);
     if is_published {
-        notes.extend(changed(&rows));
+        notes.extend(against_published(&rows, &counts, &stock.local_cycles, &machine.costs));
+        notes.extend(changed("drain", &rows, SAME));
     }
     Table {
         name: "drain".into(),
-        machine: name,
+        machine: machine.name,
         source: "linux-mm, January 2023, Introduce memcg_stock_pcp remote draining, v2".into(),
         rows,
         notes,
     }
 }
 
-/// Notes on rows that differ from their predictions.
-fn changed(rows: &[Row]) -> Vec<String> {
-    let said: Predictions = toml::from_str(PREDICTIONS).unwrap_or_else(|e| panic!("predictions.toml: {e}"));
-    let differs = |said: &Prediction| {
-        let row = rows.iter().find(|row| row.name == said.name)?;
-        let note =
-            format!("{}: first predicted as {:.0} cycles, now {:.0}", said.name, said.cycles, row.simulated);
-        ((row.simulated / said.cycles - 1.0).abs() > SAME).then_some(note)
-    };
-    said.rows.iter().filter_map(differs).collect()
-}
-
 fn cpus(count: usize) -> String {
     if count == 1 { "1 CPU".to_owned() } else { format!("{count} CPUs") }
 }
 
-/// By seed, in cycles.
-fn cycles(options: &Options, machine: &DrainMachine, case: Case, method: Method) -> Vec<f64> {
-    options.per_seed(|seed| machine.cycles(machine.drain(&case, method, seed).ns))
-}
-
-/// By how many percent the second is less than the first, by seed.
-fn saving(upstream: &[f64], patched: &[f64]) -> Vec<f64> {
-    upstream.iter().zip(patched).map(|(upstream, patched)| 100.0 * (patched / upstream - 1.0)).collect()
+/// Cycles of the kernel's counter.
+fn cycles(machine: &SimMachine, ns: u64) -> f64 {
+    ns as f64 * machine.costs.ps("base_mhz") as f64 / 1e6
 }
 
 const ALL_METHODS: [(Method, &str); 3] =
     [(Method::Upstream, "queued"), (Method::Patched, "remote"), (Method::Ours, "Warmcore's own")];
-const METHODS: [(Method, &str); 2] = [(Method::Upstream, "queued"), (Method::Patched, "remote")];
+const METHODS: [(Method, &str); 2] = [ALL_METHODS[0], ALL_METHODS[1]];
 
-fn with_nothing_given(
-    options: &Options,
-    machine: &DrainMachine,
-    counts: &[Cycles],
-    published: &dyn Fn(f64) -> Option<f64>,
-) -> Vec<Row> {
-    let mut rows = Vec::new();
-    for count in counts {
-        let [upstream, patched] =
-            METHODS.map(|(method, _)| cycles(options, machine, Case::plain(count.cpus), method));
-        let saved = saving(&upstream, &patched);
-        for ((_, what), (numbers, beside)) in
-            METHODS.iter().zip([(upstream, count.upstream), (patched, count.patched)])
-        {
-            let row = Row::of(format!("nothing given, {}, {what}", cpus(count.cpus)), "cycles", numbers);
-            rows.push(Row { published: published(beside), ..row });
-        }
-        let row = Row::of(format!("nothing given, {}, saved", cpus(count.cpus)), "percent", saved);
-        let beside = 100.0 * (count.patched / count.upstream - 1.0);
-        rows.push(Row { published: published(beside), ..row });
-    }
-    rows
+/// What the rows are made from.
+struct Run<'a> {
+    options: &'a Options,
+    machine: &'a SimMachine,
+    is_published: bool,
 }
 
-fn with_both_given(
-    options: &Options,
-    machine: &DrainMachine,
-    counts: &[Cycles],
-    published: &dyn Fn(f64) -> Option<f64>,
-) -> Vec<Row> {
-    let case =
-        |cpus| Case { with_stock_per_mille: WITH_STOCK, overlap_per_mille: OVERLAP, ..Case::plain(cpus) };
-    let mut rows = Vec::new();
-    let (first, last) = (counts[0], counts[counts.len() - 1]);
-    let mut ends: [Vec<Vec<f64>>; 2] = Default::default();
-    for count in counts {
-        let [upstream, patched] =
-            METHODS.map(|(method, _)| cycles(options, machine, case(count.cpus), method));
-        let saved = saving(&upstream, &patched);
-        // Without the proposal, remote collection costs what queueing does.
-        let null = Row::of("", "cycles", upstream.clone()).simulated;
-        for (method, (numbers, beside)) in
-            [(upstream, count.upstream), (patched, count.patched)].into_iter().enumerate()
-        {
-            let name = format!("{}, {}", cpus(count.cpus), METHODS[method].1);
-            ends[method].push(numbers.clone());
-            let row = Row::of(name, "cycles", numbers).against(published(beside), "drain.cycles");
-            let row = row.with_inputs(&GIVEN);
-            // For queueing, that null model is the row itself.
-            rows.push(if method == 0 { row } else { row.beside_null(null) });
-        }
-        let beside = published(100.0 * (count.patched / count.upstream - 1.0));
-        let row = Row::of(format!("{}, saved", cpus(count.cpus)), "percent", saved).with_inputs(&GIVEN);
-        // The saving with all CPUs is claimed; the others are printed for comparison.
-        rows.push(if count.cpus == last.cpus {
-            row.against(beside, "drain.saving").beside_null(0.0)
-        } else {
-            Row { published: beside, ..row }
+impl Run<'_> {
+    /// The cycles of a case by both published methods, by seed; and by how many percent the second takes less.
+    fn both_methods(&self, case: Case) -> [Vec<f64>; 3] {
+        let [upstream, patched] = METHODS.map(|(method, _)| {
+            self.options.per_seed(|seed| cycles(self.machine, drain(self.machine, &case, method, seed).ns))
         });
+        let saved = upstream.iter().zip(&patched);
+        let saved = saved.map(|(upstream, patched)| 100.0 * (patched / upstream - 1.0)).collect();
+        [upstream, patched, saved]
     }
-    for (method, (_, what)) in METHODS.iter().enumerate() {
-        let of = |first: f64, last_cycles: f64| {
-            let mhz = machine.costs.ps("base_mhz") as f64 / 1e6;
-            (last_cycles - first) / mhz / (last.cpus - counts[0].cpus).max(1) as f64
+
+    /// The rows of a case: both methods, and what is saved.
+    fn compared(&self, prefix: &str, case: Case, count: &Cycles) -> [Row; 3] {
+        let [upstream, patched, saved] = self.both_methods(case);
+        let row = |what: &str, unit, numbers, published| {
+            let row = Row::of(format!("{prefix}{}, {what}", cpus(count.cpus)), unit, numbers);
+            row.beside(self.is_published.then_some(published))
         };
-        let (one, all) = (&ends[method][0], &ends[method][counts.len() - 1]);
-        let slopes = one.iter().zip(all).map(|(first, last)| of(*first, *last)).collect();
-        let beside =
-            if method == 0 { of(first.upstream, last.upstream) } else { of(first.patched, last.patched) };
-        let row = Row::of(format!("each CPU more, {what}"), "ns", slopes).with_inputs(&GIVEN);
-        rows.push(Row { published: published(beside), ..row });
+        [
+            row(METHODS[0].1, "cycles", upstream, count.upstream),
+            row(METHODS[1].1, "cycles", patched, count.patched),
+            row("saved", "percent", saved, 100.0 * (count.patched / count.upstream - 1.0)),
+        ]
     }
-    rows
-}
 
-fn held_locks(options: &Options, machine: &DrainMachine, published: Option<f64>) -> Vec<Row> {
-    let drains = if options.quick { DRAINS / 4 } else { DRAINS };
-    let count = |when, of: fn(Met) -> u64| {
-        let met = |seed| of(met(&machine.costs, &machine.topology, when, drains, seed)) as f64;
-        options.per_seed(met).into_iter().map(|met| met * DRAINS as f64 / drains as f64).collect()
-    };
-    vec![
-        Row::of(
-            "held locks met, drains between the loops",
-            "locks",
-            count(When::BetweenLoops, |met| met.by_drains),
-        )
-        .against(published, "drain.contended")
-        .with_inputs(&RUN[..1])
-        .by_construction(BETWEEN),
-        Row::of(
-            "held locks met, drains while they charge",
-            "locks",
-            count(When::Meanwhile, |met| met.by_drains),
-        )
-        .with_inputs(&RUN),
-        Row::of(
-            "held locks met by owners, drains while they charge",
-            "locks",
-            count(When::Meanwhile, |met| met.by_owners),
-        )
-        .with_inputs(&RUN),
-    ]
-}
+    fn with_nothing_given(&self, counts: &[Cycles]) -> Vec<Row> {
+        let rows = |count: &Cycles| self.compared("nothing given, ", Case::plain(count.cpus), count);
+        counts.iter().flat_map(rows).collect()
+    }
 
-/// The five local operations: what a lock in the stock adds. In lines it adds one access to a line that the CPU
-/// writes anyway; the model has no cost for a locked instruction beyond that.
-fn local_operations(
-    machine: &DrainMachine,
-    all: &[Local],
-    published: &dyn Fn(f64) -> Option<f64>,
-) -> Vec<Row> {
-    let mut memory = Memory::new(&machine.costs, &machine.topology);
-    let (cpu, line) = (machine.topology.cpus[0].id, memory.line());
-    memory.write_line(cpu, line, Nanos(0));
-    let again = machine.cycles(memory.write_line(cpu, line, Nanos(1_000_000)).0);
-    let row = |local: &Local| {
-        let name = format!("local, {}: cycles more by a lock in the stock", local.op);
-        Row::of(name, "cycles", vec![again]).against(published(local.patched - local.upstream), "drain.local")
-    };
-    all.iter().map(row).collect()
-}
+    fn with_both_given(&self, counts: &[Cycles]) -> Vec<Row> {
+        let (first, last) = (counts[0].cpus, counts[counts.len() - 1].cpus);
+        let mut rows = Vec::new();
+        for count in counts {
+            let case = Case {
+                with_stock_per_mille: WITH_STOCK,
+                overlap_per_mille: OVERLAP,
+                ..Case::plain(count.cpus)
+            };
+            let [queued, remote, saved] = self.compared("", case, count).map(|row| row.with_inputs(&GIVEN));
+            // Without the proposal, remote collection costs what queueing does. For queueing, that null model is the
+            // row itself.
+            let null = queued.simulated;
+            rows.push(queued.within("drain.cycles"));
+            rows.push(remote.within("drain.cycles").beside_null(null));
+            // The saving with all CPUs is claimed; the others are printed for comparison.
+            let is_claimed = count.cpus == last;
+            rows.push(if is_claimed { saved.within("drain.saving").beside_null(0.0) } else { saved });
+        }
+        let of_last = rows.len() - 3;
+        for (method, (_, what)) in METHODS.iter().enumerate() {
+            let of = |(first_cycles, last_cycles): (f64, f64)| {
+                let mhz = self.machine.costs.ps("base_mhz") as f64 / 1e6;
+                (last_cycles - first_cycles) / mhz / (last - first).max(1) as f64
+            };
+            let (one, all) = (&rows[method], &rows[of_last + method]);
+            let slopes = one.numbers.iter().copied().zip(all.numbers.iter().copied()).map(of).collect();
+            let row = Row::of(format!("each CPU more, {what}"), "ns", slopes).with_inputs(&GIVEN);
+            rows.push(row.beside(one.published.zip(all.published).map(of)));
+        }
+        rows
+    }
 
-/// By how many percent a drain of `cpus` CPUs changes if a number of the machine grows by a tenth: by queueing,
-/// remotely and by Warmcore's method; the numbers with an effect, the largest first.
-pub fn sensitivity(cpus: usize, seed: u64) -> Vec<(&'static str, Vec<(String, f64)>)> {
-    let machine = DrainMachine::grown(cpus);
-    let case = Case::plain(cpus);
-    let of = |(method, what): (Method, &'static str)| {
-        let plain = machine.drain(&case, method, seed).ns as f64;
-        let names: Vec<String> = machine.costs.numbers().map(|(name, _)| name.to_owned()).collect();
-        let mut moved: Vec<(String, f64)> = names
-            .into_iter()
-            .filter_map(|name| {
-                let costs = machine.costs.scaled(&name, 1100).ok()?;
-                let more = drain(&costs, &machine.topology, &case, method, seed).ns as f64;
-                Some((name, (more / plain - 1.0) * 100.0)).filter(|(_, percent)| *percent != 0.0)
-            })
-            .collect();
-        moved.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then_with(|| a.0.cmp(&b.0)));
-        (what, moved)
-    };
-    ALL_METHODS.map(of).to_vec()
-}
+    fn held_locks(&self, published: f64) -> [Row; 3] {
+        let drains = if self.options.quick { DRAINS / 4 } else { DRAINS };
+        let row = |what: &str, when, of: fn(Met) -> u64| {
+            let met = |seed| of(met(self.machine, when, drains, seed)) as f64;
+            let met = self.options.per_seed(met).into_iter().map(|met| met * DRAINS as f64 / drains as f64);
+            Row::of(format!("held locks met{what}"), "locks", met.collect())
+        };
+        let between = row(", drains between the loops", When::BetweenLoops, |met| met.by_drains);
+        [
+            between
+                .against(self.is_published.then_some(published), "drain.contended")
+                .with_inputs(&RUN[..1])
+                .by_construction(BETWEEN),
+            row(", drains while they charge", When::Meanwhile, |met| met.by_drains).with_inputs(&RUN),
+            row(" by owners, drains while they charge", When::Meanwhile, |met| met.by_owners)
+                .with_inputs(&RUN),
+        ]
+    }
 
-/// The saving with other numbers of lines that queueing work reads.
-fn other_counts(options: &Options, machine: &DrainMachine, all: usize) -> Vec<Row> {
-    let saved = |queue_lines: usize| {
-        let case = Case { queue_lines, ..Case::plain(all) };
-        let [upstream, patched] = METHODS.map(|(method, _)| cycles(options, machine, case, method));
-        Row::of(
-            format!("nothing given, {all} CPUs, saved, if queueing takes {queue_lines} lines"),
-            "percent",
-            saving(&upstream, &patched),
-        )
-    };
-    [4, 8, 10].map(saved).to_vec()
+    /// The five local operations: what a lock in the stock adds. In lines it adds one access to a line that the CPU
+    /// writes anyway; the model has no cost for a locked instruction beyond that.
+    fn local_operations(&self, all: &[Local]) -> Vec<Row> {
+        let SimMachine { costs, topology, .. } = self.machine;
+        let mut memory = Memory::new(costs, topology);
+        let (cpu, line) = (topology.cpus[0].id, memory.line());
+        memory.write_line(cpu, line, Nanos(0));
+        let again = cycles(self.machine, memory.write_line(cpu, line, Nanos(1_000_000)).0);
+        let row = |local: &Local| {
+            let name = format!("local, {}: cycles more by a lock in the stock", local.op);
+            let published = self.is_published.then_some(local.patched - local.upstream);
+            Row::of(name, "cycles", vec![again]).against(published, "drain.local")
+        };
+        all.iter().map(row).collect()
+    }
+
+    /// The saving with other numbers of lines that queueing work reads.
+    fn other_counts(&self, all: usize) -> [Row; 3] {
+        [4, 8, 10].map(|queue_lines| {
+            let [_, _, saved] = self.both_methods(Case { queue_lines, ..Case::plain(all) });
+            let name = format!("nothing given, {all} CPUs, saved, if queueing takes {queue_lines} lines");
+            Row::of(name, "percent", saved)
+        })
+    }
 }
 
 /// Unpublished: machines of any size, where all CPUs have a stock, without fitted numbers.
@@ -363,35 +273,29 @@ fn growth(options: &Options) -> Vec<Row> {
         if options.quick { &[1, 16, 128, 1024] } else { &[1, 2, 8, 32, 128, 512, 2048, 8192] };
     let mut rows = Vec::new();
     for &size in sizes {
-        let machine = DrainMachine::grown(size);
+        let machine = grown(size);
         // The runs differ only in the drainer's CPU.
         let few = options.first(3);
+        let row = |name: String, charging: usize, method: Method| {
+            let ns = |seed| drain(&machine, &Case::plain(charging), method, seed).ns as f64;
+            Row::of(format!("a machine of {name}"), "ns", few.per_seed(ns))
+        };
         for (method, what) in ALL_METHODS {
-            let ns = few.per_seed(|seed| machine.drain(&Case::plain(size), method, seed).ns as f64);
-            rows.push(Row::of(format!("a machine of {}, all with stock, {what}", cpus(size)), "ns", ns));
+            rows.push(row(format!("{}, all with stock, {what}", cpus(size)), size, method));
         }
         if size >= 128 {
-            let ns = few.per_seed(|seed| machine.drain(&Case::plain(8), Method::Ours, seed).ns as f64);
-            rows.push(Row::of(format!("a machine of {size} CPUs, 8 with stock, Warmcore's own"), "ns", ns));
-            let ns = few.per_seed(|seed| machine.drain(&Case::plain(8), Method::Patched, seed).ns as f64);
-            rows.push(Row::of(format!("a machine of {size} CPUs, 8 with stock, remote"), "ns", ns));
+            rows.push(row(format!("{size} CPUs, 8 with stock, Warmcore's own"), 8, Method::Ours));
+            rows.push(row(format!("{size} CPUs, 8 with stock, remote"), 8, Method::Patched));
         }
     }
     rows
 }
 
-/// Notes on the rows. They are made from the rows, which differ between machines.
-fn notes(
-    machine: &DrainMachine,
-    rows: &[Row],
-    counts: &[Cycles],
-    is_published: bool,
-    local: &[Local],
-) -> Vec<String> {
-    let all = counts.last().map_or(1, |count| count.cpus);
-    let plain = Case::plain(all);
-    let (queued, ours) = (machine.drain(&plain, Method::Upstream, 0), machine.drain(&plain, Method::Ours, 0));
-    let mut notes = vec![
+/// Notes on the rows of a machine of this many CPUs.
+fn notes(machine: &SimMachine, cpus: usize) -> Vec<String> {
+    let plain = Case::plain(cpus);
+    let [queued, ours] = [Method::Upstream, Method::Ours].map(|method| drain(machine, &plain, method, 0));
+    vec![
         format!(
             "Queueing work takes {QUEUE_LINES} lines from its CPU, one after the other: counted in the source \
              with knowledge of the published ratio of 5.9. The results with other counts are printed."
@@ -409,16 +313,12 @@ fn notes(
          budget` measures consume and refill on real threads. The three that account for objects have no counterpart in \
          `budget`. mmap and munmap are not claimed (drain.system_calls)."
             .to_owned(),
-    ];
-    if is_published {
-        notes.extend(against_published(rows, counts, local, &machine.costs));
-    }
-    notes
+    ]
 }
 
 /// Notes that compare with published numbers.
 fn against_published(rows: &[Row], counts: &[Cycles], local: &[Local], costs: &Costs) -> Vec<String> {
-    let of = |name: String| rows.iter().find(|row| row.name == name);
+    let of = |name: String| row_named(rows, &name);
     let mut notes = Vec::new();
     let levels = counts.iter().filter_map(|count| {
         let ratios = METHODS.map(|(_, what)| {

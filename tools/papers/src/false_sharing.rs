@@ -15,10 +15,8 @@
 use super::{Options, Row, Table};
 use serde::Deserialize;
 use warmcore_layout::Layout;
-use warmcore_layout::culprit::{Analyzer, Cpus, Culprit, Profile, RelayoutKind, find, simulate};
-use warmcore_sim::costs::Costs;
+use warmcore_layout::culprit::{Analyzer, Cpus, Culprit, FieldCost, Profile, RelayoutKind, find, simulate};
 use warmcore_sim::machine::SimMachine;
-use warmcore_topo::Topology;
 
 #[cfg(test)]
 mod tests;
@@ -50,8 +48,7 @@ struct Measured {
 
 /// The layout, profile and machine that are simulated.
 struct FalseSharingSim {
-    costs: Costs,
-    topology: Topology,
+    machine: SimMachine,
     layout: Layout,
     profile: Profile,
     touches: u64,
@@ -59,37 +56,31 @@ struct FalseSharingSim {
 
 impl FalseSharingSim {
     fn new(options: &Options) -> Self {
-        let SimMachine { topology, costs, .. } = options.machine_or(MACHINE);
+        let machine = options.machine_or(MACHINE);
         let layout = Layout::declared(LAYOUT, "mm_struct.toml").unwrap_or_else(|e| panic!("{e}"));
         let mut profile = Profile::parse(PROFILE, "hackbench.toml").unwrap_or_else(|e| panic!("{e}"));
-        let online = topology.cpus.len() as u32;
+        let online = machine.topology.cpus.len() as u32;
         for access in &mut profile.access {
             if let Cpus::First(count) = &mut access.cpus {
                 *count = (*count).min(online);
             }
         }
-        Self { costs, topology, layout, profile, touches: if options.quick { 40_000 } else { 150_000 } }
+        Self { machine, layout, profile, touches: if options.quick { 40_000 } else { 150_000 } }
     }
 
-    /// The profile with its rates multiplied by this many thousandths.
-    fn scaled(&self, per_mille: u32) -> Profile {
-        let mut profile = self.profile.clone();
-        for access in &mut profile.access {
-            access.reads_per_s *= f64::from(per_mille) / 1000.0;
-            access.writes_per_s *= f64::from(per_mille) / 1000.0;
-        }
-        profile
-    }
-
-    /// The mean time of a read of a field in the simulation touch by touch.
-    fn read_ns(&self, layout: &Layout, profile: &Profile, field: &str, seed: u64) -> f64 {
-        let seen = simulate(layout, profile, &self.costs, &self.topology, seed, self.touches);
-        let seen = seen.unwrap_or_else(|e| panic!("{e}"));
-        seen.iter().find(|seen| seen.name == field).map_or(0.0, |seen| seen.mean_read_ns())
+    /// The mean time of a read of a field in the simulation touch by touch, by seed.
+    fn read_ns(&self, options: &Options, layout: &Layout, field: &str) -> Vec<f64> {
+        let SimMachine { costs, topology, .. } = &self.machine;
+        options.per_seed(|seed| {
+            let seen = simulate(layout, &self.profile, costs, topology, seed, self.touches);
+            let seen = seen.unwrap_or_else(|e| panic!("{e}"));
+            seen.iter().find(|seen| seen.name == field).map_or(0.0, |seen| seen.mean_read_ns())
+        })
     }
 
     fn culprit(&self) -> Culprit {
-        find(&self.layout, &self.profile, &self.costs, &self.topology).unwrap_or_else(|e| panic!("{e}"))
+        let SimMachine { costs, topology, .. } = &self.machine;
+        find(&self.layout, &self.profile, costs, topology).unwrap_or_else(|e| panic!("{e}"))
     }
 }
 
@@ -101,43 +92,38 @@ impl FalseSharingSim {
 pub fn table(options: &Options) -> Table {
     let published: Measured = super::published("false_sharing");
     let sim = FalseSharingSim::new(options);
-    let is_published = sim.costs.machine() == MACHINE;
+    let is_published = sim.machine.costs.machine() == MACHINE;
     let culprit = sim.culprit();
     let (reader, writer) = (published.reader_field.as_str(), published.writer_field.as_str());
     let number = |name: &str| sim.layout.byte_range(name).unwrap_or_else(|e| panic!("{e}")).field;
+    let of = |field: &str| culprit.verdict.field(field);
+    let alone = |field: &str| of(field).map_or(0.0, |f| f.read_alone_ns);
     let apart = sim.layout.in_front(&[number(writer)], culprit.verdict.unit);
     let padded = sim.layout.padded_after(number(reader), culprit.verdict.unit);
-    let alone = culprit.verdict.field(reader).map_or(0.0, |f| f.read_alone_ns);
-    let cheapest = culprit.relayouts.iter().find(|r| r.helps() && r.kind != RelayoutKind::PadAfter);
-    let mut rows = Vec::new();
-
-    let before = options.per_seed(|seed| sim.read_ns(&sim.layout, &sim.profile, reader, seed));
-    let gone = |layout: &Layout| {
-        let after = options.per_seed(|seed| sim.read_ns(layout, &sim.profile, reader, seed));
-        let share = |(before, after): (&f64, &f64)| (before - after) / (before - alone);
-        let shares: Vec<f64> = before.iter().zip(&after).map(share).collect();
-        (after, shares)
-    };
-    let (after, shares) = gone(&apart);
-    let name = format!("{reader}: share of its extra cost that is gone, {writer} on a line of its own");
-    let own = |row: Row| row.against(None, "false_sharing.reader").by_construction(OWN_LINE);
-    rows.push(own(Row::of(name, "share", shares)));
-    if let Some(cheapest) = cheapest {
-        let (_, shares) = gone(&cheapest.layout);
-        let name = format!("{reader}: the same, by the cheapest re-layout");
-        rows.push(own(Row::of(name, "share", shares)));
-    }
-    let (_, shares) = gone(&padded);
-    rows.push(Row::of(format!("{reader}: the same, by padding after it"), "share", shares));
     // The kernel's first change was padding after the writer. The fields next to the writer still suffer.
     let between = sim.layout.padded_after(number(writer), culprit.verdict.unit);
-    let (_, shares) = gone(&between);
-    rows.push(Row::of(format!("{reader}: the same, by padding between {writer} and it"), "share", shares));
+    let cheapest = culprit.relayouts.iter().find(|r| r.helps() && r.kind != RelayoutKind::PadAfter);
+
+    let before = sim.read_ns(options, &sim.layout, reader);
+    let after = sim.read_ns(options, &apart, reader);
+    let row = |what: &str, unit, numbers| Row::of(format!("{reader}: {what}"), unit, numbers);
+    let gone = |what: &str, after: &[f64]| {
+        let share = |(before, after): (&f64, &f64)| (before - after) / (before - alone(reader));
+        row(what, "share", before.iter().zip(after).map(share).collect())
+    };
+    let own = |row: Row| row.within("false_sharing.reader").by_construction(OWN_LINE);
+    let what = format!("share of its extra cost that is gone, {writer} on a line of its own");
+    let mut rows = vec![own(gone(&what, &after))];
+    if let Some(cheapest) = cheapest {
+        let after = sim.read_ns(options, &cheapest.layout, reader);
+        rows.push(own(gone("the same, by the cheapest re-layout", &after)));
+    }
+    rows.push(gone("the same, by padding after it", &sim.read_ns(options, &padded, reader)));
+    let what = format!("the same, by padding between {writer} and it");
+    rows.push(gone(&what, &sim.read_ns(options, &between, reader)));
     for field in BESIDE_WRITER {
-        let alone = culprit.verdict.field(field).map_or(0.0, |f| f.read_alone_ns);
-        let extra = |layout: &Layout| {
-            let read = options.per_seed(|seed| sim.read_ns(layout, &sim.profile, field, seed));
-            read.into_iter().map(|ns| ns - alone).collect::<Vec<f64>>()
+        let extra = |layout: &Layout| -> Vec<f64> {
+            sim.read_ns(options, layout, field).into_iter().map(|ns| ns - alone(field)).collect()
         };
         let before = extra(&sim.layout);
         for (what, layout) in [
@@ -154,22 +140,24 @@ pub fn table(options: &Options) -> Table {
             .against(is_published.then_some(0.0), "false_sharing.culprit")
             .by_construction(ONE_WRITER),
     );
-    let rate = culprit.verdict.field(reader).map_or(0.0, |f| f.reads_per_s / f.readers.max(1) as f64);
-    let percent = |ns: &Vec<f64>| ns.iter().map(|ns| ns * rate / 1e9 * 100.0).collect::<Vec<f64>>();
-    rows.push(Row::of(format!("{reader}: one read, before"), "ns", before.clone()));
-    rows.push(Row::of(format!("{reader}: one read, after"), "ns", after.clone()));
-    rows.push(Row::of(format!("{reader}: share of a core's time, before"), "percent", percent(&before)));
-    let left = Row::of(format!("{reader}: share of a core's time, after"), "percent", percent(&after));
-    rows.push(Row { published: is_published.then_some(published.reader_cost_after_percent), ..left });
-    let said = culprit.verdict.field(reader).map_or(0.0, |f| f.read_ns);
-    let ratios = before.iter().map(|seen| said / seen).collect();
-    rows.push(Row::of(format!("{reader}: one read, solved / played"), "x", ratios));
+    let rate = of(reader).map_or(0.0, |f| f.reads_per_s / f.readers.max(1) as f64);
+    let percent = |ns: &[f64]| ns.iter().map(|ns| ns * rate / 1e9 * 100.0).collect::<Vec<f64>>();
+    let solved = of(reader).map_or(0.0, |f| f.read_ns);
+    rows.extend([
+        row("one read, before", "ns", before.clone()),
+        row("one read, after", "ns", after.clone()),
+        row("share of a core's time, before", "percent", percent(&before)),
+        row("share of a core's time, after", "percent", percent(&after))
+            .beside(is_published.then_some(published.reader_cost_after_percent)),
+        row("one read, solved / played", "x", before.iter().map(|played| solved / played).collect()),
+    ]);
     for (per_mille, what) in RATES {
-        rows.push(at_another_rate(&sim, &apart, per_mille, what, (reader, writer)));
+        let share = share_gone_at(&sim, &apart, per_mille, (reader, writer));
+        rows.push(own(row(&format!("the same, {what}, solved"), "share", vec![share])));
     }
     Table {
         name: "false_sharing".into(),
-        machine: sim.costs.machine().to_owned(),
+        machine: sim.machine.costs.machine().to_owned(),
         source: "linux-kernel, April and May 2023, mm_count and pcpu_cid of mm_struct under hackbench".into(),
         rows,
         notes: notes(&culprit, cheapest.map(|c| c.what.as_str())),
@@ -184,27 +172,28 @@ fn wrong(culprit: &Culprit, reader: &str, writer: &str) -> usize {
         + others.filter(|f| named(&f.name).is_some_and(|named| named != writer)).count()
 }
 
-fn at_another_rate(
+/// The share of the reader's extra cost that is gone in another layout, solved, with the profile's rates multiplied by
+/// this many thousandths.
+fn share_gone_at(
     sim: &FalseSharingSim,
     apart: &Layout,
     per_mille: u32,
-    what: &str,
     (reader, writer): (&str, &str),
-) -> Row {
-    let profile = sim.scaled(per_mille);
+) -> f64 {
+    let mut profile = sim.profile.clone();
+    for access in &mut profile.access {
+        access.reads_per_s *= f64::from(per_mille) / 1000.0;
+        access.writes_per_s *= f64::from(per_mille) / 1000.0;
+    }
     let solved = |layout: &Layout| {
-        let analyzer = Analyzer::new(&profile, &sim.layout, &sim.costs, &sim.topology);
+        let analyzer = Analyzer::new(&profile, &sim.layout, &sim.machine.costs, &sim.machine.topology);
         analyzer.and_then(|analyzer| analyzer.verdict(layout)).unwrap_or_else(|e| panic!("{e}"))
     };
     let (before, after) = (solved(&sim.layout), solved(apart));
-    let read = |verdict: &warmcore_layout::culprit::Verdict| {
-        verdict.field(reader).map_or((0.0, 0.0), |f| (f.read_ns, f.read_alone_ns))
-    };
-    let ((before_ns, alone), (after_ns, _)) = (read(&before), read(&after));
-    let share = (before_ns - after_ns) / (before_ns - alone);
-    let row = Row::of(format!("{reader}: the same, {what}, solved"), "share", vec![share]);
     debug_assert!(before.culprit_of(reader).is_none_or(|blame| blame.field == writer));
-    row.against(None, "false_sharing.reader").by_construction(OWN_LINE)
+    let ns = |field: Option<&FieldCost>| field.map_or((0.0, 0.0), |f| (f.read_ns, f.read_alone_ns));
+    let ((before, alone), (after, _)) = (ns(before.field(reader)), ns(after.field(reader)));
+    (before - after) / (before - alone)
 }
 
 fn notes(culprit: &Culprit, cheapest: Option<&str>) -> Vec<String> {

@@ -15,7 +15,7 @@
 //!
 //! SIS_CACHE, v1, 26 September 2023 (netperf, 224 CPUs, C1 only); v2, 21 November 2023.
 
-use super::{Options, Row, Table};
+use super::{Options, Row, Table, row_named};
 use serde::Deserialize;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
@@ -136,6 +136,13 @@ pub struct Trips {
     pub until: Nanos,
 }
 
+impl Trips {
+    /// By how many percent there are more round trips than in another run.
+    pub fn gain(&self, old: &Self) -> f64 {
+        (self.k_per_second / old.k_per_second - 1.0) * 100.0
+    }
+}
+
 /// Runs pairs that wake each other, on a machine with this kernel.
 ///
 /// # Panics
@@ -215,66 +222,34 @@ pub fn table(options: &Options) -> Table {
         Shape { pairs, turn: TURN, data_kib, windows, hz: HZ }
     };
     // The last two shapes are the control, without data.
-    let shapes: Vec<(u32, Shape)> = LOADS
-        .iter()
-        .map(|load| (*load, shape(*load, DATA_KIB)))
-        .chain([85, 100].map(|load| (load, shape(load, 0))))
-        .collect();
+    let with_data = LOADS.iter().map(|load| (*load, shape(*load, DATA_KIB)));
+    let shapes: Vec<(u32, Shape)> = with_data.chain([85, 100].map(|load| (load, shape(load, 0)))).collect();
     let runs: Vec<(Shape, Kernel)> =
         shapes.iter().flat_map(|(_, shape)| settings().map(|(_, kernel)| (*shape, kernel))).collect();
-    let done = options
-        .first(SEEDS_MAX)
-        .each_per_seed(&runs, |(shape, kernel), seed| pairs(&topology, &costs, *kernel, seed, *shape));
-    let by_run: Vec<Vec<Trips>> =
-        (0..runs.len()).map(|run| done.iter().map(|seed| seed[run]).collect()).collect();
+    let by_run = trips_by_run(options, &topology, &costs, &runs);
 
     let mut rows = Vec::new();
     let mut gains = Vec::new();
     for ((load, shape), both) in shapes.iter().zip(by_run.chunks(2)) {
         let name = format!("{load} %{}", if shape.data_kib == 0 { ", nothing to carry" } else { "" });
-        for ((setting, _), trips) in settings().iter().zip(both) {
-            let is_at = |of: u32| is_published && *load == of && shape.data_kib > 0;
-            let measured = match *setting {
-                "Linux" => measured_regimes.storm(),
-                _ => measured_regimes.settled(),
-            };
-            let row = Row::of(
-                format!("{name}, {setting}, round trips"),
-                "k/s",
-                trips.iter().map(|trips| trips.k_per_second).collect(),
-            );
-            let transients = transients(trips);
-            let row = row.with_inputs(&[KNEW]).transient(transients);
-            rows.push(Row { published: is_at(100).then_some(measured.0), ..row });
-            let row = Row::of(
-                format!("{name}, {setting}, migrating"),
-                "percent",
-                trips.iter().map(|trips| trips.migrating * 100.0).collect(),
-            );
-            rows.push(Row {
-                published: is_at(100).then_some(measured.1 * 100.0),
-                ..row.with_inputs(&[KNEW]).transient(transients)
-            });
+        let is_measured = is_published && *load == 100 && shape.data_kib > 0;
+        let measured = [measured_regimes.storm(), measured_regimes.settled()];
+        for (((setting, _), trips), measured) in settings().iter().zip(both).zip(measured) {
+            let name = format!("{name}, {setting}");
+            rows.extend(trip_rows(&name, trips, &[KNEW], is_measured.then_some(measured)));
         }
-        let gain: Vec<f64> = both[0]
-            .iter()
-            .zip(&both[1])
-            .map(|(old, new)| (new.k_per_second / old.k_per_second - 1.0) * 100.0)
-            .collect();
-        let unsettled = both[0].iter().zip(&both[1]).filter(|(a, b)| !(a.is_settled && b.is_settled)).count();
-        let row = Row::of(format!("{name}, gain"), "percent", gain.clone()).with_inputs(&[KNEW]);
-        let row = row.transient(unsettled);
+        let gain = gain_row(format!("{name}, gain"), &both[0], &both[1], &[KNEW]);
         if shape.data_kib > 0 {
-            gains.push((row.simulated, *load, gain, unsettled));
+            gains.push((*load, gain.clone()));
         }
-        rows.push(row);
+        rows.push(gain);
     }
     let notes = notes(&rows);
     rows.extend(regimes(&shapes, &by_run, is_published.then_some(&measured_regimes)));
-    if let Some((_, load, gain, unsettled)) = gains.into_iter().max_by(|a, b| a.0.total_cmp(&b.0)) {
-        let row = Row::of(format!("the most gained, at {load} %"), "percent", gain);
-        let row = row.with_inputs(&[KNEW, CHOSEN]).transient(unsettled).beside_null(0.0);
-        rows.push(if is_published { row.against(None, "hot_windows.window") } else { row });
+    if let Some((load, gain)) = gains.into_iter().max_by(|a, b| a.1.simulated.total_cmp(&b.1.simulated)) {
+        let row = Row { name: format!("the most gained, at {load} %"), ..gain };
+        let row = row.with_inputs(&[CHOSEN]).beside_null(0.0);
+        rows.push(if is_published { row.within("hot_windows.window") } else { row });
     }
     if is_published && !options.quick {
         rows.extend(together(options));
@@ -288,9 +263,48 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
+/// The results of each run, by seed.
+pub(super) fn trips_by_run(
+    options: &Options,
+    topology: &Topology,
+    costs: &Costs,
+    runs: &[(Shape, Kernel)],
+) -> Vec<Vec<Trips>> {
+    let done = options
+        .first(SEEDS_MAX)
+        .each_per_seed(runs, |(shape, kernel), seed| pairs(topology, costs, *kernel, seed, *shape));
+    (0..runs.len()).map(|run| done.iter().map(|seed| seed[run]).collect()).collect()
+}
+
 /// The number of seeds that did not settle.
-pub(super) fn transients(trips: &[Trips]) -> usize {
+fn transients(trips: &[Trips]) -> usize {
     trips.iter().filter(|trips| !trips.is_settled).count()
+}
+
+/// The rows of a run: the round trips, and the share of the wakes that migrate. `published`: both numbers.
+fn trip_rows(
+    name: &str,
+    trips: &[Trips],
+    inputs: &[&'static str],
+    published: Option<(f64, f64)>,
+) -> [Row; 2] {
+    let row = |what: &str, unit, of: fn(&Trips) -> f64| {
+        let row = Row::of(format!("{name}, {what}"), unit, trips.iter().map(of).collect());
+        row.with_inputs(inputs).transient(transients(trips))
+    };
+    [
+        row("round trips", "k/s", |trips| trips.k_per_second).beside(published.map(|(rate, _)| rate)),
+        row("migrating", "percent", |trips| trips.migrating * 100.0)
+            .beside(published.map(|(_, part)| part * 100.0)),
+    ]
+}
+
+/// The row of what one run gains over another one, seed by seed.
+pub(super) fn gain_row(name: String, old: &[Trips], new: &[Trips], inputs: &[&'static str]) -> Row {
+    let both = || old.iter().zip(new);
+    let unsettled = both().filter(|(old, new)| !(old.is_settled && new.is_settled)).count();
+    let row = Row::of(name, "percent", both().map(|(old, new)| new.gain(old)).collect());
+    row.with_inputs(inputs).transient(unsettled)
 }
 
 /// Both changes together on 24 LLCs of 8 cores, compared with Linux under the same load.
@@ -304,25 +318,16 @@ fn together(options: &Options) -> Vec<Row> {
         ("both", Kernel { hot_windows: true, wake_queue: true, ..linux }),
     ];
     let windows = Windows::ms(20, 80);
-    let pairs_at = |load: u32| topology.cpus.len() as u32 * load / 100;
-    let runs: Vec<(u32, Kernel)> =
-        TOGETHER_LOADS.iter().flat_map(|load| settings.map(|(_, kernel)| (*load, kernel))).collect();
-    let done = options.first(SEEDS_MAX).each_per_seed(&runs, |(load, kernel), seed| {
-        let shape = Shape { pairs: pairs_at(*load), turn: TURN, data_kib: DATA_KIB, windows, hz: HZ };
-        pairs(&topology, &costs, *kernel, seed, shape)
-    });
-    let mut rows = Vec::new();
-    for (at, (load, _)) in runs.iter().enumerate() {
-        let of: Vec<Trips> = done.iter().map(|seed| seed[at]).collect();
-        let name = format!("2 × 96 cores, {load} %, {}", settings[at % settings.len()].0);
-        let mut add = |what: &str, unit: &'static str, number: fn(&Trips) -> f64| {
-            let row = Row::of(format!("{name}, {what}"), unit, of.iter().map(number).collect());
-            rows.push(row.with_inputs(&[KNEW]).transient(transients(&of)));
-        };
-        add("round trips", "k/s", |trips| trips.k_per_second);
-        add("migrating", "percent", |trips| trips.migrating * 100.0);
-    }
-    rows
+    let (names, runs): (Vec<String>, Vec<(Shape, Kernel)>) = TOGETHER_LOADS
+        .iter()
+        .flat_map(|load| {
+            let pairs = topology.cpus.len() as u32 * load / 100;
+            let shape = Shape { pairs, turn: TURN, data_kib: DATA_KIB, windows, hz: HZ };
+            settings.map(|(what, kernel)| (format!("2 × 96 cores, {load} %, {what}"), (shape, kernel)))
+        })
+        .unzip();
+    let by_run = trips_by_run(options, &topology, &costs, &runs);
+    names.iter().zip(&by_run).flat_map(|(name, trips)| trip_rows(name, trips, &[KNEW], None)).collect()
 }
 
 /// Whether both states of the machine occur at any load: the run with the highest share of migrations, and, of the
@@ -336,38 +341,23 @@ fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Reg
         .filter(|((load, _), _)| *load >= 100)
         .flat_map(|((load, _), both)| both.iter().map(|b| (*load, &**b)));
     let settled = full.min_by(|a, b| most(a.1).total_cmp(&most(b.1)));
-    let named = [
-        ("storm", storm, measured.map(Regimes::storm)),
-        ("settled", settled, measured.map(Regimes::settled)),
-    ];
-    let rows = named.into_iter().filter_map(|(name, found, measured)| {
+    let rows = |name: &str, found: Option<(u32, &[Trips])>, measured: Option<(f64, f64)>| {
         let (load, trips) = found?;
-        let numbers = |of: fn(&Trips) -> f64| trips.iter().map(of).collect::<Vec<f64>>();
-        let speed =
-            Row::of(format!("{name}, at {load} %, round trips"), "k/s", numbers(|trips| trips.k_per_second));
-        let speed = match measured {
-            Some((rate, _)) => speed.against(Some(rate), "hot_windows.regimes"),
-            None => speed,
-        };
-        // In the null model hot windows have no effect, so the machine is in the storm with them too.
-        let null = storm.map_or(f64::NAN, |(_, trips)| {
-            Row::of("", "k/s", trips.iter().map(|trips| trips.k_per_second).collect()).simulated
-        });
-        let made = |row: Row| row.with_inputs(&[KNEW, CHOSEN]).transient(transients(trips));
-        let speed = made(speed);
-        // For the storm, that null model is the row itself.
-        let speed = if name == "storm" { speed } else { speed.beside_null(null) };
-        let moved =
-            Row::of(format!("{name}, at {load} %, migrating"), "percent", numbers(|t| t.migrating * 100.0));
-        let moved = made(moved);
-        Some([speed, Row { published: measured.map(|(_, part)| part * 100.0), ..moved }])
-    });
-    rows.flatten().collect()
+        let [speed, moved] = trip_rows(&format!("{name}, at {load} %"), trips, &[KNEW, CHOSEN], measured);
+        Some([speed.against_known(measured.map(|(rate, _)| rate), "hot_windows.regimes"), moved])
+    };
+    let storm = rows("storm", storm, measured.map(Regimes::storm));
+    // In the null model hot windows have no effect, so the machine is in the storm with them too. For the storm, that
+    // null model is the row itself.
+    let null = storm.as_ref().map_or(f64::NAN, |[speed, _]| speed.simulated);
+    let settled = rows("settled", settled, measured.map(Regimes::settled));
+    let settled = settled.map(|[speed, moved]| [speed.beside_null(null), moved]);
+    storm.into_iter().chain(settled).flatten().collect()
 }
 
 /// Notes on the rows. They are made from the rows.
 fn notes(rows: &[Row]) -> Vec<String> {
-    let of = |name: String| rows.iter().find(|row| row.name == name);
+    let of = |name: String| row_named(rows, &name);
     let gains = |carried: &str| {
         let said = [85, 100].map(|load| {
             let row = of(format!("{load} %{carried}, gain"))?;

@@ -29,11 +29,62 @@ pub use options::{Options, Progress};
 /// # Panics
 ///
 /// If the embedded file has no such section, which a test would find.
-fn published<T: DeserializeOwned>(section: &str) -> T {
-    const FILE: &str = include_str!("../../../fixtures/published.toml");
-    let mut all: toml::Table = FILE.parse().unwrap_or_else(|e| panic!("published.toml: {e}"));
-    let found = all.remove(section).unwrap_or_else(|| panic!("published.toml has no {section}"));
-    found.try_into().unwrap_or_else(|e| panic!("published.toml, {section}: {e}"))
+fn published<T: DeserializeOwned>(name: &str) -> T {
+    section("published.toml", include_str!("../../../fixtures/published.toml"), name)
+}
+
+/// A section of the predictions from before the first run.
+///
+/// # Panics
+///
+/// If the embedded file has no such section, which a test would find.
+fn predictions<T: DeserializeOwned>(name: &str) -> T {
+    section("predictions.toml", include_str!("../predictions.toml"), name)
+}
+
+fn section<T: DeserializeOwned>(file: &str, text: &str, name: &str) -> T {
+    let mut all: toml::Table = text.parse().unwrap_or_else(|e| panic!("{file}: {e}"));
+    let found = all.remove(name).unwrap_or_else(|| panic!("{file} has no {name}"));
+    found.try_into().unwrap_or_else(|e| panic!("{file}, {name}: {e}"))
+}
+
+/// The first prediction of a row's number.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Prediction {
+    /// The row's name.
+    pub name: String,
+    /// The number, in the row's unit.
+    #[serde(alias = "ns", alias = "cycles")]
+    pub number: f64,
+}
+
+/// The first predictions of a table's rows.
+///
+/// # Panics
+///
+/// If none were made for this table.
+pub fn first_predictions(table: &str) -> Vec<Prediction> {
+    #[derive(Deserialize)]
+    struct Rows {
+        rows: Vec<Prediction>,
+    }
+    predictions::<Rows>(table).rows
+}
+
+/// Notes on the rows of a table that differ from their first predictions by more than this share.
+fn changed(table: &str, rows: &[Row], share: f64) -> Vec<String> {
+    let note = |said: Prediction| {
+        let row =
+            row_named(rows, &said.name).filter(|row| (row.simulated / said.number - 1.0).abs() > share)?;
+        let Row { name, unit, simulated, .. } = row;
+        Some(format!("{name}: first predicted as {:.0} {unit}, now {simulated:.0}", said.number))
+    };
+    first_predictions(table).into_iter().filter_map(note).collect()
+}
+
+/// The row of this name.
+fn row_named<'a>(rows: &'a [Row], name: &str) -> Option<&'a Row> {
+    rows.iter().find(|row| row.name == name)
 }
 
 /// What a row claims.
@@ -173,29 +224,48 @@ impl Row {
     /// A row from one number per seed. A row without numbers, of a run that was stopped before its first seed, is
     /// removed by [`Table::concluded`].
     pub fn of(name: impl Into<String>, unit: &'static str, numbers: Vec<f64>) -> Self {
-        let mut sorted = numbers.clone();
-        sorted.sort_by(f64::total_cmp);
-        let at = |i: usize| sorted.get(i).copied().unwrap_or(f64::NAN);
-        Self {
+        let row = Self {
             name: name.into(),
             unit,
             published: None,
-            simulated: median(&sorted),
-            spread: (at(0), at(sorted.len().saturating_sub(1))),
+            simulated: f64::NAN,
+            spread: (f64::NAN, f64::NAN),
             numbers,
             tolerance: None,
             inputs: Vec::new(),
             null: None,
             by_construction: None,
             transient: 0,
-        }
+        };
+        row.counted()
+    }
+
+    /// Sets the median and the spread, after a change of the numbers.
+    fn counted(self) -> Self {
+        let mut sorted = self.numbers.clone();
+        sorted.sort_by(f64::total_cmp);
+        let [least, most] = [sorted.first(), sorted.last()].map(|end| end.copied().unwrap_or(f64::NAN));
+        Self { simulated: median(&sorted), spread: (least, most), ..self }
+    }
+
+    /// Sets the published number. Without a tolerance the row only shows it.
+    pub fn beside(self, published: Option<f64>) -> Self {
+        Self { published, ..self }
+    }
+
+    /// Sets the tolerance.
+    pub fn within(self, tolerance: &str) -> Self {
+        Self { tolerance: Some(crate::tolerance::named(tolerance)), ..self }
     }
 
     /// Sets the published number and the tolerance.
-    pub fn against(mut self, published: Option<f64>, tolerance: &str) -> Self {
-        self.published = published;
-        self.tolerance = Some(crate::tolerance::named(tolerance));
-        self
+    pub fn against(self, published: Option<f64>, tolerance: &str) -> Self {
+        self.beside(published).within(tolerance)
+    }
+
+    /// Sets the published number and the tolerance if there is a published number.
+    fn against_known(self, published: Option<f64>, tolerance: &str) -> Self {
+        if published.is_some() { self.against(published, tolerance) } else { self }
     }
 
     /// Adds inputs that were chosen with knowledge of a published table.

@@ -82,56 +82,44 @@ impl Options {
         let seeds: Vec<u64> = self.seeds.clone().collect();
         let pairs: Vec<(u64, &I)> =
             seeds.iter().flat_map(|seed| all.iter().map(move |item| (*seed, item))).collect();
-        let stint = Stint { all: &pairs, next: AtomicUsize::new(0), is_over: AtomicBool::new(false) };
         let tell = |done: usize| {
-            let Some(progress) = self.progress.as_ref().filter(|_| done.is_multiple_of(all.len())) else {
-                return;
-            };
-            progress.finished(done / all.len(), seeds.len());
+            if let Some(progress) = self.progress.as_ref().filter(|_| done.is_multiple_of(all.len())) {
+                progress.finished(done / all.len(), seeds.len());
+            }
         };
         let mut done =
-            stint.run(self, |(seed, item)| run(item, *seed), |(seed, _)| Some(*seed), tell).into_iter();
+            self.run(&pairs, |(seed, item)| run(item, *seed), |(seed, _)| Some(*seed), tell).into_iter();
         let whole = done.len().checked_div(all.len()).unwrap_or(0);
         (0..whole).map(|_| done.by_ref().take(all.len()).collect()).collect()
     }
 
     /// One result for each of `all`, in order. After a stop: the first ones.
     pub fn each<I: Sync, T: Send>(&self, all: &[I], run: impl Fn(&I) -> T + Sync) -> Vec<T> {
-        let stint = Stint { all, next: AtomicUsize::new(0), is_over: AtomicBool::new(false) };
-        stint.run(self, run, |_| None, |_| ())
+        self.run(all, run, |_| None, |_| ())
     }
-}
 
-/// Work that several threads share.
-struct Stint<'a, I> {
-    all: &'a [I],
-    /// The index of the next item. Writers and readers: all threads.
-    next: AtomicUsize,
-    /// Whether a simulation panicked. Writer: its thread; readers: all threads.
-    is_over: AtomicBool,
-}
-
-impl<I: Sync> Stint<'_, I> {
-    fn run<T: Send>(
+    /// Runs all items on several threads. `seed`: an item's seed; `tell` gets the number of finished items.
+    fn run<I: Sync, T: Send>(
         &self,
-        options: &Options,
+        all: &[I],
         run: impl Fn(&I) -> T + Sync,
         seed: impl Fn(&I) -> Option<u64> + Sync,
         tell: impl Fn(usize) + Sync,
     ) -> Vec<T> {
-        let progress = options.progress.as_deref();
-        let finished = AtomicUsize::new(0);
+        let progress = self.progress.as_deref();
+        // The index of the next item, the number of finished items, and whether a simulation panicked. Writers and
+        // readers: all threads.
+        let (next, finished) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        let is_over = AtomicBool::new(false);
         let work = || {
             let mut done = Vec::new();
             // ORDERING: Relaxed, here and below. A thread that takes an index does not need to see what the thread
             // with the index before wrote. If a thread reads a stop late, it runs one simulation more.
-            while !self.is_over.load(Ordering::Relaxed)
-                && !progress.is_some_and(|progress| progress.is_over())
-            {
-                let at = self.next.fetch_add(1, Ordering::Relaxed);
-                let Some(item) = self.all.get(at) else { break };
+            while !is_over.load(Ordering::Relaxed) && !progress.is_some_and(|progress| progress.is_over()) {
+                let at = next.fetch_add(1, Ordering::Relaxed);
+                let Some(item) = all.get(at) else { break };
                 let result = catch_unwind(AssertUnwindSafe(|| run(item))).unwrap_or_else(|panic| {
-                    self.is_over.store(true, Ordering::Relaxed);
+                    is_over.store(true, Ordering::Relaxed);
                     if let Some((progress, seed)) = progress.zip(seed(item)) {
                         progress.failed(seed);
                     }
@@ -142,8 +130,8 @@ impl<I: Sync> Stint<'_, I> {
             }
             done
         };
-        let threads = options.threads.or_else(|| std::thread::available_parallelism().ok());
-        let threads = threads.map_or(1, NonZeroUsize::get).min(self.all.len());
+        let threads = self.threads.or_else(|| std::thread::available_parallelism().ok());
+        let threads = threads.map_or(1, NonZeroUsize::get).min(all.len());
         let mut done: Vec<(usize, T)> = std::thread::scope(|scope| {
             let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
             let done = threads.into_iter().map(|thread| thread.join().unwrap_or_else(|e| resume_unwind(e)));

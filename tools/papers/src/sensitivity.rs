@@ -7,8 +7,8 @@
 //! about 40 s on one core, almost all for hot windows on 384 CPUs.
 
 use super::cid::sim::{Index, Setup, run};
-use super::cid::{PUBLISHED, given};
-use super::hot_windows::{Shape, Trips, Windows, pairs};
+use super::cid::{CHURN_PERCENT, PUBLISHED, at_usual_clock, given};
+use super::hot_windows::{Shape, Windows, pairs};
 use super::{Options, drain};
 use serde::{Deserialize, Serialize};
 use warmcore_cid::{CacheLocal, KeptPerCpu};
@@ -20,9 +20,6 @@ use warmcore_types::Nanos;
 
 /// The factors of a number, in thousandths.
 pub const BOUNDS: [u64; 2] = [500, 2000];
-
-/// The probability in percent that a thread ends after a burst, as in the table of ids.
-const CHURN_PERCENT: u64 = 25;
 
 /// Threads in the simulation of threads that come and go: as many as cores.
 const CHURNING: u32 = 192;
@@ -78,6 +75,19 @@ impl Input {
     }
 }
 
+/// By how many percent an answer changes if a number of the machine is a tenth larger. Numbers without effect are left
+/// out; the one with the largest effect is first.
+pub fn by_a_tenth(costs: &Costs, answer: impl Fn(&Costs) -> f64) -> Vec<(String, f64)> {
+    let plain = answer(costs);
+    let moved = costs.numbers().filter_map(|(name, _)| {
+        let percent = (answer(&costs.scaled(name, 1100).ok()?) / plain - 1.0) * 100.0;
+        (percent != 0.0).then(|| (name.to_owned(), percent))
+    });
+    let mut moved: Vec<(String, f64)> = moved.collect();
+    moved.sort_by(|a, b| b.1.abs().total_cmp(&a.1.abs()).then_with(|| a.0.cmp(&b.0)));
+    moved
+}
+
 /// All answers. An answer without results, because the run was stopped, is left out.
 ///
 /// # Panics
@@ -93,17 +103,11 @@ pub fn all(options: &Options) -> Vec<Sensitivity> {
 /// The answers from the table of ids.
 fn ids(options: &Options) -> Vec<Sensitivity> {
     let machine = SimMachine::named(given::MACHINE).unwrap_or_else(|e| panic!("{e}"));
-    // As in the predicted rows, a core is at its usual clock at once.
-    let burst = |costs: &Costs, setup: Setup| {
-        let clock = costs.get("clock_mhz").map_or(0, |clock| clock.milli);
-        let costs = costs.with("base_mhz", clock).expect("every machine has a base clock");
-        run(&costs, &machine.topology, &setup, 0).burst_ns
-    };
-    let (kept, local) = (Index::Cid(&KeptPerCpu), Index::Cid(&CacheLocal));
-    let eight = Setup { index: kept, ..PUBLISHED };
+    let burst =
+        |costs: &Costs, setup: Setup| run(&at_usual_clock(costs), &machine.topology, &setup, 0).burst_ns;
     let gain = |costs: &Costs, pages: Pages| {
-        let own = Setup { index: local, ..PUBLISHED };
-        burst(costs, Setup { pages, ..eight }) / burst(costs, Setup { pages, ..own })
+        let by = |index| burst(costs, Setup { index, pages, ..PUBLISHED });
+        by(Index::Cid(&KeptPerCpu)) / by(Index::Cid(&CacheLocal))
     };
     let churning = Setup {
         threads: CHURNING,
@@ -112,26 +116,26 @@ fn ids(options: &Options) -> Vec<Sensitivity> {
         churn_percent: CHURN_PERCENT,
         ..PUBLISHED
     };
-    let of = |name: &str, asked: String, unit: &str, answer: &(dyn Fn(&Costs) -> f64 + Sync)| {
-        varied(options, &machine, (name, asked, unit), answer, &[])
-    };
     let churn = format!(
         "A burst under Linux 6.19’s ids, {CHURNING} threads that come and go, a pause of 200 ms × threads between bursts"
     );
+    let of = |name: &str, asked: &str, unit: &str, answer: &(dyn Fn(&Costs) -> f64 + Sync)| {
+        varied(options, &machine, (name, asked, unit), answer, &[])
+    };
     let found = [
         of(
             "cid",
-            "How many times as long a burst takes if ids are only kept, 8 threads, 200 ms".to_owned(),
+            "How many times as long a burst takes if ids are only kept, 8 threads, 200 ms",
             "x",
             &|costs| gain(costs, Pages::CopyOnWrite),
         ),
         of(
             "touched",
-            "The same if all areas were touched before, so that no page is copied".to_owned(),
+            "The same if all areas were touched before, so that no page is copied",
             "x",
             &|costs| gain(costs, Pages::Touched),
         ),
-        of("task-owned", churn, "ns", &|costs| burst(costs, churning)),
+        of("task-owned", &churn, "ns", &|costs| burst(costs, churning)),
     ];
     found.into_iter().flatten().collect()
 }
@@ -149,47 +153,40 @@ fn hot_windows(options: &Options) -> Option<Sensitivity> {
     let gain = |costs: &Costs, shape: Shape| {
         let linux = Kernel::default();
         let both = Kernel { hot_windows: true, wake_queue: true, ..linux };
-        let [old, new]: [Trips; 2] =
-            [linux, both].map(|kernel| pairs(&machine.topology, costs, kernel, 0, shape));
-        (new.k_per_second / old.k_per_second - 1.0) * 100.0
+        let [old, new] = [linux, both].map(|kernel| pairs(&machine.topology, costs, kernel, 0, shape));
+        new.gain(&old)
     };
-    let own = |name: &str, value: u64, unit: &str, with: &dyn Fn(u64) -> Shape| {
-        let [low, high] = BOUNDS.map(|bound| with(value * bound / 1000));
-        (name.to_owned(), value as f64, unit.to_owned(), [low, high])
-    };
-    let own = [
-        own("a turn on a core of its own", 5_000, "ns", &|ns| Shape { turn: Nanos(ns), ..shape }),
-        own("data that a side carries", 16, "KiB", &|kib| Shape { data_kib: kib as u32, ..shape }),
-    ];
-    let shapes: Vec<Shape> = own.iter().flat_map(|(.., shapes)| *shapes).collect();
-    let results = options.each(&shapes, |shape| gain(&machine.costs, *shape));
-    let own: Vec<Input> = own
-        .into_iter()
-        .zip(results.chunks_exact(2))
-        .map(|((name, value, unit, _), ends)| Input {
-            name,
-            value,
-            unit,
+    let own = |name: &str, value: u64, unit: &str, with: &(dyn Fn(u64) -> Shape + Sync)| {
+        let ends = options.each(&BOUNDS, |bound| gain(&machine.costs, with(value * bound / 1000)));
+        let &[low, high] = ends.as_slice() else { return None };
+        Some(Input {
+            name: name.to_owned(),
+            value: value as f64,
+            unit: unit.to_owned(),
             trust: Trust::Estimated.letter(),
             basis: "chosen for this table: a round number".to_owned(),
-            low: ends[0],
-            high: ends[1],
+            low,
+            high,
         })
-        .collect();
+    };
+    let own = [
+        own("a turn on a core of its own", 5_000, "ns", &|ns| Shape { turn: Nanos(ns), ..shape })?,
+        own("data that a side carries", 16, "KiB", &|kib| Shape { data_kib: kib as u32, ..shape })?,
+    ];
     let asked = format!(
         "What hot windows and the shared wake queue gain together on 2 × 96 cores, {} pairs that talk, by one seed \
          in their first 5 to 10 ms: a transient (seeds alone differ by some percent)",
         shape.pairs
     );
-    varied(options, &machine, ("hot-windows", asked, "percent"), &|costs| gain(costs, shape), &own)
+    varied(options, &machine, ("hot-windows", &asked, "percent"), &|costs| gain(costs, shape), &own)
 }
 
 /// The drain of all CPUs of the largest machine, by Warmcore's method.
 fn drained(options: &Options) -> Option<Sensitivity> {
     let machine = drain::grown(DRAINED);
     let asked = format!("A drain of {DRAINED} CPUs, all with stock, in Warmcore’s own way");
-    let answer = |costs: &Costs| drain::ours_ns(costs, &machine.topology, DRAINED);
-    varied(options, &machine, ("drain", asked, "ns"), &answer, &[])
+    let answer = |costs: &Costs| drain::ours_ns(&SimMachine { costs: costs.clone(), ..machine.clone() });
+    varied(options, &machine, ("drain", &asked, "ns"), &answer, &[])
 }
 
 /// Whether a number is varied: it was not published or measured, does not follow another one, and is no well-known
@@ -202,22 +199,22 @@ fn is_varied(costs: &Costs, name: &str, number: &Number) -> bool {
     number.trust >= Trust::Documented && number.milli > 0 && !follows(&number.basis)
 }
 
-/// `what`: (name, question, unit). `more`: inputs that are no numbers of the machine. `None` after a stop.
+/// An answer, simulated with each input varied. `more`: inputs that are no numbers of the machine. `None` after a stop.
 fn varied(
     options: &Options,
     machine: &SimMachine,
-    what: (&str, String, &str),
+    (name, asked, unit): (&str, &str, &str),
     answer: &(dyn Fn(&Costs) -> f64 + Sync),
     more: &[Input],
 ) -> Option<Sensitivity> {
     let costs = &machine.costs;
     let chosen: Vec<(&str, &Number)> =
         costs.numbers().filter(|(name, number)| is_varied(costs, name, number)).collect();
-    let mut asked: Vec<Costs> = vec![costs.clone()];
+    let mut all: Vec<Costs> = vec![costs.clone()];
     for (name, _) in &chosen {
-        asked.extend(BOUNDS.iter().filter_map(|bound| costs.scaled(name, *bound).ok()));
+        all.extend(BOUNDS.iter().filter_map(|bound| costs.scaled(name, *bound).ok()));
     }
-    let answers = options.each(&asked, |costs| answer(costs));
+    let answers = options.each(&all, answer);
     if answers.len() < 1 + 2 * chosen.len() {
         return None;
     }
@@ -234,10 +231,9 @@ fn varied(
     let (mut moving, still): (Vec<Input>, Vec<Input>) =
         inputs.chain(more.iter().cloned()).partition(|input| input.moves(plain) > 0.0);
     moving.sort_by(|a, b| b.moves(plain).total_cmp(&a.moves(plain)).then_with(|| a.name.cmp(&b.name)));
-    let (name, asked, unit) = what;
     Some(Sensitivity {
         name: name.to_owned(),
-        asked,
+        asked: asked.to_owned(),
         machine: machine.name.clone(),
         unit: unit.to_owned(),
         plain,
@@ -279,7 +275,7 @@ mod tests {
     fn the_number_with_the_largest_effect_comes_first_and_those_without_are_counted() {
         let machine = SimMachine::named(given::MACHINE).unwrap();
         let answer = |costs: &Costs| (costs.ps("dram_remote") + costs.ps("dram_local") / 8) as f64 / 1000.0;
-        let found = varied(&Options::default(), &machine, ("x", "x".into(), "ns"), &answer, &[]).unwrap();
+        let found = varied(&Options::default(), &machine, ("x", "x", "ns"), &answer, &[]).unwrap();
         let names: Vec<&str> = found.inputs.iter().map(|input| &*input.name).collect();
         assert_eq!(names, ["dram_remote", "dram_local"], "{found:?}");
         let first = &found.inputs[0];

@@ -17,7 +17,7 @@
 //!
 //! `swqueue`, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an allyesconfig; `crates/topo/machines.toml`.
 
-use super::{Options, Row, Table};
+use super::{Options, Row, Table, row_named};
 use serde::Deserialize;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
@@ -147,25 +147,23 @@ pub fn table(options: &Options) -> Table {
     let published: Vec<Published> = super::published("wake_queue");
     let all: Vec<SimMachine> = match &options.machine {
         Some(machine) => vec![machine.clone()],
-        None => published
-            .iter()
-            .map(|of| SimMachine::named(&of.machine).unwrap_or_else(|e| panic!("{e}")))
-            .collect(),
+        None => published.iter().map(|of| options.machine_or(&of.machine)).collect(),
     };
-    let (mut rows, mut answers) = (Vec::new(), Vec::new());
+    let (mut rows, mut notes) = (Vec::new(), Vec::new());
     for machine in &all {
         let of = published.iter().find(|of| of.machine == machine.name);
         let of_machine = machine_rows(machine, of, options);
-        answers.extend(answer(&machine.name, &of_machine));
+        notes.extend(answer(&machine.name, &of_machine));
         rows.extend(of_machine);
     }
+    notes.extend(self::notes(options));
     let all: Vec<&str> = all.iter().map(|machine| machine.name.as_str()).collect();
     Table {
         name: "wake_queue".into(),
         machine: all.join(", "),
         source: "linux-kernel, 13 June 2023, [RFC PATCH 3/3] sched: Implement shared wakequeue in CFS".into(),
         rows,
-        notes: notes(options, answers),
+        notes,
     }
 }
 
@@ -181,66 +179,50 @@ fn machine_rows(machine: &SimMachine, published: Option<&Published>, options: &O
     };
     let time = |run: Built, base: Built| (run.seconds / base.seconds - 1.0) * 100.0;
     let usage = |run: Built, base: Built| (run.cpu_percent / base.cpu_percent - 1.0) * 100.0;
-    let mut rows = Vec::new();
+    let row =
+        |what: &str, unit, numbers| Row::of(format!("{name}, {what}"), unit, numbers).with_inputs(&[GRAPH]);
     let cpus = topology.cpus.len() as f64;
-    let base = Row::of(
-        format!("{name}, none, CPU use of all"),
-        "percent",
-        numbers(0, &|run, _| run.cpu_percent / cpus),
-    );
-    let base = base.with_inputs(&[GRAPH]);
-    rows.push(Row { published: published.map(|of| of.rows[0].cpu_percent / cpus), ..base });
-    for (what, unit, of) in [
-        (
-            "newidle searches that the gate ended",
-            "percent",
-            (|run, _| run.gated_percent) as fn(Built, Built) -> f64,
-        ),
-        ("newidle searches, of all CPUs' time", "ppm", |run, _| run.search_ppm),
-    ] {
-        let row = Row::of(format!("{name}, none, {what}"), unit, numbers(0, &of));
-        rows.push(row.with_inputs(&[GRAPH]));
-    }
+    let mut rows = vec![
+        row("none, CPU use of all", "percent", numbers(0, &|run, _| run.cpu_percent / cpus))
+            .beside(published.map(|of| of.rows[0].cpu_percent / cpus)),
+        row("none, newidle searches that the gate ended", "percent", numbers(0, &|run, _| run.gated_percent)),
+        row("none, newidle searches, of all CPUs' time", "ppm", numbers(0, &|run, _| run.search_ppm)),
+    ];
     for (at, (setting, _)) in settings.iter().enumerate().skip(1) {
         let change = |of: fn(&Measured) -> f64| {
             let Published { rows, .. } = published?;
             rows.get(at).map(|row| (of(row) / of(&rows[0]) - 1.0) * 100.0)
         };
-        let mean = mean(format!("{name}, {setting}, time, mean and its error"), &numbers(at, &time));
-        let row = Row::of(format!("{name}, {setting}, time"), "percent", numbers(at, &time));
-        let row = row.with_inputs(&[GRAPH]);
         let seconds = change(|row| row.seconds);
+        let times = numbers(at, &time);
+        let row_of_mean =
+            mean(row(&format!("{setting}, time, mean and its error"), "percent", times.clone()));
+        let row_of_time = row(&format!("{setting}, time"), "percent", times).beside(seconds);
         rows.push(match *setting {
-            "SIS_NODE" => row.against(seconds, "sis_node.time").beside_null(0.0),
-            "wake queue" => row.against(seconds, "wake_queue.time").beside_null(0.0),
-            _ => Row { published: seconds, ..row },
+            "SIS_NODE" => row_of_time.within("sis_node.time").beside_null(0.0),
+            "wake queue" => row_of_time.within("wake_queue.time").beside_null(0.0),
+            _ => row_of_time,
         });
-        rows.push(Row { published: seconds, ..mean.with_inputs(&[GRAPH]) });
-        let row = Row::of(format!("{name}, {setting}, CPU use"), "percent", numbers(at, &usage));
-        let row = row.with_inputs(&[GRAPH]);
-        rows.push(Row { published: change(|row| row.cpu_percent), ..row });
+        rows.push(row_of_mean.beside(seconds));
+        let usage = row(&format!("{setting}, CPU use"), "percent", numbers(at, &usage));
+        rows.push(usage.beside(change(|row| row.cpu_percent)));
     }
     rows
 }
 
-/// The mean over the seeds, with one standard error to each side as its spread: the spread of seeds does not show how
-/// well the mean is known.
-fn mean(name: String, numbers: &[f64]) -> Row {
-    let n = numbers.len() as f64;
-    let mean = numbers.iter().sum::<f64>() / n;
-    let variance = numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0).max(1.0);
+/// The row with the mean over the seeds, and one standard error to each side as its spread: the spread of seeds does
+/// not show how well the mean is known.
+fn mean(row: Row) -> Row {
+    let (n, mean) = (row.numbers.len() as f64, row.mean());
+    let variance = row.numbers.iter().map(|x| (x - mean) * (x - mean)).sum::<f64>() / (n - 1.0).max(1.0);
     let error = (variance / n).sqrt();
-    let row = Row::of(name, "percent", numbers.to_vec());
     Row { simulated: mean, spread: (mean - error, mean + error), ..row }
 }
 
 /// Whether newidle balancing just stops too early: for one machine, the queue's effect if the balancer never stops,
 /// and if there is no balancer.
 fn answer(machine: &str, rows: &[Row]) -> Option<String> {
-    let of = |setting: &str| {
-        let name = format!("{machine}, {setting}");
-        rows.iter().find(|row| row.name == name)
-    };
+    let of = |setting: &str| row_named(rows, &format!("{machine}, {setting}"));
     let time = |setting: &str| of(&format!("{setting}, time, mean and its error"));
     let said = |row: &Row| format!("{:+.2} ± {:.2} %", row.simulated, (row.spread.1 - row.spread.0) / 2.0);
     let (always, off, queue) = (time("newidle always")?, time("newidle off")?, time("wake queue")?);
@@ -255,9 +237,8 @@ fn answer(machine: &str, rows: &[Row]) -> Option<String> {
     ))
 }
 
-fn notes(options: &Options, answers: Vec<String>) -> Vec<String> {
-    let mut notes = answers;
-    notes.extend([
+fn notes(options: &Options) -> Vec<String> {
+    let mut notes = vec![
         format!(
             "{FILES_PER_CPU} files per CPU of {} ms on average, estimated; the same \
              files for every setting. Percent are against the same seed without either.",
@@ -269,7 +250,7 @@ fn notes(options: &Options, answers: Vec<String>) -> Vec<String> {
         "Both bounds have 0 in them: a row that is met while its mean is within an error of 0 says that nothing speaks \
          against the effect, not that it has come out."
             .to_owned(),
-    ]);
+    ];
     if options.quick {
         notes.push(format!("Quick: {} files per CPU, so the tail counts for more.", FILES_PER_CPU / 4));
     }

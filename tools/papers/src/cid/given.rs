@@ -2,13 +2,11 @@
 //!
 //! `fixtures/published.toml` is only read to print and compare. `fixtures/fitted.toml` has the cost of a pass over
 //! the CPU's own area after a sleep, by a formula that was fitted to the two columns in which no area moves. The two
-//! costs of a page fault in this file were fitted to the column in which areas move. `predictions.toml` has the first
-//! predictions, which were made without values chosen after looking at the table. It does not change.
+//! costs of a page fault in this file were fitted to the column in which areas move.
 
 use serde::Deserialize;
 
 const FITTED: &str = include_str!("../../../../fixtures/fitted.toml");
-const PREDICTIONS: &str = include_str!("../../predictions.toml");
 
 /// The machine of the publication.
 pub const MACHINE: &str = "epyc9654_2p";
@@ -66,31 +64,6 @@ fn parse(formula: &str) -> Option<(f64, f64, f64)> {
     let (by_decade, rest) = rest.split_once("*log10(sleep/")?;
     let unit = rest.strip_suffix("ms)")?;
     Some((at.trim().parse().ok()?, by_decade.trim().parse().ok()?, unit.parse().ok()?))
-}
-
-#[derive(Deserialize)]
-struct Predictions {
-    cid: Option<Recorded>,
-}
-
-#[derive(Deserialize)]
-struct Recorded {
-    rows: Vec<Prediction>,
-}
-
-/// A first prediction.
-#[derive(Debug, Clone, Deserialize)]
-pub struct Prediction {
-    /// The row's name.
-    pub name: String,
-    /// The predicted time, in ns.
-    pub ns: f64,
-}
-
-/// The first predictions, by the form without values that were chosen after looking at the table.
-pub fn predictions() -> Vec<Prediction> {
-    let all: Predictions = toml::from_str(PREDICTIONS).unwrap_or_else(|e| panic!("predictions.toml: {e}"));
-    all.cid.map_or_else(Vec::new, |recorded| recorded.rows)
 }
 
 #[cfg(test)]

@@ -5,15 +5,12 @@
 //! runs give 25 rows.
 
 use super::given::{self, Measured};
-use super::{Columns, PUBLISHED, sizes};
+use super::{CHURN_PERCENT, Columns, PUBLISHED, at_usual_clock, sizes};
 use crate::Row;
 use crate::cid::sim::{Index, Outcome, RemoteClock, Setup, run};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::Pages;
 use warmcore_topo::Topology;
-
-/// The probability that a thread ends after a burst, in the rows of threads that come and go.
-const CHURN_PERCENT: u64 = 25;
 
 /// Ticks per second that fit the table better than the default.
 const INFORMED_HZ: u64 = 1000;
@@ -29,16 +26,40 @@ const FAULT_MANY: &str = "page_fault_many_threads_per_llc";
 const IDS_STAY: &str =
     "each thread is pinned, and the rule says that its id stays: no number of the machine is in it";
 
+/// A published column: the name, and the published number.
+type Column = (&'static str, fn(&Measured) -> f64);
+
+/// The published columns.
+const COLUMNS: [Column; 3] =
+    [("per_cpu", |row| row.per_cpu_ns), ("kept", |row| row.kept_ns), ("cachelocal", |row| row.cachelocal_ns)];
+
+/// The index of *kept* in [`COLUMNS`].
+const KEPT: usize = 1;
+/// The index of *cachelocal* in [`COLUMNS`].
+const LOCAL: usize = 2;
+
 /// All rows of one seed.
 pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: u64, columns: &Columns) -> Vec<Row> {
-    let clock = costs.get("clock_mhz").map_or(0, |clock| clock.milli);
-    let blind = costs.with("base_mhz", clock).expect("every machine has a base clock");
+    let blind = at_usual_clock(costs);
     let mut rows = Vec::new();
     for delay_ms in [200, 10] {
         for (threads, llcs) in sizes(topology) {
             let setup = Setup { threads, llcs, delay_ms, ..PUBLISHED };
-            let mut part = Part { columns: *columns, ..Part::new(costs, &blind, topology, seed, setup) };
-            let (cpu, local) = part.predicted();
+            // The published name, extended if two ways to spread the threads have the same number.
+            let several = sizes(topology).iter().filter(|size| size.0 == threads).count() > 1;
+            let spread = if several { format!(" on {llcs} L3") } else { String::new() };
+            let mut part = Part {
+                costs,
+                blind: &blind,
+                topology,
+                columns,
+                seed,
+                setup,
+                published: given::published(costs.machine(), threads, llcs, delay_ms),
+                name: format!("{threads} threads{spread}, {delay_ms} ms"),
+                rows: Vec::new(),
+            };
+            let [cpu, _, local] = part.predicted();
             part.informed();
             part.probed(&cpu);
             part.unmeasured(&local);
@@ -54,7 +75,7 @@ struct Part<'a> {
     /// The same costs, but a core that wakes is at its usual clock at once.
     blind: &'a Costs,
     topology: &'a Topology,
-    columns: Columns,
+    columns: &'a Columns,
     seed: u64,
     setup: Setup,
     published: Option<Measured>,
@@ -63,113 +84,82 @@ struct Part<'a> {
     rows: Vec<Row>,
 }
 
-impl<'a> Part<'a> {
-    fn new(costs: &'a Costs, blind: &'a Costs, topology: &'a Topology, seed: u64, setup: Setup) -> Self {
-        let Setup { threads, llcs, delay_ms, .. } = setup;
-        // The published name, extended if two ways to spread the threads have the same number.
-        let several = sizes(topology).iter().filter(|size| size.0 == threads).count() > 1;
-        let spread = if several { format!(" on {llcs} L3") } else { String::new() };
-        let name = format!("{threads} threads{spread}, {delay_ms} ms");
-        let published = given::published(costs.machine(), threads, llcs, delay_ms);
-        let columns = Columns::default();
-        Self { costs, blind, topology, columns, seed, setup, published, name, rows: Vec::new() }
+impl Part<'_> {
+    fn run(&self, costs: &Costs, index: Index, setup: Setup) -> Outcome {
+        run(costs, self.topology, &Setup { index, ..setup }, self.seed)
     }
 
-    fn run(&self, costs: &Costs, setup: Setup) -> Outcome {
-        run(costs, self.topology, &setup, self.seed)
+    /// Runs the published columns.
+    fn run_columns(&self, costs: &Costs, setup: Setup) -> [Outcome; 3] {
+        [Index::Cpu, self.columns.kept, self.columns.local].map(|index| self.run(costs, index, setup))
     }
 
-    /// Adds a row without a published number.
-    fn add(&mut self, what: &str, unit: &'static str, number: f64, inputs: &[&'static str]) {
-        let row = Row::of(format!("{}, {what}", self.name), unit, vec![number]);
-        self.rows.push(row.with_inputs(inputs));
+    /// A row without a published number.
+    fn row(&self, what: &str, unit: &'static str, number: f64, inputs: &[&'static str]) -> Row {
+        Row::of(format!("{}, {what}", self.name), unit, vec![number]).with_inputs(inputs)
     }
 
-    /// Compares the last row with the published number, if there is one.
-    fn against(&mut self, published: Option<f64>, tolerance: &str) {
-        if published.is_some() {
-            self.amend(|row| row.against(published, tolerance));
+    /// A time next to the published one without a claim, to show the effect of one choice alone.
+    fn time(&self, column: usize, form: &str, outcome: &Outcome, inputs: &[&'static str]) -> Row {
+        let (name, published) = COLUMNS[column];
+        let row = self.row(&format!("{name}{form}"), "ns", outcome.burst_ns, inputs);
+        row.beside(self.published.as_ref().map(published))
+    }
+
+    /// Claims a row of [`Part::time`], if there is a published number.
+    fn claimed(&self, row: Row) -> Row {
+        let published = row.published;
+        row.against_known(published, if self.setup.delay_ms == 200 { "cid.200_ms" } else { "cid.10_ms" })
+    }
+
+    /// Adds the times of the published columns, which are claimed. Beside *kept* is the outcome if a CPU's own area
+    /// cost as much as another one. In the other columns a thread stays on its own area, and that null model predicts
+    /// the same as the row, so the row proves nothing.
+    fn add_times(&mut self, form: &str, outcomes: &[Outcome; 3], inputs: [&[&'static str]; 3]) {
+        for (column, (outcome, inputs)) in outcomes.iter().zip(inputs).enumerate() {
+            let row = self.claimed(self.time(column, form, outcome, inputs));
+            self.rows.push(if column == KEPT { row.beside_null(outcomes[0].burst_ns) } else { row });
         }
-    }
-
-    /// Adds a time that is compared with the published one. `null` is the outcome if a CPU's own area cost as much as
-    /// another one. If a thread stays on its own area, the null model predicts the same as the row, so the row proves
-    /// nothing.
-    fn time(
-        &mut self,
-        what: &str,
-        (outcome, null): (&Outcome, Option<&Outcome>),
-        of: fn(&Measured) -> f64,
-        inputs: &[&'static str],
-    ) {
-        self.add(what, "ns", outcome.burst_ns, inputs);
-        let tolerance = if self.setup.delay_ms == 200 { "cid.200_ms" } else { "cid.10_ms" };
-        self.against(self.published.as_ref().map(of), tolerance);
-        if let Some(null) = null {
-            self.amend(|row| row.beside_null(null.burst_ns));
-        }
-    }
-
-    /// Replaces the last row by the result of `how`.
-    fn amend(&mut self, how: impl FnOnce(Row) -> Row) {
-        let last = self.rows.pop();
-        self.rows.extend(last.map(how));
-    }
-
-    /// Adds a time next to the published one without a claim, to show the effect of one choice alone.
-    fn beside(&mut self, what: &str, outcome: &Outcome, of: fn(&Measured) -> f64, inputs: &[&'static str]) {
-        self.add(what, "ns", outcome.burst_ns, inputs);
-        let published = self.published.as_ref().map(of);
-        self.amend(|row| Row { published, ..row });
     }
 
     /// Adds the ratio of the burst times with `kept` ids and with `local` ids.
-    fn gain(&mut self, what: &str, kept: &Outcome, local: &Outcome, inputs: &[&'static str]) {
-        self.add(what, "x", kept.burst_ns / local.burst_ns, inputs);
+    fn add_gain(&mut self, form: &str, kept: &Outcome, local: &Outcome, inputs: &[&'static str]) {
+        let gain = kept.burst_ns / local.burst_ns;
+        let row = self.row(&format!("kept / cachelocal{form}"), "x", gain, inputs).beside_null(1.0);
         let published = self.published.map(|row| row.kept_ns / row.cachelocal_ns);
-        match (self.setup.threads, self.setup.delay_ms) {
-            (8, 10) => self.against(published, "cid.8_threads_10_ms"),
-            (_, 200) => self.against(published, "cid.200_ms_speedup"),
-            _ => {}
-        }
-        self.amend(|row| row.beside_null(1.0));
+        self.rows.push(match (self.setup.threads, self.setup.delay_ms) {
+            (8, 10) => row.against_known(published, "cid.8_threads_10_ms"),
+            (_, 200) => row.against_known(published, "cid.200_ms_speedup"),
+            _ => row,
+        });
     }
 
-    /// Adds the number of areas on which a thread ran, where each change of area counts. `is_one`: the row claims
-    /// that it is one.
-    fn areas(&mut self, what: &str, outcome: &Outcome, is_one: bool) {
-        let areas = 1.0 + f64::from(outcome.moved) / f64::from(self.setup.threads);
-        self.add(&format!("{what}, areas of a thread's bursts"), "ids", areas, &[]);
-        self.against(self.published.filter(|_| is_one).map(|_| 1.0), "cid.ids");
-        if is_one {
-            self.amend(|row| row.by_construction(IDS_STAY));
-        }
-    }
-
-    fn predicted(&mut self) -> (Outcome, Outcome) {
-        let cpu = self.run(self.blind, Setup { index: Index::Cpu, ..self.setup });
-        let kept = self.run(self.blind, Setup { index: self.columns.kept, ..self.setup });
-        let local = self.run(self.blind, Setup { index: self.columns.local, ..self.setup });
-        self.time("per_cpu", (&cpu, None), |row| row.per_cpu_ns, &[]);
-        self.time("kept", (&kept, Some(&cpu)), |row| row.kept_ns, &[]);
-        self.time("cachelocal", (&local, None), |row| row.cachelocal_ns, &[]);
-        self.gain("kept / cachelocal", &kept, &local, &[]);
+    fn predicted(&mut self) -> [Outcome; 3] {
+        let outcomes = self.run_columns(self.blind, self.setup);
+        self.add_times("", &outcomes, [&[]; 3]);
+        self.add_gain("", &outcomes[KEPT], &outcomes[LOCAL], &[]);
         // A CPU that sleeps for less than 100 ms keeps its id.
         let never = u64::from(self.setup.threads) * self.setup.delay_ms < 100;
-        self.areas("per_cpu", &cpu, true);
-        self.areas("kept", &kept, never);
-        self.areas("cachelocal", &local, true);
-        (cpu, local)
+        for (column, is_one) in [true, never, true].into_iter().enumerate() {
+            // The number of areas on which a thread ran, where each change of area counts.
+            let areas = 1.0 + f64::from(outcomes[column].moved) / f64::from(self.setup.threads);
+            let what = format!("{}, areas of a thread's bursts", COLUMNS[column].0);
+            let row = self.row(&what, "ids", areas, &[]);
+            self.rows.push(match is_one {
+                true => row.against_known(self.published.map(|_| 1.0), "cid.ids").by_construction(IDS_STAY),
+                false => row,
+            });
+        }
+        outcomes
     }
 
     fn informed(&mut self) {
         let setup = Setup { hz: INFORMED_HZ, clock: RemoteClock::Stale, ..self.setup };
-        let cpu = self.run(self.costs, Setup { index: Index::Cpu, ..setup });
-        let kept = self.run(self.costs, Setup { index: self.columns.kept, ..setup });
-        let local = self.run(self.costs, Setup { index: self.columns.local, ..setup });
-        self.beside("per_cpu, informed", &cpu, |row| row.per_cpu_ns, &[BASE_CLOCK]);
-        self.beside("kept, informed", &kept, |row| row.kept_ns, &[BASE_CLOCK, TICKS, CLOCKS]);
-        self.beside("cachelocal, informed", &local, |row| row.cachelocal_ns, &[BASE_CLOCK]);
+        let inputs: [&[&'static str]; 3] = [&[BASE_CLOCK], &[BASE_CLOCK, TICKS, CLOCKS], &[BASE_CLOCK]];
+        let outcomes = self.run_columns(self.costs, setup);
+        for (column, (outcome, inputs)) in outcomes.iter().zip(inputs).enumerate() {
+            self.rows.push(self.time(column, ", informed", outcome, inputs));
+        }
     }
 
     /// Adds the *probed* rows. `cpu`: the predicted outcome by the CPU's number.
@@ -178,14 +168,12 @@ impl<'a> Part<'a> {
         let Some(own) = given::own_after_sleep_ns(self.costs.machine(), sleep_ms) else { return };
         let after_sleep_ns = (own - cpu.after_sleep_ns).round() as i64;
         let setup = Setup { after_sleep_ns, hz: INFORMED_HZ, clock: RemoteClock::Stale, ..self.setup };
-        let cpu = self.run(self.blind, Setup { index: Index::Cpu, ..setup });
-        let kept = self.run(self.blind, Setup { index: self.columns.kept, ..setup });
-        let local = self.run(self.blind, Setup { index: self.columns.local, ..setup });
-        self.time("per_cpu, probed", (&cpu, None), |row| row.per_cpu_ns, &[OWN_AFTER_SLEEP]);
-        self.time("kept, probed", (&kept, Some(&cpu)), |row| row.kept_ns, &[OWN_AFTER_SLEEP, TICKS, CLOCKS]);
-        self.time("cachelocal, probed", (&local, None), |row| row.cachelocal_ns, &[OWN_AFTER_SLEEP]);
+        let outcomes = self.run_columns(self.blind, setup);
+        let inputs: [&[&'static str]; 3] =
+            [&[OWN_AFTER_SLEEP], &[OWN_AFTER_SLEEP, TICKS, CLOCKS], &[OWN_AFTER_SLEEP]];
+        self.add_times(", probed", &outcomes, inputs);
         if self.setup.delay_ms == 200 {
-            self.fitted(setup, &cpu, &local);
+            self.fitted(setup, &outcomes[0], &outcomes[LOCAL]);
         }
     }
 
@@ -197,35 +185,34 @@ impl<'a> Part<'a> {
         let faulting = self.blind.with("page_fault_cow_after_200ms_idle", fault_ns * 1000);
         let faulting = faulting.expect("every machine has faults");
         let inputs = [OWN_AFTER_SLEEP, TICKS, CLOCKS, which];
-        let kept = self.run(&faulting, Setup { index: self.columns.kept, ..setup });
-        self.time("kept, fitted", (&kept, Some(cpu)), |row| row.kept_ns, &inputs);
-        self.gain("kept / cachelocal, fitted", &kept, local, &inputs);
-        let touched = self.run(&faulting, Setup { index: self.columns.kept, pages: Pages::Touched, ..setup });
+        let kept = self.run(&faulting, self.columns.kept, setup);
+        let row = self.claimed(self.time(KEPT, ", fitted", &kept, &inputs));
+        self.rows.push(row.beside_null(cpu.burst_ns));
+        self.add_gain(", fitted", &kept, local, &inputs);
+        let touched = self.run(&faulting, self.columns.kept, Setup { pages: Pages::Touched, ..setup });
         let gain = touched.burst_ns / local.burst_ns;
-        self.add("kept / cachelocal, fitted, areas touched before", "x", gain, &inputs);
+        self.rows.push(self.row("kept / cachelocal, fitted, areas touched before", "x", gain, &inputs));
     }
 
     /// Adds rows that were not published. `local`: the predicted outcome to compare with.
     fn unmeasured(&mut self, local: &Outcome) {
-        let setup = self.setup;
-        let touched =
-            self.run(self.blind, Setup { index: self.columns.kept, pages: Pages::Touched, ..setup });
+        let (setup, Columns { kept, local: cache_local, lowest, owned }) = (self.setup, *self.columns);
+        let touched = self.run(self.blind, kept, Setup { pages: Pages::Touched, ..setup });
         let gain = touched.burst_ns / local.burst_ns;
-        self.add("kept / cachelocal, areas touched before", "x", gain, &[]);
+        self.rows.push(self.row("kept / cachelocal, areas touched before", "x", gain, &[]));
         let churn = Setup { churn_percent: CHURN_PERCENT, ..setup };
-        for (what, setup) in [
-            ("lowest", Setup { index: self.columns.lowest, ..setup }),
-            ("task-owned", Setup { index: self.columns.owned, ..setup }),
-            ("per_cpu, threads come and go", Setup { index: Index::Cpu, ..churn }),
-            ("kept, threads come and go", Setup { index: self.columns.kept, ..churn }),
-            ("cachelocal, threads come and go", Setup { index: self.columns.local, ..churn }),
-            ("task-owned, threads come and go", Setup { index: self.columns.owned, ..churn }),
+        for (what, index, setup) in [
+            ("lowest", lowest, setup),
+            ("task-owned", owned, setup),
+            ("per_cpu, threads come and go", Index::Cpu, churn),
+            ("kept, threads come and go", kept, churn),
+            ("cachelocal, threads come and go", cache_local, churn),
+            ("task-owned, threads come and go", owned, churn),
         ] {
-            let outcome = self.run(self.blind, setup);
-            self.add(what, "ns", outcome.burst_ns, &[]);
+            let outcome = self.run(self.blind, index, setup);
+            self.rows.push(self.row(what, "ns", outcome.burst_ns, &[]));
         }
-        let old =
-            self.run(self.blind, Setup { index: self.columns.kept, clock: RemoteClock::Stale, ..setup });
-        self.beside("kept, idle CPUs' clocks old", &old, |row| row.kept_ns, &[CLOCKS]);
+        let old = self.run(self.blind, kept, Setup { clock: RemoteClock::Stale, ..setup });
+        self.rows.push(self.time(KEPT, ", idle CPUs' clocks old", &old, &[CLOCKS]));
     }
 }

@@ -10,9 +10,9 @@
 //!
 //! linux-mm, January 2023: the run of eight hours, with its numbers of operations and drains.
 
-use warmcore_sim::costs::Costs;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::random::{Purpose, Random, below};
-use warmcore_topo::{Distance, Topology};
+use warmcore_topo::Distance;
 
 /// Operations in the published run: eight hours of charging by all CPUs.
 pub(super) const CALLS: u64 = 98_248_009_407;
@@ -42,7 +42,8 @@ pub(super) struct Met {
 }
 
 /// Runs the drains.
-pub(super) fn met(costs: &Costs, topology: &Topology, when: When, drains: u64, seed: u64) -> Met {
+pub(super) fn met(machine: &SimMachine, when: When, drains: u64, seed: u64) -> Met {
+    let SimMachine { costs, topology, .. } = machine;
     let cpus = topology.cpus.len() as u64;
     let period = (RUN_NS * cpus / CALLS).max(1);
     let base_mhz = costs.ps("base_mhz") / 1000;

@@ -15,6 +15,7 @@ use super::traced::{Step, Traced};
 use warmcore_budget::stock::LockedStocks;
 use warmcore_budget::{AccountConfig, Accounts};
 use warmcore_sim::costs::Costs;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::{LineId, Memory};
 use warmcore_sim::random::{Purpose, Random, below};
 use warmcore_topo::Topology;
@@ -120,7 +121,8 @@ fn holders(case: &Case, topology: &Topology, seed: u64) -> Vec<CpuId> {
 }
 
 /// Charges, and collects.
-pub(super) fn drain(costs: &Costs, topology: &Topology, case: &Case, method: Method, seed: u64) -> Drain {
+pub(super) fn drain(machine: &SimMachine, case: &Case, method: Method, seed: u64) -> Drain {
+    let SimMachine { costs, topology, .. } = machine;
     let end = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
     let accounts = Accounts::new(Traced::new(LockedStocks::new(end)));
     let plan = AccountConfig {

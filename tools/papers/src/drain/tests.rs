@@ -1,12 +1,13 @@
 use super::*;
-use crate::Mark;
+use crate::sensitivity::by_a_tenth;
+use crate::{Mark, first_predictions};
 
 fn quick() -> Options {
     Options { seeds: 0..3, quick: true, ..Options::default() }
 }
 
-fn machine() -> DrainMachine {
-    DrainMachine::named(MACHINES, MACHINE)
+fn machine() -> SimMachine {
+    SimMachine::named(MACHINE).unwrap()
 }
 
 #[test]
@@ -42,7 +43,7 @@ fn a_stock_size_of_zero_makes_both_drains_equal() {
     for seed in 0..5 {
         // No stock opens: a hundredth of the limit is less than two units each.
         let case = Case { limit: 256, ..Case::plain(128) };
-        let [queued, remote] = METHODS.map(|(method, _)| machine.drain(&case, method, seed));
+        let [queued, remote] = METHODS.map(|(method, _)| drain(&machine, &case, method, seed));
         assert_eq!((queued, queued.stocks), (remote, 0));
         assert_ne!(queued.ns, 0, "both still read them all");
     }
@@ -52,17 +53,17 @@ fn a_stock_size_of_zero_makes_both_drains_equal() {
 fn budgets_accounts_decide_which_stock_has_units() {
     let machine = machine();
     for charging in [0, 1, 8, 128] {
-        let drain = machine.drain(&Case::plain(charging), Method::Patched, 1);
+        let drain = drain(&machine, &Case::plain(charging), Method::Patched, 1);
         assert_eq!(drain.stocks, charging);
     }
     let part = Case { with_stock_per_mille: WITH_STOCK, ..Case::plain(128) };
-    assert_eq!(machine.drain(&part, Method::Patched, 1).stocks, 47);
+    assert_eq!(drain(&machine, &part, Method::Patched, 1).stocks, 47);
 }
 
 #[test]
 fn a_remote_drain_interrupts_no_cpu() {
     let machine = machine();
-    let interrupted = |method| machine.drain(&Case::plain(128), method, 3).interrupted;
+    let interrupted = |method| drain(&machine, &Case::plain(128), method, 3).interrupted;
     assert_eq!(
         (interrupted(Method::Upstream), interrupted(Method::Patched), interrupted(Method::Ours)),
         (127, 0, 0)
@@ -72,7 +73,7 @@ fn a_remote_drain_interrupts_no_cpu() {
 #[test]
 fn our_drain_goes_only_where_a_stock_may_be() {
     let machine = machine();
-    let ns = |charging, method| machine.drain(&Case::plain(charging), method, 3).ns;
+    let ns = |charging, method| drain(&machine, &Case::plain(charging), method, 3).ns;
     assert!(
         ns(8, Method::Ours) * 4 < ns(8, Method::Patched),
         "{} {}",
@@ -85,9 +86,9 @@ fn our_drain_goes_only_where_a_stock_may_be() {
 
 #[test]
 fn drains_between_the_loops_meet_no_lock_and_drains_meanwhile_some() {
-    let DrainMachine { costs, topology } = machine();
-    assert_eq!(met(&costs, &topology, When::BetweenLoops, DRAINS, 1), Met::default());
-    let meanwhile = met(&costs, &topology, When::Meanwhile, DRAINS, 1);
+    let machine = machine();
+    assert_eq!(met(&machine, When::BetweenLoops, DRAINS, 1), Met::default());
+    let meanwhile = met(&machine, When::Meanwhile, DRAINS, 1);
     assert!((30..100).contains(&meanwhile.by_drains), "{meanwhile:?}");
     // Drains and owners hold a lock for equally long, so both find about as many locks held.
     assert!((30..100).contains(&meanwhile.by_owners), "{meanwhile:?}");
@@ -114,16 +115,16 @@ fn hand_overs_that_cost_nothing_leave_nothing_of_either_drain() {
     }
     // Lines in the drainer's own core still take a hit each: two stocks, and one sibling's queue.
     let all: Vec<u64> =
-        METHODS.iter().map(|(method, _)| machine.drain(&Case::plain(128), *method, 1).ns).collect();
+        METHODS.iter().map(|(method, _)| drain(&machine, &Case::plain(128), *method, 1).ns).collect();
     assert!(all.iter().all(|ns| *ns < 40), "{all:?}");
 }
 
 #[test]
 fn the_same_seed_gives_the_same_drain_at_every_size() {
     for size in [1, 2, 16, 1024] {
-        let machine = DrainMachine::grown(size);
+        let machine = grown(size);
         assert_eq!(machine.topology.cpus.len(), size);
-        let drain = |seed| machine.drain(&Case::plain(size), Method::Ours, seed);
+        let drain = |seed| drain(&machine, &Case::plain(size), Method::Ours, seed);
         assert_eq!(drain(9), drain(9));
         assert_eq!(drain(9).stocks, size);
     }
@@ -131,7 +132,12 @@ fn the_same_seed_gives_the_same_drain_at_every_size() {
 
 #[test]
 fn hand_overs_between_sockets_move_a_large_drain_most() {
-    for (what, moved) in sensitivity(512, 1) {
+    let machine = grown(512);
+    for (method, what) in ALL_METHODS {
+        let moved = by_a_tenth(&machine.costs, |costs| {
+            let machine = SimMachine { costs: costs.clone(), ..machine.clone() };
+            drain(&machine, &Case::plain(512), method, 1).ns as f64
+        });
         assert_eq!(moved[0].0, "c2c_other_socket", "{what}: {moved:?}");
         assert!((2.0..10.1).contains(&moved[0].1), "{what}: {moved:?}");
     }
@@ -141,22 +147,23 @@ fn hand_overs_between_sockets_move_a_large_drain_most() {
 fn the_predictions_are_still_the_first_results() {
     let options = Options { seeds: 0..30, quick: true, ..Options::default() };
     let counts = [1, 8, 128].map(|cpus| Cycles { cpus, upstream: 1.0, patched: 1.0 });
-    let rows = with_nothing_given(&options, &machine(), &counts, &|_| None);
-    let said: Predictions = toml::from_str(PREDICTIONS).unwrap();
-    assert_eq!(said.rows.len(), 6);
-    for said in &said.rows {
+    let run = Run { options: &options, machine: &machine(), is_published: false };
+    let rows = run.with_nothing_given(&counts);
+    let all = first_predictions("drain");
+    assert_eq!(all.len(), 6);
+    for said in &all {
         let row = rows.iter().find(|row| row.name == said.name).unwrap();
-        let ratio = row.simulated / said.cycles;
-        assert!((0.99..1.01).contains(&ratio), "{}: {} then, {} now", said.name, said.cycles, row.simulated);
+        let ratio = row.simulated / said.number;
+        assert!((0.99..1.01).contains(&ratio), "{}: {} then, {} now", said.name, said.number, row.simulated);
     }
-    assert_eq!(changed(&rows), [""; 0]);
+    assert_eq!(changed("drain", &rows, SAME), [""; 0]);
 }
 
 #[test]
 fn the_notes_agree_with_the_rows_and_name_no_published_numbers_on_another_machine() {
     let options = quick();
     let of = |machine: Option<&str>| {
-        let machine = machine.map(|name| warmcore_sim::machine::SimMachine::named(name).unwrap());
+        let machine = machine.map(|name| SimMachine::named(name).unwrap());
         table(&Options { machine, ..options.clone() })
     };
     let published = of(None);

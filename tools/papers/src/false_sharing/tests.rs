@@ -35,12 +35,13 @@ fn the_same_seed_gives_the_same_table_and_another_one_another() {
 fn without_a_cost_of_hand_overs_there_is_nothing_to_gain() {
     let mut sim = sim();
     for class in ["c2c_smt", "c2c_same_l3", "c2c_same_node", "c2c_same_socket", "c2c_other_socket"] {
-        sim.costs = sim.costs.with(class, 0).unwrap();
+        sim.machine.costs = sim.machine.costs.with(class, 0).unwrap();
     }
     let culprit = sim.culprit();
     assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty());
     // A hit still takes its two ns, and a miss nothing.
-    assert!(sim.read_ns(&sim.layout, &sim.profile, "pcpu_cid", 1) < 2.0);
+    let options = Options { seeds: 1..2, ..quick() };
+    assert!(sim.read_ns(&options, &sim.layout, "pcpu_cid")[0] < 2.0);
 }
 
 #[test]
