@@ -15,6 +15,7 @@ use warmcore_layout::culprit::{self, Base, Profile};
 use warmcore_report::{self as report, Inputs, Probe};
 use warmcore_results::Results;
 use warmcore_sim::costs::Costs;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::program::rt_app;
 use warmcore_topo::{MACHINES, Topology, machines};
 use warmcore_types::CpuSet;
@@ -116,11 +117,9 @@ pub fn profile(bytes: &[u8]) -> bool {
             culprit::from_perf(text, &layout, &Base::parse("0x1000"), "a file").map(|(profile, _)| profile)
         }
     };
-    let machine = "ryzen7950x";
-    let topology = Topology::from_machine(MACHINES, machine).expect("it is there");
-    let costs = Costs::from_machine(MACHINES, machine).expect("it is there");
+    let machine = SimMachine::named("ryzen7950x").expect("it is there");
     let Ok(profile) = read else { return false };
-    culprit::find(&layout, &profile, &costs, &topology).is_ok_and(|found| !found.to_string().is_empty())
+    culprit::find(&layout, &profile, &machine).is_ok_and(|found| !found.to_string().is_empty())
 }
 
 /// Tasks in rt-app's JSON.

@@ -239,7 +239,7 @@ fn find(args: &FalseSharing) -> anyhow::Result<()> {
     let machine = machine_of(named.unwrap_or(THIS))?;
     let mut all = begun("culprit", args.said());
     keep(&all, common)?;
-    let found = culprit::find(&layout, &profile, &machine.costs, &machine.topology)?;
+    let found = culprit::find(&layout, &profile, &machine)?;
     print!("{found}");
     let of_machine = if machine.is_known { Vec::new() } else { machine.notes() };
     print!("{}", noted(&[notes, of_machine].concat()));

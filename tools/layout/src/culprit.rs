@@ -37,8 +37,7 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 use warmcore_line::{Access, FieldLine, Group};
-use warmcore_sim::costs::Costs;
-use warmcore_topo::Topology;
+use warmcore_sim::machine::SimMachine;
 
 /// A field suffers if a touch costs more than on a line of its own, by more than this share.
 const SUFFERS_SHARE: f64 = 0.05;
@@ -157,14 +156,10 @@ impl Analyzer {
     /// # Errors
     ///
     /// As [`Profile::check`].
-    pub fn new(
-        profile: &Profile,
-        layout: &Layout,
-        costs: &Costs,
-        topology: &Topology,
-    ) -> Result<Self, LayoutError> {
+    pub fn new(profile: &Profile, layout: &Layout, machine: &SimMachine) -> Result<Self, LayoutError> {
+        let topology = &machine.topology;
         profile.check(layout, topology)?;
-        let cores = Cores::new(costs, topology);
+        let cores = Cores::new(machine);
         let mut touched: Vec<(String, Rates)> = Vec::new();
         for (field, cpu, (reads, writes)) in profile.by_cpu(topology)? {
             let at = touched.iter().position(|(name, _)| *name == field).unwrap_or_else(|| {
@@ -368,8 +363,7 @@ pub struct Culprit {
 ///
 /// ```
 /// use warmcore_layout::{Layout, culprit};
-/// use warmcore_sim::costs::Costs;
-/// use warmcore_topo::{MACHINES, Topology};
+/// use warmcore_sim::machine::SimMachine;
 ///
 /// let ring = Layout::declared(
 ///     r#"
@@ -393,12 +387,7 @@ pub struct Culprit {
 ///     ]"#,
 ///     "profile.toml",
 /// )?;
-/// let machine = "epyc9654_2p";
-/// let (costs, topology) = (
-///     Costs::from_machine(MACHINES, machine).unwrap(),
-///     Topology::from_machine(MACHINES, machine).unwrap(),
-/// );
-/// let found = culprit::find(&ring, &profile, &costs, &topology)?;
+/// let found = culprit::find(&ring, &profile, &SimMachine::named("epyc9654_2p")?)?;
 /// assert_eq!(found.verdict.culprit_of("mask").unwrap().field, "tail");
 /// assert_eq!(found.relayouts[0].added, 0);
 /// println!("{found}");
@@ -408,19 +397,14 @@ pub struct Culprit {
 /// # Errors
 ///
 /// As [`Profile::check`].
-pub fn find(
-    layout: &Layout,
-    profile: &Profile,
-    costs: &Costs,
-    topology: &Topology,
-) -> Result<Culprit, LayoutError> {
-    let analyzer = Analyzer::new(profile, layout, costs, topology)?;
+pub fn find(layout: &Layout, profile: &Profile, machine: &SimMachine) -> Result<Culprit, LayoutError> {
+    let analyzer = Analyzer::new(profile, layout, machine)?;
     let fields = analyzer.field_lines(layout);
     let conflicts = warmcore_line::conflicts(&fields, analyzer.unit());
     Ok(Culprit {
         layout: layout.clone(),
         workload: profile.workload.clone(),
-        machine: costs.machine().to_owned(),
+        machine: machine.costs.machine().to_owned(),
         verdict: analyzer.verdict(layout)?,
         conflicts: conflicts.iter().map(ToString::to_string).collect(),
         relayouts: relayouts(&analyzer, layout)?,

@@ -4,8 +4,7 @@
 use proptest::prelude::*;
 use warmcore_layout::Layout;
 use warmcore_layout::culprit::{Analyzer, Cpus, Per, Profile, Touch, simulate};
-use warmcore_sim::costs::Costs;
-use warmcore_topo::{MACHINES, Topology};
+use warmcore_sim::machine::SimMachine;
 
 /// The share by which the formula may differ from the simulation.
 const WITHIN: f64 = 0.08;
@@ -54,8 +53,7 @@ proptest! {
 
     #[test]
     fn the_formula_is_what_happens(name in machine(), given in accesses(), own_line in 0usize..4, seed: u64) {
-        let topology = Topology::from_machine(MACHINES, name).unwrap();
-        let costs = Costs::from_machine(MACHINES, name).unwrap();
+        let machine = SimMachine::named(name).unwrap();
         let offsets: Vec<usize> = (0..given.len()).map(|i| 8 * i + if i == own_line { 64 } else { 0 }).collect();
         let layout = layout(&offsets);
         let access: Vec<Touch> = given
@@ -65,9 +63,9 @@ proptest! {
             .collect();
         prop_assume!(given.iter().any(|(_, reads, writes)| reads + writes > 0));
         let profile = profile(access);
-        let verdict = Analyzer::new(&profile, &layout, &costs, &topology).unwrap().verdict(&layout).unwrap();
+        let verdict = Analyzer::new(&profile, &layout, &machine).unwrap().verdict(&layout).unwrap();
         prop_assume!(verdict.busy.is_empty());
-        for seen in simulate(&layout, &profile, &costs, &topology, seed, TOUCHES).unwrap() {
+        for seen in simulate(&layout, &profile, &machine, seed, TOUCHES).unwrap() {
             let said = verdict.field(&seen.name).unwrap();
             let pairs = [
                 ("read", seen.reads, seen.mean_read_ns(), said.read_ns),
@@ -121,11 +119,10 @@ proptest! {
 
     #[test]
     fn every_relayout_is_a_layout_of_the_same_struct_and_cheaper_when_played((layout, profile) in struct_and_profile(), seed: u64) {
-        let topology = Topology::from_machine(MACHINES, "epyc9654_2p").unwrap();
-        let costs = Costs::from_machine(MACHINES, "epyc9654_2p").unwrap();
-        let found = warmcore_layout::culprit::find(&layout, &profile, &costs, &topology).unwrap();
+        let machine = SimMachine::named("epyc9654_2p").unwrap();
+        let found = warmcore_layout::culprit::find(&layout, &profile, &machine).unwrap();
         let total = |layout: &Layout| {
-            let seen = simulate(layout, &profile, &costs, &topology, seed, 60_000).unwrap();
+            let seen = simulate(layout, &profile, &machine, seed, 60_000).unwrap();
             let read: u64 = seen.iter().map(|seen| seen.read_ns + seen.write_ns).sum();
             read as f64
         };

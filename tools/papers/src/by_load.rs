@@ -200,7 +200,7 @@ impl Plan {
                 kernels.iter().map(move |kernel| (shape, *kernel))
             })
             .collect();
-        let by_run = trips_by_run(options, &machine.topology, &machine.costs, &runs);
+        let by_run = trips_by_run(options, &machine, &runs);
         let mut rows = Vec::new();
         for (load, by_kernel) in loads.iter().zip(by_run.chunks(kernels.len())) {
             let name = format!("{} clients", clients(load));

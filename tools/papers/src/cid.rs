@@ -21,6 +21,7 @@ use rows::rows_of;
 use sim::{Index, RemoteClock, Setup};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest};
 use warmcore_sim::costs::Costs;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::Pages;
 use warmcore_topo::Topology;
 
@@ -93,12 +94,12 @@ pub fn sizes(topology: &Topology) -> Vec<(u32, u32)> {
 /// # Panics
 /// If the machine file lacks the machine of the publication.
 pub fn table(options: &Options) -> Table {
-    let machine = options.machine_or(given::MACHINE);
-    table_by(&machine.costs, &machine.topology, options, &Columns::default())
+    table_by(&options.machine_or(given::MACHINE), options, &Columns::default())
 }
 
 /// The table with other rules in its columns.
-pub fn table_by(costs: &Costs, topology: &Topology, options: &Options, columns: &Columns) -> Table {
+pub fn table_by(machine: &SimMachine, options: &Options, columns: &Columns) -> Table {
+    let SimMachine { costs, topology, .. } = machine;
     let mut seeds = options.per_seed(|seed| rows_of(costs, topology, seed, columns)).into_iter();
     let mut rows = seeds.next().unwrap_or_default();
     for seed in seeds {

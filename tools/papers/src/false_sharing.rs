@@ -70,17 +70,15 @@ impl FalseSharingSim {
 
     /// The mean time of a read of a field in the simulation touch by touch, by seed.
     fn read_ns(&self, options: &Options, layout: &Layout, field: &str) -> Vec<f64> {
-        let SimMachine { costs, topology, .. } = &self.machine;
         options.per_seed(|seed| {
-            let seen = simulate(layout, &self.profile, costs, topology, seed, self.touches);
+            let seen = simulate(layout, &self.profile, &self.machine, seed, self.touches);
             let seen = seen.unwrap_or_else(|e| panic!("{e}"));
             seen.iter().find(|seen| seen.name == field).map_or(0.0, |seen| seen.mean_read_ns())
         })
     }
 
     fn culprit(&self) -> Culprit {
-        let SimMachine { costs, topology, .. } = &self.machine;
-        find(&self.layout, &self.profile, costs, topology).unwrap_or_else(|e| panic!("{e}"))
+        find(&self.layout, &self.profile, &self.machine).unwrap_or_else(|e| panic!("{e}"))
     }
 }
 
@@ -186,7 +184,7 @@ fn share_gone_at(
         access.writes_per_s *= f64::from(per_mille) / 1000.0;
     }
     let solved = |layout: &Layout| {
-        let analyzer = Analyzer::new(&profile, &sim.layout, &sim.machine.costs, &sim.machine.topology);
+        let analyzer = Analyzer::new(&profile, &sim.layout, &sim.machine);
         analyzer.and_then(|analyzer| analyzer.verdict(layout)).unwrap_or_else(|e| panic!("{e}"))
     };
     let (before, after) = (solved(&sim.layout), solved(apart));

@@ -17,13 +17,11 @@
 
 use super::{Options, Row, Table, row_named};
 use serde::Deserialize;
-use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::Kernel;
 use warmcore_sim::program::{Length, Program};
 use warmcore_sim::simulation::{Report, Settings, Simulation};
-use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
 #[cfg(test)]
@@ -148,7 +146,8 @@ impl Trips {
 /// # Panics
 ///
 /// If the machine cannot run them, which is an error in this module.
-pub fn pairs(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, shape: Shape) -> Trips {
+pub fn pairs(machine: &SimMachine, kernel: Kernel, seed: u64, shape: Shape) -> Trips {
+    let SimMachine { topology, costs, .. } = machine;
     let mut sim =
         Simulation::new(topology, costs, Settings { hz: shape.hz, ..Settings::kernel() }, kernel, seed);
     let after = shape.turn.0 * AFTER_WAKE / 100;
@@ -213,12 +212,12 @@ fn settings() -> [(&'static str, Kernel); 2] {
 ///
 /// If the machine file has no such machine.
 pub fn table(options: &Options) -> Table {
-    let SimMachine { name: machine, topology, costs, .. } = options.machine_or(MACHINE);
-    let is_published = machine == MACHINE;
+    let machine = options.machine_or(MACHINE);
+    let is_published = machine.name == MACHINE;
     let Published { regimes: measured_regimes } = super::published("sis_cache");
     let windows = if options.quick { Windows::ms(15, 60) } else { Windows::ms(20, 160) };
     let shape = |load: u32, data_kib: u32| {
-        let pairs = (topology.cpus.len() as u32 * load / 100).max(1);
+        let pairs = (machine.topology.cpus.len() as u32 * load / 100).max(1);
         Shape { pairs, turn: TURN, data_kib, windows, hz: HZ }
     };
     // The last two shapes are the control, without data.
@@ -226,7 +225,7 @@ pub fn table(options: &Options) -> Table {
     let shapes: Vec<(u32, Shape)> = with_data.chain([85, 100].map(|load| (load, shape(load, 0)))).collect();
     let runs: Vec<(Shape, Kernel)> =
         shapes.iter().flat_map(|(_, shape)| settings().map(|(_, kernel)| (*shape, kernel))).collect();
-    let by_run = trips_by_run(options, &topology, &costs, &runs);
+    let by_run = trips_by_run(options, &machine, &runs);
 
     let mut rows = Vec::new();
     let mut gains = Vec::new();
@@ -256,7 +255,7 @@ pub fn table(options: &Options) -> Table {
     }
     Table {
         name: "hot_windows".into(),
-        machine,
+        machine: machine.name,
         source: "linux-kernel, 26 September 2023, [PATCH 2/2] sched/fair: skip the cache hot CPU in select_idle_cpu()".into(),
         rows,
         notes,
@@ -266,13 +265,12 @@ pub fn table(options: &Options) -> Table {
 /// The results of each run, by seed.
 pub(super) fn trips_by_run(
     options: &Options,
-    topology: &Topology,
-    costs: &Costs,
+    machine: &SimMachine,
     runs: &[(Shape, Kernel)],
 ) -> Vec<Vec<Trips>> {
     let done = options
         .first(SEEDS_MAX)
-        .each_per_seed(runs, |(shape, kernel), seed| pairs(topology, costs, *kernel, seed, *shape));
+        .each_per_seed(runs, |(shape, kernel), seed| pairs(machine, *kernel, seed, *shape));
     (0..runs.len()).map(|run| done.iter().map(|seed| seed[run]).collect()).collect()
 }
 
@@ -309,7 +307,7 @@ pub(super) fn gain_row(name: String, old: &[Trips], new: &[Trips], inputs: &[&'s
 
 /// Both changes together on 24 LLCs of 8 cores, compared with Linux under the same load.
 fn together(options: &Options) -> Vec<Row> {
-    let SimMachine { topology, costs, .. } = SimMachine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
+    let machine = SimMachine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
     let linux = Kernel::default();
     let settings = [
         ("Linux", linux),
@@ -321,12 +319,12 @@ fn together(options: &Options) -> Vec<Row> {
     let (names, runs): (Vec<String>, Vec<(Shape, Kernel)>) = TOGETHER_LOADS
         .iter()
         .flat_map(|load| {
-            let pairs = topology.cpus.len() as u32 * load / 100;
+            let pairs = machine.topology.cpus.len() as u32 * load / 100;
             let shape = Shape { pairs, turn: TURN, data_kib: DATA_KIB, windows, hz: HZ };
             settings.map(|(what, kernel)| (format!("2 × 96 cores, {load} %, {what}"), (shape, kernel)))
         })
         .unzip();
-    let by_run = trips_by_run(options, &topology, &costs, &runs);
+    let by_run = trips_by_run(options, &machine, &runs);
     names.iter().zip(&by_run).flat_map(|(name, trips)| trip_rows(name, trips, &[KNEW], None)).collect()
 }
 

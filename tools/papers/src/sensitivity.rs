@@ -88,6 +88,9 @@ pub fn by_a_tenth(costs: &Costs, answer: impl Fn(&Costs) -> f64) -> Vec<(String,
     moved
 }
 
+/// A number that is simulated on a machine.
+type Answer<'a> = dyn Fn(&SimMachine) -> f64 + Sync + 'a;
+
 /// All answers. An answer without results, because the run was stopped, is left out.
 ///
 /// # Panics
@@ -103,10 +106,11 @@ pub fn all(options: &Options) -> Vec<Sensitivity> {
 /// The answers from the table of ids.
 fn ids(options: &Options) -> Vec<Sensitivity> {
     let machine = SimMachine::named(given::MACHINE).unwrap_or_else(|e| panic!("{e}"));
-    let burst =
-        |costs: &Costs, setup: Setup| run(&at_usual_clock(costs), &machine.topology, &setup, 0).burst_ns;
-    let gain = |costs: &Costs, pages: Pages| {
-        let by = |index| burst(costs, Setup { index, pages, ..PUBLISHED });
+    let burst = |machine: &SimMachine, setup: Setup| {
+        run(&at_usual_clock(&machine.costs), &machine.topology, &setup, 0).burst_ns
+    };
+    let gain = |machine: &SimMachine, pages: Pages| {
+        let by = |index| burst(machine, Setup { index, pages, ..PUBLISHED });
         by(Index::Cid(&KeptPerCpu)) / by(Index::Cid(&CacheLocal))
     };
     let churning = Setup {
@@ -119,7 +123,7 @@ fn ids(options: &Options) -> Vec<Sensitivity> {
     let churn = format!(
         "A burst under Linux 6.19’s ids, {CHURNING} threads that come and go, a pause of 200 ms × threads between bursts"
     );
-    let of = |name: &str, asked: &str, unit: &str, answer: &(dyn Fn(&Costs) -> f64 + Sync)| {
+    let of = |name: &str, asked: &str, unit: &str, answer: &Answer<'_>| {
         varied(options, &machine, (name, asked, unit), answer, &[])
     };
     let found = [
@@ -127,15 +131,15 @@ fn ids(options: &Options) -> Vec<Sensitivity> {
             "cid",
             "How many times as long a burst takes if ids are only kept, 8 threads, 200 ms",
             "x",
-            &|costs| gain(costs, Pages::CopyOnWrite),
+            &|machine| gain(machine, Pages::CopyOnWrite),
         ),
         of(
             "touched",
             "The same if all areas were touched before, so that no page is copied",
             "x",
-            &|costs| gain(costs, Pages::Touched),
+            &|machine| gain(machine, Pages::Touched),
         ),
-        of("task-owned", &churn, "ns", &|costs| burst(costs, churning)),
+        of("task-owned", &churn, "ns", &|machine| burst(machine, churning)),
     ];
     found.into_iter().flatten().collect()
 }
@@ -150,14 +154,14 @@ fn hot_windows(options: &Options) -> Option<Sensitivity> {
         windows: Windows::ms(5, 10),
         hz: 1000,
     };
-    let gain = |costs: &Costs, shape: Shape| {
+    let gain = |machine: &SimMachine, shape: Shape| {
         let linux = Kernel::default();
         let both = Kernel { hot_windows: true, wake_queue: true, ..linux };
-        let [old, new] = [linux, both].map(|kernel| pairs(&machine.topology, costs, kernel, 0, shape));
+        let [old, new] = [linux, both].map(|kernel| pairs(machine, kernel, 0, shape));
         new.gain(&old)
     };
     let own = |name: &str, value: u64, unit: &str, with: &(dyn Fn(u64) -> Shape + Sync)| {
-        let ends = options.each(&BOUNDS, |bound| gain(&machine.costs, with(value * bound / 1000)));
+        let ends = options.each(&BOUNDS, |bound| gain(&machine, with(value * bound / 1000)));
         let &[low, high] = ends.as_slice() else { return None };
         Some(Input {
             name: name.to_owned(),
@@ -178,15 +182,14 @@ fn hot_windows(options: &Options) -> Option<Sensitivity> {
          in their first 5 to 10 ms: a transient (seeds alone differ by some percent)",
         shape.pairs
     );
-    varied(options, &machine, ("hot-windows", &asked, "percent"), &|costs| gain(costs, shape), &own)
+    varied(options, &machine, ("hot-windows", &asked, "percent"), &|machine| gain(machine, shape), &own)
 }
 
 /// The drain of all CPUs of the largest machine, by Warmcore's method.
 fn drained(options: &Options) -> Option<Sensitivity> {
     let machine = drain::grown(DRAINED);
     let asked = format!("A drain of {DRAINED} CPUs, all with stock, in Warmcore’s own way");
-    let answer = |costs: &Costs| drain::ours_ns(&SimMachine { costs: costs.clone(), ..machine.clone() });
-    varied(options, &machine, ("drain", &asked, "ns"), &answer, &[])
+    varied(options, &machine, ("drain", &asked, "ns"), &drain::ours_ns, &[])
 }
 
 /// Whether a number is varied: it was not published or measured, does not follow another one, and is no well-known
@@ -204,7 +207,7 @@ fn varied(
     options: &Options,
     machine: &SimMachine,
     (name, asked, unit): (&str, &str, &str),
-    answer: &(dyn Fn(&Costs) -> f64 + Sync),
+    answer: &Answer<'_>,
     more: &[Input],
 ) -> Option<Sensitivity> {
     let costs = &machine.costs;
@@ -214,7 +217,7 @@ fn varied(
     for (name, _) in &chosen {
         all.extend(BOUNDS.iter().filter_map(|bound| costs.scaled(name, *bound).ok()));
     }
-    let answers = options.each(&all, answer);
+    let answers = options.each(&all, |costs| answer(&SimMachine { costs: costs.clone(), ..machine.clone() }));
     if answers.len() < 1 + 2 * chosen.len() {
         return None;
     }
@@ -274,7 +277,9 @@ mod tests {
     #[test]
     fn the_number_with_the_largest_effect_comes_first_and_those_without_are_counted() {
         let machine = SimMachine::named(given::MACHINE).unwrap();
-        let answer = |costs: &Costs| (costs.ps("dram_remote") + costs.ps("dram_local") / 8) as f64 / 1000.0;
+        let answer = |SimMachine { costs, .. }: &SimMachine| {
+            (costs.ps("dram_remote") + costs.ps("dram_local") / 8) as f64 / 1000.0
+        };
         let found = varied(&Options::default(), &machine, ("x", "x", "ns"), &answer, &[]).unwrap();
         let names: Vec<&str> = found.inputs.iter().map(|input| &*input.name).collect();
         assert_eq!(names, ["dram_remote", "dram_local"], "{found:?}");

@@ -19,13 +19,11 @@
 
 use super::{Options, Row, Table, row_named};
 use serde::Deserialize;
-use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
 use warmcore_sim::policy::Kernel;
 use warmcore_sim::policy::kernel::Newidle;
 use warmcore_sim::program::{Length, Program};
 use warmcore_sim::simulation::{CpuCounts, Settings, Simulation};
-use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
 /// Files per CPU; some hundred in the published build.
@@ -73,7 +71,8 @@ struct Built {
 }
 
 /// Runs the build on a machine.
-fn build(topology: &Topology, costs: &Costs, kernel: Kernel, seed: u64, files_per_cpu: u32) -> Built {
+fn build(machine: &SimMachine, kernel: Kernel, seed: u64, files_per_cpu: u32) -> Built {
+    let SimMachine { topology, costs, .. } = machine;
     let cpus = topology.cpus.len() as u32;
     let mut sim = Simulation::new(topology, costs, Settings::kernel(), kernel, seed);
     sim.spawn(&make(cpus, cpus * files_per_cpu)).unwrap_or_else(|e| panic!("{e}"));
@@ -168,11 +167,10 @@ pub fn table(options: &Options) -> Table {
 }
 
 fn machine_rows(machine: &SimMachine, published: Option<&Published>, options: &Options) -> Vec<Row> {
-    let SimMachine { name, topology, costs, .. } = machine;
+    let SimMachine { name, topology, .. } = machine;
     let settings = settings(options.quick);
     let files = if options.quick { FILES_PER_CPU / 4 } else { FILES_PER_CPU };
-    let done =
-        options.each_per_seed(&settings, |(_, kernel), seed| build(topology, costs, *kernel, seed, files));
+    let done = options.each_per_seed(&settings, |(_, kernel), seed| build(machine, *kernel, seed, files));
     // By setting: one number per seed, compared with the first setting of the same seed.
     let numbers = |at: usize, of: &dyn Fn(Built, Built) -> f64| -> Vec<f64> {
         done.iter().map(|seed| of(seed[at], seed[0])).collect()

@@ -1,8 +1,12 @@
 //! The cid table: its rules are those of `cid`, an effect vanishes without its cause, and the numbers never change.
+//!
+//! `cid` has a form of each policy without one of its rules. With it, only the numbers of the table that depend on that rule
+//! change.
 
+use warmcore_cid::policy::{Rule, Without};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, policy};
 use warmcore_papers::cid::sim::{Index, Outcome, RemoteClock, Setup, run};
-use warmcore_papers::cid::{self, PUBLISHED};
+use warmcore_papers::cid::{self, Columns, PUBLISHED};
 use warmcore_papers::sensitivity::by_a_tenth;
 use warmcore_papers::{Mark, Options, Table, first_predictions};
 use warmcore_sim::costs::Costs;
@@ -12,6 +16,9 @@ use warmcore_topo::{MACHINES, Topology};
 
 const MACHINE: &str = "epyc9654_2p";
 const SEEDS: u64 = 4;
+
+static FORGETFUL: Without = Without::new(&CacheLocal, Rule::Recent);
+static LASTING: Without = Without::new(&KeptPerCpu, Rule::Expire);
 
 /// Seed 1, 192 threads, 10 ms, kept: ns per burst; moves, faults, areas, compactions.
 const GOLDEN: (f64, (u32, u64, u32, u32)) = (7167.473958333333, (362, 636, 192, 22));
@@ -238,4 +245,41 @@ fn the_number_that_moves_a_row_most_is_named() {
     let by_lines = moved(Setup { index: Index::Cid(&Lowest), ..kept(192, 10) });
     let first = by_lines.first().map(|(name, _)| name.as_str());
     assert!(matches!(first, Some("c2c_other_socket" | "mlp_rmw_dirty_remote")), "{by_lines:?}");
+}
+
+/// The table of one seed with other rules in its columns.
+fn table_by(columns: &Columns) -> Table {
+    let machine = SimMachine::named(MACHINE).unwrap();
+    cid::table_by(&machine, &Options { seeds: 0..1, ..Options::default() }, columns)
+}
+
+fn number(table: &Table, name: &str) -> f64 {
+    let found = table.rows.iter().find(|row| row.name == name);
+    found.unwrap_or_else(|| panic!("no row is called {name}")).simulated
+}
+
+#[test]
+fn a_rule_that_changes_in_cid_changes_the_table() {
+    let plain = table_by(&Columns::default());
+    // Without its first rule, cache-local does what kept-per-CPU does.
+    let forgetful = table_by(&Columns { local: Index::Cid(&FORGETFUL), ..Columns::default() });
+    // Ids that never expire stay where they are, as cache-local's do.
+    let lasting = table_by(&Columns { kept: Index::Cid(&LASTING), ..Columns::default() });
+    for size in ["8 threads", "24 threads", "192 threads", "384 threads"] {
+        let of = |table, what: &str| number(table, &format!("{size}, 200 ms, {what}"));
+        let (before, after) = (of(&plain, "cachelocal"), of(&forgetful, "cachelocal"));
+        assert!(after > 1.5 * before, "{size}: {before} ns, and {after} ns without recent ids");
+        assert_eq!(of(&plain, "cachelocal, areas of a thread's bursts"), 1.0);
+        assert!(of(&forgetful, "cachelocal, areas of a thread's bursts") > 1.5, "{size}");
+        let (before, after) = (of(&plain, "kept"), of(&lasting, "kept"));
+        assert!(before > 1.5 * after, "{size}: {before} ns, and {after} ns without expiry");
+        assert_eq!(of(&lasting, "kept / cachelocal"), 1.0, "{size}");
+        // The other columns stay the same to the last digit.
+        for what in ["per_cpu", "kept", "lowest", "task-owned"] {
+            assert_eq!(of(&plain, what), of(&forgetful, what), "{size}, {what}");
+        }
+        for what in ["per_cpu", "cachelocal", "lowest", "task-owned"] {
+            assert_eq!(of(&plain, what), of(&lasting, what), "{size}, {what}");
+        }
+    }
 }

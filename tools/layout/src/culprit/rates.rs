@@ -17,8 +17,8 @@
 //! last; this only matters among readers with different rates. And waiting assumes that a core that finds the line in
 //! transfer did not have it before.
 
-use warmcore_sim::costs::Costs;
-use warmcore_topo::{Distance, Topology};
+use warmcore_sim::machine::SimMachine;
+use warmcore_topo::Distance;
 
 /// Distances between cores, the nearest first. The last one includes all cores.
 const LEVELS: [Distance; 4] = [Distance::Llc, Distance::Node, Distance::Socket, Distance::Other];
@@ -65,7 +65,8 @@ fn ns(ps: u64) -> f64 {
 }
 
 impl Cores {
-    pub fn new(costs: &Costs, topology: &Topology) -> Self {
+    pub fn new(machine: &SimMachine) -> Self {
+        let SimMachine { costs, topology, .. } = machine;
         let end = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
         let mut core_of = vec![usize::MAX; end];
         let mut groups = vec![[0; LEVELS.len()]; topology.cores.len()];

@@ -8,11 +8,10 @@ use super::Profile;
 use crate::{Layout, LayoutError};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use warmcore_sim::costs::Costs;
 use warmcore_sim::event::Events;
+use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::{LineId, Memory};
 use warmcore_sim::random::{Purpose, Random, exponential};
-use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
 /// The touches of one field that were simulated.
@@ -62,11 +61,11 @@ const MEAN_MAX: f64 = 1e15;
 pub fn simulate(
     layout: &Layout,
     profile: &Profile,
-    costs: &Costs,
-    topology: &Topology,
+    machine: &SimMachine,
     seed: u64,
     touches: u64,
 ) -> Result<Vec<Seen>, LayoutError> {
+    let SimMachine { costs, topology, .. } = machine;
     profile.check(layout, topology)?;
     let mut memory = Memory::new(costs, topology);
     let mut lines: BTreeMap<usize, LineId> = BTreeMap::new();

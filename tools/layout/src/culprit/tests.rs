@@ -1,13 +1,12 @@
 use super::*;
-use warmcore_topo::MACHINES;
 
 const MM: &str = include_str!("../../../../fixtures/sim/mm_struct.toml");
 const HACKBENCH: &str = include_str!("../../../../fixtures/sim/hackbench.toml");
 /// The least share of the excess cost that a relayout removes.
 const GONE_MIN: f64 = 0.95;
 
-fn machine(name: &str) -> (Costs, Topology) {
-    (Costs::from_machine(MACHINES, name).unwrap(), Topology::from_machine(MACHINES, name).unwrap())
+fn spr() -> SimMachine {
+    SimMachine::named("spr_224cpu_2p").unwrap()
 }
 
 fn mm() -> (Layout, Profile) {
@@ -16,8 +15,7 @@ fn mm() -> (Layout, Profile) {
 }
 
 fn analyzer(layout: &Layout, profile: &Profile) -> Analyzer {
-    let (costs, topology) = machine("spr_224cpu_2p");
-    Analyzer::new(profile, layout, &costs, &topology).unwrap()
+    Analyzer::new(profile, layout, &spr()).unwrap()
 }
 
 /// Three fields of 8 bytes on one line, and a profile of them.
@@ -67,8 +65,8 @@ fn padding_after_the_reader_changes_nothing_and_a_line_for_the_writer_everything
 #[test]
 fn the_cheapest_relayout_is_found_and_holds_when_it_is_played() {
     let (layout, profile) = mm();
-    let (costs, topology) = machine("spr_224cpu_2p");
-    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    let machine = spr();
+    let culprit = find(&layout, &profile, &machine).unwrap();
     let best = &culprit.relayouts[0];
     assert!(best.helps() && best.added == 0, "{} {}", best.what, best.added);
     let kinds: Vec<RelayoutKind> = culprit.relayouts.iter().map(|r| r.kind).collect();
@@ -78,7 +76,7 @@ fn the_cheapest_relayout_is_found_and_holds_when_it_is_played() {
     );
     assert!(!culprit.relayouts[3].helps() && culprit.relayouts[3].gone.abs() < 1e-9);
     let read = |layout: &Layout| {
-        let seen = simulate(layout, &profile, &costs, &topology, 7, 60_000).unwrap();
+        let seen = simulate(layout, &profile, &machine, 7, 60_000).unwrap();
         seen.iter().find(|s| s.name == "pcpu_cid").unwrap().mean_read_ns()
     };
     let (before, after) = (read(&layout), read(&best.layout));
@@ -89,13 +87,17 @@ fn the_cheapest_relayout_is_found_and_holds_when_it_is_played() {
 #[test]
 fn where_a_transfer_costs_nothing_no_field_suffers() {
     let (layout, profile) = mm();
-    let (mut costs, topology) = machine("spr_224cpu_2p");
-    let names: Vec<String> =
-        costs.numbers().map(|(name, _)| name.to_owned()).filter(|name| name.starts_with("c2c_")).collect();
+    let mut machine = spr();
+    let names: Vec<String> = machine
+        .costs
+        .numbers()
+        .map(|(name, _)| name.to_owned())
+        .filter(|name| name.starts_with("c2c_"))
+        .collect();
     for name in names {
-        costs = costs.with(&name, 0).unwrap();
+        machine.costs = machine.costs.with(&name, 0).unwrap();
     }
-    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    let culprit = find(&layout, &profile, &machine).unwrap();
     assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty(), "{culprit}");
     assert!(culprit.to_string().contains("No field suffers"), "{culprit}");
 }
@@ -130,8 +132,8 @@ fn two_writers_share_the_blame_by_what_they_write() {
 #[test]
 fn a_field_that_suffers_from_its_own_writes_blames_no_other_and_no_layout_helps() {
     let (layout, profile) = three(r#"{ field = "a", reads_per_s = 1000, writes_per_s = 1000, cpus = 32 }"#);
-    let (costs, topology) = machine("spr_224cpu_2p");
-    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    let machine = spr();
+    let culprit = find(&layout, &profile, &machine).unwrap();
     assert!(culprit.verdict.field("a").unwrap().read_ns > 30.0);
     assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty(), "{culprit}");
 }
@@ -149,8 +151,8 @@ fn one_core_alone_never_waits_for_itself() {
 #[test]
 fn the_report_names_the_culprit_its_offset_and_what_to_do() {
     let (layout, profile) = mm();
-    let (costs, topology) = machine("spr_224cpu_2p");
-    let report = find(&layout, &profile, &costs, &topology).unwrap().to_string();
+    let machine = spr();
+    let report = find(&layout, &profile, &machine).unwrap().to_string();
     for said in [
         "struct mm_struct: 896 bytes, 14 lines of 64 (mm_struct.toml)",
         "-- line 1, bytes 64..128 --",
@@ -168,20 +170,20 @@ fn the_report_names_the_culprit_its_offset_and_what_to_do() {
 #[test]
 fn conflicts_are_those_of_the_line_crate() {
     let (layout, profile) = mm();
-    let (costs, topology) = machine("spr_224cpu_2p");
-    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    let machine = spr();
+    let culprit = find(&layout, &profile, &machine).unwrap();
     let met = |a: &str, b: &str| {
         culprit.conflicts.iter().any(|c| c.contains(&format!("'{a}'")) && c.contains(&format!("'{b}'")))
     };
     assert!(met("mm_count", "pcpu_cid") && met("pgd", "mm_count") && !met("pgd", "pcpu_cid"));
     let fixed = layout.in_front(&[layout.byte_range("mm_count").unwrap().field], 64);
-    let after = find(&fixed, &profile, &costs, &topology).unwrap();
+    let after = find(&fixed, &profile, &machine).unwrap();
     assert!(after.conflicts.iter().all(|c| !c.contains("mm_count")), "{:?}", after.conflicts);
 }
 
 #[test]
 fn an_error_in_a_profile_names_the_entry() {
-    let (costs, topology) = machine("spr_224cpu_2p");
+    let machine = spr();
     for (access, said) in [
         (r#"{ field = "d" }"#, "access 1 (d): struct s (s): has no field d; did you mean"),
         (r#"{ field = "pid" }"#, "its fields are a, b, c"),
@@ -192,12 +194,12 @@ fn an_error_in_a_profile_names_the_entry() {
         ("", "says nothing"),
     ] {
         let (layout, profile) = three(access);
-        let error = find(&layout, &profile, &costs, &topology).unwrap_err().to_string();
+        let error = find(&layout, &profile, &machine).unwrap_err().to_string();
         assert!(error.contains(said), "{said}: {error}");
     }
     let (layout, mut profile) = three(r#"{ field = "a" }"#);
     profile.name = "t".into();
-    let error = find(&layout, &profile, &costs, &topology).unwrap_err().to_string();
+    let error = find(&layout, &profile, &machine).unwrap_err().to_string();
     assert!(error.contains("is of struct t, and the layout of s"), "{error}");
     let error = Profile::parse("struct = \"s\"\nrates = \"total\"", "p.toml").unwrap_err().to_string();
     assert!(error.starts_with("p.toml: ") && error.contains("missing field `access`"), "{error}");
@@ -212,13 +214,10 @@ fn an_array_of_unknown_length_suffers_and_blames_as_all_fields_do() {
         rates = "per_cpu"
         access = [{ field = "a", writes_per_s = 5000, cpus = 32 }, { field = "c", reads_per_s = 5000, cpus = 32 }]"#;
     let profile = Profile::parse(text, "p").unwrap();
-    let (costs, topology) = machine("spr_224cpu_2p");
-    assert!(
-        find(&layout, &profile, &costs, &topology).unwrap().sufferers().is_empty(),
-        "it is on the next line"
-    );
+    let machine = spr();
+    assert!(find(&layout, &profile, &machine).unwrap().sufferers().is_empty(), "it is on the next line");
     (layout.fields[2].offset, layout.fields[1].offset) = (16, 8);
-    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    let culprit = find(&layout, &profile, &machine).unwrap();
     assert_eq!(culprit.verdict.culprit_of("c").expect("it suffers").field, "a");
     for way in &culprit.relayouts {
         assert_eq!(way.layout.fields.last().unwrap().name, "c", "it stays the last: {}", way.what);
@@ -246,20 +245,20 @@ fn a_profile_says_whether_its_rates_are_each_cpus_or_of_all() {
     let (layout, each) = three(&access(1000, 4000));
     let mut total = three(&access(32_000, 32_000)).1;
     total.rates = Per::Total;
-    let (costs, topology) = machine("spr_224cpu_2p");
-    let of = |profile: &Profile| find(&layout, profile, &costs, &topology).unwrap();
+    let machine = spr();
+    let of = |profile: &Profile| find(&layout, profile, &machine).unwrap();
     assert_eq!(of(&each), of(&total));
     assert_eq!(of(&total).verdict.field("a").map(|f| f.writes_per_s), Some(32_000.0));
     assert!(of(&each).to_string().contains("Rates are of all cores together."));
-    let played = |profile: &Profile| simulate(&layout, profile, &costs, &topology, 1, 20_000).unwrap();
+    let played = |profile: &Profile| simulate(&layout, profile, &machine, 1, 20_000).unwrap();
     assert_eq!(played(&each), played(&total));
 }
 
 #[test]
 fn a_field_that_is_hardly_ever_touched_can_be_played() {
     let (layout, profile) = three(r#"{ field = "a", reads_per_s = 1e-300, writes_per_s = 1e-10, cpus = 2 }"#);
-    let (costs, topology) = machine("spr_224cpu_2p");
-    assert_eq!(simulate(&layout, &profile, &costs, &topology, 1, 10_000).unwrap().len(), 1);
+    let machine = spr();
+    assert_eq!(simulate(&layout, &profile, &machine, 1, 10_000).unwrap().len(), 1);
 }
 
 /// Output of `perf c2c report --stdio`: a field at 0 that some CPUs write, one at 16 that others read.
@@ -302,8 +301,8 @@ fn output_of_perf_c2c_is_a_profile() {
     assert_eq!(touches(&profile), [("a", 10.0, 1000.0, list("0-3")), ("c", 500.0, 0.0, list("4-7,8-11"))]);
     assert_eq!((profile.rates, profile.machine.as_deref()), (Per::Total, None));
     assert_eq!(notes.len(), 1, "it says which CPUs: {notes:?}");
-    let (costs, topology) = machine("spr_224cpu_2p");
-    let culprit = find(&layout, &profile, &costs, &topology).unwrap();
+    let machine = spr();
+    let culprit = find(&layout, &profile, &machine).unwrap();
     assert_eq!(culprit.verdict.culprit_of("c").map(|b| b.field.as_str()), Some("a"));
     // Without --node-info, with the columns of newer versions, and with the duration.
     let bare = C2C.replace("{0-3}", "").replace("{4-7}", "").replace("{8-11}", "");

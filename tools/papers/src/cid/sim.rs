@@ -126,14 +126,7 @@ struct Queue {
 /// # Panics
 /// If the machine has fewer CPUs than threads.
 pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outcome {
-    let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
-    let rules = match setup.index {
-        Index::Cpu => None,
-        Index::Cid(policy) => Some(CidRules::Policy(policy)),
-        Index::TaskOwnedCid => Some(CidRules::TaskOwned),
-    };
-    let cids = rules.map(|rules| ProcessCids::new(numbers, OVERFLOW, rules));
-    CidSim::new(costs, topology, setup, seed, cids).run()
+    CidSim::new(costs, topology, setup, seed).run()
 }
 
 /// Overflow ids. None is used: no two threads run on one CPU.
@@ -164,15 +157,14 @@ struct CidSim<'a> {
 }
 
 impl<'a> CidSim<'a> {
-    fn new(
-        costs: &Costs,
-        topology: &Topology,
-        setup: &'a Setup,
-        seed: u64,
-        cids: Option<ProcessCids>,
-    ) -> Self {
+    fn new(costs: &Costs, topology: &Topology, setup: &'a Setup, seed: u64) -> Self {
         let cpus = cpus_of(topology, setup);
         let numbers = topology.cpus.last().map_or(0, |cpu| cpu.id.index() + 1);
+        let rules = match setup.index {
+            Index::Cpu => None,
+            Index::Cid(policy) => Some(CidRules::Policy(policy)),
+            Index::TaskOwnedCid => Some(CidRules::TaskOwned),
+        };
         let mut slot_of = vec![usize::MAX; numbers];
         cpus.iter().enumerate().for_each(|(slot, cpu)| slot_of[cpu.index()] = slot);
         let siblings = cpus.iter().map(|cpu| {
@@ -190,7 +182,7 @@ impl<'a> CidSim<'a> {
             setup,
             random: Random::new(seed),
             memory,
-            cids,
+            cids: rules.map(|rules| ProcessCids::new(numbers as u32, OVERFLOW, rules)),
             threads: cpus.iter().map(thread).collect(),
             queues: vec![Queue::default(); cpus.len()],
             all: cpus.into_iter().collect(),

@@ -22,7 +22,7 @@ fn every_row_names_the_chosen_length_of_a_turn() {
 fn few(windows: Windows) -> Trips {
     let machine = warmcore_sim::machine::SimMachine::named("ryzen7950x").unwrap();
     let shape = Shape { pairs: 4, turn: TURN, data_kib: 0, windows, hz: HZ };
-    pairs(&machine.topology, &machine.costs, Kernel::default(), 1, shape)
+    pairs(&machine, Kernel::default(), 1, shape)
 }
 
 #[test]
