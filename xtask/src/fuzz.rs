@@ -3,20 +3,17 @@
 //! The corpus of a target is unpacked into `target/fuzz`, so that inputs which a run adds are not committed. An input that
 //! takes 20 s or 2 GiB is a failure, and so is a panic.
 
+use crate::process::{cargo, succeeds};
 use anyhow::{Context, bail, ensure};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Checks that the targets can run on this machine. The error names what is missing.
-pub fn is_possible(root: &Path) -> Result<(), String> {
-    let succeeds = |args: &[&str]| {
-        let ran = Command::new("cargo").args(args).current_dir(root).stderr(Stdio::null()).output();
-        ran.is_ok_and(|output| output.status.success())
-    };
-    if !succeeds(&["+nightly", "--version"]) {
+fn is_possible() -> Result<(), String> {
+    if !succeeds("cargo", &["+nightly", "--version"]) {
         return Err("no nightly toolchain: `rustup toolchain install nightly`".into());
     }
-    if !succeeds(&["+nightly", "fuzz", "--version"]) {
+    if !succeeds("cargo", &["+nightly", "fuzz", "--version"]) {
         return Err("no cargo-fuzz: `cargo install cargo-fuzz`".into());
     }
     Ok(())
@@ -25,7 +22,7 @@ pub fn is_possible(root: &Path) -> Result<(), String> {
 /// Runs each target for this number of seconds. If that is impossible, only prints what is missing.
 pub fn run(root: &Path, seconds: &str) -> anyhow::Result<()> {
     ensure!(seconds.parse::<u32>().is_ok(), "`{seconds}` is no number of seconds");
-    if let Err(why) = is_possible(root) {
+    if let Err(why) = is_possible() {
         println!("skip  {:<22} {why}", "fuzz");
         return Ok(());
     }
@@ -36,10 +33,10 @@ pub fn run(root: &Path, seconds: &str) -> anyhow::Result<()> {
         let archive = root.join(format!("fuzz/corpus/{name}.tar"));
         let unpacked = Command::new("tar").arg("-xf").arg(&archive).arg("-C").arg(&corpus).status();
         ensure!(unpacked.context("can't run tar")?.success(), "{} is no archive", archive.display());
-        let mut fuzzer = Command::new("cargo");
-        fuzzer.args(["+nightly", "fuzz", "run", "--target-dir", "target/fuzz", &name]).arg(&corpus);
+        let mut fuzzer = cargo(root, &["+nightly", "fuzz", "run", "--target-dir", "target/fuzz", &name]);
+        fuzzer.arg(&corpus);
         fuzzer.args(["--", &format!("-max_total_time={seconds}"), "-timeout=20", "-rss_limit_mb=2048"]);
-        let ok = fuzzer.current_dir(root).status().context("can't run cargo fuzz")?.success();
+        let ok = fuzzer.status().context("can't run cargo fuzz")?.success();
         println!("{}  fuzz {name}", if ok { "ok  " } else { "FAIL" });
         failed.extend((!ok).then_some(name));
     }

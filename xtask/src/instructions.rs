@@ -16,7 +16,7 @@
 //! Instructions of the kernel. Restartable sequences, since Valgrind does not implement the system call: counters run on
 //! their atomic backend, and the rows that use counters name it.
 
-use crate::cargo;
+use crate::process::cargo;
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
@@ -118,8 +118,8 @@ pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
 /// It is built with one codegen unit. With several, moving a line between two files changes which functions are
 /// inlined, and the count of a poll by 20 instructions.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut cargo = cargo(root);
-    cargo.args(["bench", "--package", "warmcore-runtime", "--bench", "poll", "--features", "counted-clock"]);
+    let mut cargo = cargo(root, &["bench", "--package", "warmcore-runtime", "--bench", "poll"]);
+    cargo.args(["--features", "counted-clock"]);
     cargo.args(["--config", "profile.bench.package.warmcore-runtime.codegen-units=1"]);
     cargo.args(["--no-run", "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
     let messages = said(&mut cargo)?;

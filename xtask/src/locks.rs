@@ -4,7 +4,7 @@
 //! main workspace by path. A new dependency of such a crate makes their lock files stale, and then building them with
 //! `--locked` fails. The check reads the index of the registry and downloads no crate.
 
-use crate::cargo;
+use crate::process::cargo;
 use anyhow::Context;
 use std::path::Path;
 use std::process::Output;
@@ -55,8 +55,8 @@ pub fn check(root: &Path) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     for folder in WORKSPACES {
         let manifest = Path::new(folder).join("Cargo.toml");
-        let mut update = cargo(root);
-        update.args(["update", "--workspace", "--locked", "--manifest-path"]).arg(manifest);
+        let mut update = cargo(root, &["update", "--workspace", "--locked", "--manifest-path"]);
+        update.arg(manifest);
         // One attempt is enough to find out that there is no network.
         let Output { status, stderr, .. } =
             update.env("CARGO_NET_RETRY", "0").output().context("can't run cargo")?;

@@ -3,6 +3,7 @@
 mod fuzz;
 mod instructions;
 mod locks;
+mod process;
 mod sanitizers;
 mod semver;
 mod test;
@@ -10,7 +11,6 @@ mod tidy;
 
 use anyhow::{Context, bail};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use test::Level;
 
 const HELP: &str = "\
@@ -63,12 +63,6 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().map(Path::to_owned).unwrap_or_default()
 }
 
-fn cargo(root: &Path) -> Command {
-    let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
-    cargo.current_dir(root).stdin(Stdio::null());
-    cargo
-}
-
 /// Tests the adapter, then builds the peers and measures them, each in its own workspace, and draws the report's page
 /// again.
 fn peers() -> anyhow::Result<()> {
@@ -82,7 +76,7 @@ fn peers() -> anyhow::Result<()> {
         &["run", "--release", "--", "report", "--render", "--out", OUT],
     ];
     for args in calls {
-        let status = cargo(&root).args(args).status().context("can't run cargo")?;
+        let status = process::cargo(&root, args).status().context("can't run cargo")?;
         if !status.success() {
             bail!("`cargo {}` failed", args.join(" "));
         }

@@ -1,8 +1,9 @@
 //! `cargo xtask semver`: compares the public interface of each product crate with that of an earlier revision.
 
+use crate::process::cargo;
 use anyhow::{Context, bail};
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 /// Compares with a revision: the newest tag before this commit if there is one, else the commit before this one.
 pub fn run(root: &Path, revision: Option<&str>) -> anyhow::Result<()> {
@@ -12,8 +13,7 @@ pub fn run(root: &Path, revision: Option<&str>) -> anyhow::Result<()> {
             .or_else(|_| git(root, &["rev-parse", "HEAD^"]))?,
     };
     println!("the public interface, compared with that of {revision}");
-    let mut check = Command::new("cargo");
-    check.args(["semver-checks", "--baseline-rev", &revision]).current_dir(root).stdin(Stdio::null());
+    let mut check = cargo(root, &["semver-checks", "--baseline-rev", &revision]);
     for krate in product(root)? {
         check.args(["-p", &krate]);
     }

@@ -12,16 +12,14 @@
 mod binaries;
 mod estimate;
 mod live;
-mod process;
 mod steps;
-mod tree;
 
+use crate::process::{self, Ended};
 use crate::{instructions, locks, sanitizers};
 use anyhow::{Context, bail};
 use binaries::Binary;
 use estimate::Estimates;
 use live::Live;
-use process::Ended;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};

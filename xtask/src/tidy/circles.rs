@@ -1,19 +1,32 @@
 //! Circles: sets of files of one crate that import each other, directly or through other files.
 
 use super::Crate;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The files of the largest circle of all crates. Empty if no two files import each other.
 pub fn largest(crates: &[Crate]) -> Vec<String> {
     let circles = crates.iter().flat_map(|krate| {
         let imports = imports(krate);
-        let circles = components(&imports);
-        circles.into_iter().map(|circle| {
-            let name = |&file: &usize| krate.files[file].path.display().to_string();
-            circle.iter().map(name).collect::<Vec<_>>()
-        })
+        let reached: Vec<BTreeSet<usize>> = imports.iter().map(|from| reached(&imports, from)).collect();
+        // Two files are in one circle if each reaches the other.
+        let circle = move |file: usize| -> Vec<String> {
+            let others = reached[file].iter().filter(|&&other| reached[other].contains(&file));
+            others.map(|&other| krate.files[other].path.display().to_string()).collect()
+        };
+        (0..imports.len()).map(circle)
     });
-    circles.filter(|circle| circle.len() > 1).max_by_key(Vec::len).unwrap_or_default()
+    circles.max_by_key(Vec::len).unwrap_or_default()
+}
+
+/// All files that are reached from these through imports, including these.
+fn reached(imports: &[Vec<usize>], from: &[usize]) -> BTreeSet<usize> {
+    let (mut reached, mut open) = (BTreeSet::new(), from.to_vec());
+    while let Some(file) = open.pop() {
+        if reached.insert(file) {
+            open.extend(&imports[file]);
+        }
+    }
+    reached
 }
 
 /// For each file of a crate the files that it imports from.
@@ -41,57 +54,6 @@ fn imports(krate: &Crate) -> Vec<Vec<usize>> {
         imported
     };
     krate.files.iter().enumerate().map(of).collect()
-}
-
-/// Strongly connected components, by Tarjan's algorithm.
-fn components(edges: &[Vec<usize>]) -> Vec<Vec<usize>> {
-    struct State<'a> {
-        edges: &'a [Vec<usize>],
-        index: Vec<Option<usize>>,
-        low: Vec<usize>,
-        stack: Vec<usize>,
-        is_on_stack: Vec<bool>,
-        next: usize,
-        found: Vec<Vec<usize>>,
-    }
-    fn visit(state: &mut State<'_>, node: usize) {
-        (state.index[node], state.low[node]) = (Some(state.next), state.next);
-        state.next += 1;
-        state.stack.push(node);
-        state.is_on_stack[node] = true;
-        for &other in &state.edges[node] {
-            match state.index[other] {
-                None => {
-                    visit(state, other);
-                    state.low[node] = state.low[node].min(state.low[other]);
-                }
-                Some(index) if state.is_on_stack[other] => state.low[node] = state.low[node].min(index),
-                Some(_) => {}
-            }
-        }
-        if state.index[node] == Some(state.low[node]) {
-            let at = state.stack.iter().rposition(|&other| other == node).unwrap_or(0);
-            let component = state.stack.split_off(at);
-            component.iter().for_each(|&other| state.is_on_stack[other] = false);
-            state.found.push(component);
-        }
-    }
-    let len = edges.len();
-    let mut state = State {
-        edges,
-        index: vec![None; len],
-        low: vec![0; len],
-        stack: Vec::new(),
-        is_on_stack: vec![false; len],
-        next: 0,
-        found: Vec::new(),
-    };
-    for node in 0..len {
-        if state.index[node].is_none() {
-            visit(&mut state, node);
-        }
-    }
-    state.found
 }
 
 #[cfg(test)]

@@ -6,12 +6,14 @@
 //!
 //! A process writes its output to files. A pipe would stay open until each process that a test left behind has ended.
 
-use super::tree::Tree;
+mod tree;
+
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
+use tree::Tree;
 
 /// How long a process may wait without printing a line.
 const IDLE_MAX: Duration = Duration::from_mins(5);
@@ -172,7 +174,7 @@ pub fn has_target(target: &str) -> bool {
 
 /// The CPU time of all descendants that have ended and were waited for.
 pub fn children_cpu() -> Duration {
-    super::tree::cpu_fields("/proc/self/stat").map_or(Duration::ZERO, |[_, of_children]| of_children)
+    tree::cpu_fields("/proc/self/stat").map_or(Duration::ZERO, |[_, of_children]| of_children)
 }
 
 #[cfg(test)]
