@@ -94,6 +94,20 @@ impl Counter {
     ///
     /// **Touches** the same lines as [`Counter::sum`] and interrupts no thread: the slots are not zeroed, the counter
     /// remembers what was drained.
+    ///
+    /// A collector sends each period's requests to a monitoring system that sums them up itself:
+    ///
+    /// ```
+    /// use warmcore_percpu::Counter;
+    ///
+    /// static REQUESTS: Counter = Counter::new();
+    ///
+    /// REQUESTS.add(3);
+    /// assert_eq!(REQUESTS.drain_all(), 3);
+    /// REQUESTS.add(2);
+    /// assert_eq!(REQUESTS.drain_all(), 2);
+    /// assert_eq!(REQUESTS.sum(), 0);
+    /// ```
     pub fn drain_all(&self) -> u64 {
         self.sum.drain()
     }

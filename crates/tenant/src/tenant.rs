@@ -25,6 +25,22 @@ use warmcore_sys::{affinity, rseq};
 use warmcore_types::{Cid, CpuId, CpuSet, ignore_poison};
 
 /// A group of tasks that share data. Cheap to clone: every clone is the same tenant.
+///
+/// A proxy makes one for each customer:
+///
+/// ```
+/// use warmcore_tenant::Tenant;
+///
+/// let orders = Tenant::builder().name("orders").build();
+/// let same = orders.clone();
+/// let search = Tenant::builder().name("search").build();
+/// assert_eq!(same.serial(), orders.serial());
+/// assert_ne!(search.serial(), orders.serial());
+///
+/// // Log lines and messages may carry the number in place of the tenant.
+/// let found = Tenant::by_serial(search.serial());
+/// assert_eq!(found.as_ref().map(Tenant::name), Some("search"));
+/// ```
 #[derive(Clone)]
 pub struct Tenant {
     inner: Arc<Inner>,
@@ -53,6 +69,19 @@ pub(crate) struct Inner {
 }
 
 /// Makes a tenant: see [`Tenant::builder`].
+///
+/// A customer that pays for twice the time, with a memory limit:
+///
+/// ```
+/// use warmcore_budget::Account;
+/// use warmcore_tenant::Tenant;
+///
+/// let server = Account::root("server").limit(1 << 30).build();
+/// let memory = server.child("orders").limit(64 << 20).build();
+/// let orders = Tenant::builder().name("orders").weight(200).account(&memory).build();
+/// assert_eq!((orders.name(), orders.weight()), ("orders", 200));
+/// assert_eq!(orders.account().map(Account::limit), Some(64 << 20));
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "`build` makes the tenant"]
 pub struct Builder {
@@ -140,6 +169,17 @@ impl Tenant {
     /// thread.
     ///
     /// **Touches** the line of this CPU's `PcpuCid`, for writing, if this thread entered on this CPU last.
+    ///
+    /// ```
+    /// let tenant = warmcore_tenant::Tenant::builder().name("orders").build();
+    /// let here = tenant.enter();
+    /// assert_eq!(tenant.enter().cid(), here.cid()); // a call deeper in the same work
+    ///
+    /// let there = std::thread::scope(|scope| {
+    ///     scope.spawn(|| tenant.enter().cid()).join().expect("it does not panic")
+    /// });
+    /// assert_ne!(there, here.cid()); // so the two threads write different slots
+    /// ```
     #[inline(always)]
     pub fn enter(&self) -> Guard<'_> {
         self.inner.enter()
@@ -150,12 +190,45 @@ impl Tenant {
     /// included.
     ///
     /// **Touches** no slot: a page takes memory when it is first written.
+    ///
+    /// Four threads count for one customer, each in a slot of its own:
+    ///
+    /// ```
+    /// use bytemuck::Zeroable;
+    /// use warmcore_percpu::{LocalU64, field};
+    /// use warmcore_tenant::Tenant;
+    ///
+    /// #[derive(Zeroable)]
+    /// struct Traffic {
+    ///     requests: LocalU64,
+    /// }
+    ///
+    /// let tenant = Tenant::builder().name("orders").build();
+    /// let traffic = tenant.data::<Traffic>();
+    /// std::thread::scope(|scope| {
+    ///     for _ in 0..4 {
+    ///         scope.spawn(|| traffic.owned_slot(&tenant.enter()).add(field!(Traffic, requests), 100));
+    ///     }
+    /// });
+    /// assert_eq!(traffic.sum(field!(Traffic, requests)), 400);
+    /// ```
     pub fn data<T: Zeroable + Sync>(&self) -> PerCid<T> {
         // The pages, and the list of pages, are shared with other tenants' data.
         unaccounted(|| PerCid::of(&self.inner.space.data, self.inner.clone()))
     }
 
     /// Returns counts of the events of the tenant's ids, and their present state.
+    ///
+    /// A tenant whose threads wait with a guard takes overflow ids, and memory for their slots:
+    ///
+    /// ```
+    /// let tenant = warmcore_tenant::Tenant::builder().name("orders").build();
+    /// let guard = tenant.enter();
+    /// let stats = tenant.stats();
+    /// assert_eq!((stats.users, stats.overflows), (1, 0)); // one thread, with the id of its CPU
+    /// drop(guard);
+    /// assert_eq!(tenant.stats().overflow_in_use, 0);
+    /// ```
     pub fn stats(&self) -> Stats {
         self.inner.ids.stats()
     }

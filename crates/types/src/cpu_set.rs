@@ -131,6 +131,20 @@ impl CpuSet {
     }
 
     /// Parses the kernel's list format: `0-3,8,10-11`, `0-31:2/4`. An empty text is the empty set.
+    ///
+    /// The CPUs of a cgroup's `cpuset.cpus`, without those that another program has:
+    ///
+    /// ```
+    /// use warmcore_types::CpuSet;
+    ///
+    /// let mut allowed = CpuSet::parse_list("0-7,16-23\n")?;
+    /// allowed = allowed.difference(&CpuSet::parse_list("0,16")?);
+    /// assert_eq!((allowed.len(), allowed.to_string()), (14, "1-7,17-23".to_owned()));
+    ///
+    /// let error = CpuSet::parse_list("0-3,x").unwrap_err();
+    /// assert_eq!(error.to_string(), "`x` is no CPU number; expected a list of CPUs like 0-3,8");
+    /// # Ok::<(), warmcore_types::ListError>(())
+    /// ```
     pub fn parse_list(text: &str) -> Result<Self, ListError> {
         let mut set = Self::new();
         for part in text.trim().split(',').map(str::trim).filter(|p| !p.is_empty()) {

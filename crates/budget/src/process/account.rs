@@ -36,6 +36,22 @@ pub struct Account {
 }
 
 /// Builds an account: [`Account::root`], [`Account::child`].
+///
+/// A batch job must leave units for requests, and no limit is to be exceeded, not even for a moment:
+///
+/// ```
+/// use warmcore_budget::Account;
+///
+/// let server = Account::root("server").limit(100).strict().build();
+/// let requests = server.child("requests").guarantee(30).build();
+/// let batch = server.child("batch").build();
+///
+/// assert_eq!(batch.try_charge(80).unwrap_err().account(), "server"); // 70 are left for it
+/// batch.try_charge(70)?;
+/// requests.try_charge(30)?;
+/// assert_eq!(server.exact_usage(), 100);
+/// # Ok::<(), warmcore_budget::OverBudget>(())
+/// ```
 #[must_use = "`build` makes the account"]
 pub struct AccountBuilder {
     parent: Option<Account>,
@@ -162,6 +178,20 @@ impl Account {
     /// [uncharged](Self::uncharge); a [`Charge`] from [`try_hold`](Self::try_hold) does that when it is dropped.
     ///
     /// **Touches** this CPU's stock; about every 500th time, and near a limit, the accounts.
+    ///
+    /// A cache charges each entry when it is inserted, and gives the units back when it is evicted:
+    ///
+    /// ```
+    /// use warmcore_budget::Account;
+    ///
+    /// let cache = Account::root("cache").limit(100).build();
+    /// cache.try_charge(60)?;
+    /// assert!(cache.try_charge(60).is_err()); // 40 are left: evict first
+    /// cache.uncharge(60).expect("it was charged");
+    /// cache.try_charge(60)?;
+    /// assert_eq!(cache.exact_usage(), 60);
+    /// # Ok::<(), warmcore_budget::OverBudget>(())
+    /// ```
     #[inline(always)]
     pub fn try_charge(&self, n: u64) -> Result<(), OverBudget> {
         self.ptr.try_charge(self.stock_addr, n)
@@ -198,6 +228,21 @@ impl Account {
 
     /// Charges several accounts, of any trees, or none of them. If one is full, the accounts before it in the
     /// list are charged for a moment, and their units are then given back.
+    ///
+    /// A query needs memory and a connection, and must not hold the one while it lacks the other:
+    ///
+    /// ```
+    /// use warmcore_budget::Account;
+    ///
+    /// let memory = Account::root("memory").limit(1 << 20).build();
+    /// let connections = Account::root("connections").limit(1).build();
+    /// connections.try_charge(1)?;
+    ///
+    /// let over = Account::try_charge_all(&[(&memory, 4096), (&connections, 1)]).unwrap_err();
+    /// assert_eq!(over.account(), "connections");
+    /// assert_eq!(memory.exact_usage(), 0);
+    /// # Ok::<(), warmcore_budget::OverBudget>(())
+    /// ```
     pub fn try_charge_all(charges: &[(&Account, u64)]) -> Result<(), OverBudget> {
         for (i, (account, n)) in charges.iter().enumerate() {
             if let Err(over) = account.try_charge(*n) {
@@ -244,6 +289,23 @@ impl Account {
 
     /// Reports how many of the account's units are in use and in the stock of each CPU, and how full each account
     /// on its path to the root is.
+    ///
+    /// A charge of a tenant that uses little is refused. The report names the full account:
+    ///
+    /// ```
+    /// use warmcore_budget::Account;
+    ///
+    /// let server = Account::root("server").limit(100).build();
+    /// let (hog, tenant) = (server.child("hog").build(), server.child("tenant").limit(50).build());
+    /// hog.try_charge(100)?;
+    /// assert!(tenant.try_charge(1).is_err());
+    ///
+    /// let explain = tenant.explain(); // `println!("{explain}")` shows all of it
+    /// let full = explain.path.iter().find(|level| level.charged == level.limit);
+    /// assert_eq!(full.map(|level| &*level.account), Some("server"));
+    /// assert_eq!(explain.used(), 0);
+    /// # Ok::<(), warmcore_budget::OverBudget>(())
+    /// ```
     pub fn explain(&self) -> Explain {
         // The list of CPUs grows under the accounts' locks.
         unaccounted(|| on_account!(self.ptr, |accounts, node| accounts.explain(node)))
@@ -255,6 +317,21 @@ impl Account {
     }
 
     /// Changes the limit. With a limit below usage every charge is refused until usage is below it.
+    ///
+    /// A server gives a tenant less, and then more, without a restart:
+    ///
+    /// ```
+    /// use warmcore_budget::Account;
+    ///
+    /// let tenant = Account::root("tenant").limit(100).build();
+    /// tenant.try_charge(80)?;
+    /// tenant.set_limit(50); // what is charged stays charged
+    /// assert!(tenant.try_charge(1).is_err());
+    /// tenant.set_limit(200);
+    /// tenant.try_charge(100)?;
+    /// assert_eq!(tenant.exact_usage(), 180);
+    /// # Ok::<(), warmcore_budget::OverBudget>(())
+    /// ```
     pub fn set_limit(&self, units: u64) {
         on_account!(self.ptr, |accounts, node| accounts.set_limit(node, units));
         self.ptr.wake_waiters();

@@ -9,6 +9,19 @@ use warmcore_percpu::{Backend, try_backend};
 pub const VARIABLE: &str = "WARMCORE_BUDGET";
 
 /// How the stocks of a tree are implemented. All accounts of a tree have the same kind.
+///
+/// A limit on licences must hold at each moment. For memory the faster default is exact enough:
+///
+/// ```
+/// use warmcore_budget::{Account, StockKind};
+///
+/// let licences = Account::root("licences").limit(10).kind(StockKind::Atomic).build();
+/// assert!(licences.kind().is_strict());
+/// assert_eq!(licences.child("team").build().kind(), StockKind::Atomic);
+///
+/// let memory = Account::root("memory").limit(1 << 30).build();
+/// println!("memory is counted by stocks of the kind {}", memory.kind());
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StockKind {
     /// Restartable sections: a charge is two stores. A limit may be exceeded for a moment, by at most the

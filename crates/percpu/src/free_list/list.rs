@@ -103,6 +103,20 @@ impl<T: Item> FreeList<T> {
 
     /// Creates an empty list with `capacity` items per slot; the depot is unbounded. Panics unless `capacity` is from 2
     /// to 254.
+    ///
+    /// Large buffers: each CPU keeps four at most, the others go to the depot, and all are freed when memory is short:
+    ///
+    /// ```
+    /// use warmcore_percpu::FreeList;
+    ///
+    /// static BUFFERS: FreeList<Box<[u8; 16384]>> = FreeList::with_capacity(4);
+    ///
+    /// let mut used: Vec<_> = (0..10).map(|_| Box::new([0; 16384])).collect();
+    /// BUFFERS.push_batch(&mut used);
+    /// assert!(used.is_empty());
+    /// assert_eq!(BUFFERS.drain_all().len(), 10);
+    /// assert!(BUFFERS.pop().is_none());
+    /// ```
     pub const fn with_capacity(capacity: usize) -> Self {
         const {
             assert!(size_of::<T>() == 8 && align_of::<T>() == 8, "an Item is 8 bytes, aligned to 8");
