@@ -9,6 +9,20 @@ use std::sync::Mutex;
 use warmcore_types::ignore_poison;
 
 /// Why a task returned no output.
+///
+/// A panic ends its task only. The program gets it as an error, with the task's name:
+///
+/// ```
+/// let runtime = warmcore_runtime::Runtime::new()?;
+/// let rows = vec![3u32, 0, 5];
+/// let report = runtime.task_builder().name("report").spawn(async move {
+///     rows.iter().map(|row| 60 / row).sum::<u32>()
+/// });
+/// let error = runtime.block_on(report).unwrap_err();
+/// assert!(error.is_panic() && !error.is_cancelled());
+/// assert_eq!(error.to_string(), "task \"report\" panicked: attempt to divide by zero");
+/// # Ok::<(), warmcore_runtime::BuildError>(())
+/// ```
 pub struct JoinError {
     inner: Box<Inner>,
 }

@@ -100,6 +100,42 @@ type TenantOf<P> = Arc<dyn Fn(&P) -> Option<Tenant> + Send + Sync>;
 type Configure = Arc<dyn Fn(&mut auto::Builder<Executor>) + Send + Sync>;
 
 /// A server that is configured and does not run yet. [`serve`] returns it; [`run`](Self::run) runs it.
+///
+/// Connections run as tasks of a tenant, and open ones finish their request when the server is stopped:
+///
+/// ```
+/// # use hyper::{Request, Response, body::Incoming};
+/// # use tokio::io::{AsyncReadExt, AsyncWriteExt};
+/// use tokio::{net::TcpListener, sync::oneshot};
+/// use warmcore_runtime::{http, spawn};
+/// use warmcore_tenant::Tenant;
+///
+/// # async fn get(addr: std::net::SocketAddr) -> std::io::Result<String> {
+/// #     let (mut client, mut answer) = (tokio::net::TcpStream::connect(addr).await?, String::new());
+/// #     client.write_all(b"GET / HTTP/1.1\r\nhost: here\r\nconnection: close\r\n\r\n").await?;
+/// #     client.read_to_string(&mut answer).await?;
+/// #     Ok(answer.rsplit_once("\r\n\r\n").map(|(_head, body)| body.to_owned()).unwrap_or(answer))
+/// # }
+/// # let service = tower::service_fn(|_: Request<Incoming>| async {
+/// #     Ok::<_, std::convert::Infallible>(Response::new("warm".to_owned()))
+/// # });
+/// # warmcore_runtime::Runtime::new()?.block_on(async {
+/// let visitors = Tenant::builder().name("visitors").build();
+/// let listener = TcpListener::bind("127.0.0.1:0").await?;
+/// let addr = listener.local_addr()?;
+/// let (stop, stopped) = oneshot::channel::<()>();
+/// let server = http::serve(listener, service)
+///     .tenant_of(move |_peer| Some(visitors.clone()))
+///     .with_graceful_shutdown(async { _ = stopped.await });
+/// let server = spawn(server.run());
+///
+/// assert_eq!(get(addr).await?, "warm");
+/// stop.send(()).expect("the server runs");
+/// assert_eq!(server.await?.connections, 1);
+/// # Ok::<_, Box<dyn std::error::Error>>(())
+/// # })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "`run` serves"]
 pub struct Server<L: Listener, S> {
     listener: L,

@@ -29,6 +29,22 @@ impl<T> Drop for TaskOutput<T> {
 /// Waits for a task's end. Dropping the handle detaches the task.
 ///
 /// The handle is a future. Its output is the task's output, or [`JoinError`] if the task panicked or was cancelled.
+///
+/// ```
+/// use warmcore_runtime::{Runtime, spawn};
+///
+/// let runtime = Runtime::new()?;
+/// runtime.block_on(async {
+///     let sum = spawn(async { 2 + 3 });
+///     assert_eq!(sum.await?, 5);
+///
+///     let endless = spawn(std::future::pending::<()>());
+///     endless.abort();
+///     assert!(endless.await.unwrap_err().is_cancelled());
+///     Ok::<_, warmcore_runtime::JoinError>(())
+/// })?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct JoinHandle<T> {
     pub(crate) task: Option<Task<TaskOutput<T>, Header>>,
 }

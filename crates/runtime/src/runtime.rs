@@ -53,6 +53,23 @@ pub enum Smt {
 }
 
 /// Configures and starts a runtime. [`Runtime::builder`] returns one.
+///
+/// A server that leaves the other CPUs to a database, with threads that `top` shows as `web-0` and `web-1`:
+///
+/// ```
+/// use warmcore_runtime::Runtime;
+///
+/// let runtime = Runtime::builder().name("web").worker_threads(2).max_blocking_threads(16).build()?;
+/// assert_eq!(runtime.metrics().workers.len(), 2);
+///
+/// let task = runtime.spawn(async { std::thread::current().name().map(str::to_owned) });
+/// let thread = runtime.block_on(task)?;
+/// assert!(thread.is_some_and(|name| name.starts_with("web-")));
+///
+/// let error = Runtime::builder().worker_threads(0).build().unwrap_err();
+/// assert_eq!(error.to_string(), "0 workers; 1 to 4096 are possible");
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone)]
 #[must_use = "`build` makes the runtime"]
 pub struct Builder {
@@ -276,6 +293,21 @@ pub(crate) fn shared(
 ///
 /// Dropping it shuts down the runtime, and waits for the polls that are under way. Dropping it in a task, of this
 /// runtime or of another, does not wait: the shutdown goes on in the background.
+///
+/// A program makes one at its start, or `#[warmcore::main]` does:
+///
+/// ```
+/// use warmcore_runtime::{JoinError, Runtime, spawn};
+///
+/// let runtime = Runtime::new()?;
+/// let lengths = runtime.block_on(async {
+///     let short = spawn(async { "warm".len() });
+///     let long = spawn(async { "warmer".len() }); // on another worker, if one is idle
+///     Ok::<_, JoinError>((short.await?, long.await?))
+/// })?;
+/// assert_eq!(lengths, (4, 6));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
     /// Dropped after the workers have ended. If the runtime is dropped in a task, workers may still run when the
@@ -435,6 +467,22 @@ impl fmt::Debug for Runtime {
 }
 
 /// Spawns on a runtime from any thread. A task that is spawned after the runtime's end is cancelled at once.
+///
+/// A thread outside of the runtime, such as one that reads from a device, passes its work to the workers:
+///
+/// ```
+/// use warmcore_runtime::Runtime;
+///
+/// let runtime = Runtime::new()?;
+/// let handle = runtime.handle();
+/// let reader = std::thread::spawn(move || {
+///     let samples = vec![3u64, 4, 5];
+///     handle.spawn(async move { samples.iter().sum::<u64>() })
+/// });
+/// let task = reader.join().expect("it does not panic");
+/// assert_eq!(runtime.block_on(task)?, 12);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Clone)]
 pub struct Handle {
     pub(crate) shared: Arc<Shared>,

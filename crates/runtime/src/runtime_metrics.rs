@@ -11,6 +11,20 @@ use warmcore_sched::View;
 use warmcore_types::CpuId;
 
 /// Numbers of a runtime: [`Runtime::metrics`](crate::Runtime::metrics).
+///
+/// A page that shows whether a server keeps up:
+///
+/// ```
+/// let runtime = warmcore_runtime::Runtime::builder().worker_threads(2).build()?;
+/// let waiting = [(); 3].map(|()| runtime.spawn(std::future::pending::<()>()));
+///
+/// let metrics = runtime.metrics();
+/// assert_eq!((metrics.workers.len(), metrics.num_alive_tasks), (2, 3));
+/// let queued: u32 = metrics.workers.iter().map(|worker| worker.local_queue_depth).sum();
+/// println!("{queued} tasks in run queues, {} long polls so far", metrics.total().long_polls);
+/// # drop(waiting);
+/// # Ok::<(), warmcore_runtime::BuildError>(())
+/// ```
 #[derive(Debug, Clone, Default)]
 #[cfg_attr(feature = "serde", derive(serde::Deserialize))]
 #[non_exhaustive]

@@ -34,6 +34,27 @@ pub(crate) fn no_runtime() -> ! {
 }
 
 /// Where a task may run.
+///
+/// Two tasks that read the same table run on one last-level cache, which then holds the table once:
+///
+/// ```
+/// use std::sync::Arc;
+/// use warmcore_runtime::{Placement, Runtime};
+///
+/// let runtime = Runtime::new()?;
+/// let near = Placement::llc(runtime.metrics().workers[0].llc);
+/// let table: Arc<[u64]> = (0..1000).collect();
+/// let halves = [0..500, 500..1000].map(|half| {
+///     let table = table.clone();
+///     runtime.task_builder().placement(near).spawn(async move { table[half].iter().sum::<u64>() })
+/// });
+/// let mut sum = 0;
+/// for half in halves {
+///     sum += runtime.block_on(half)?;
+/// }
+/// assert_eq!(sum, 499_500);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Placement {
     /// On any worker.
@@ -66,6 +87,23 @@ impl Placement {
 
 /// Sets the attributes of a task and spawns it. [`Runtime::task_builder`](crate::Runtime::task_builder) and
 /// [`task_builder`] return one.
+///
+/// A task for a customer runs with the customer's share of the workers, and long polls are reported with its name:
+///
+/// ```
+/// use warmcore_runtime::Runtime;
+/// use warmcore_tenant::Tenant;
+///
+/// let runtime = Runtime::new()?;
+/// let customer = Tenant::builder().name("customer 7").weight(200).build();
+/// let task = runtime.task_builder().name("rebuild the index").tenant(&customer).spawn(async { 42 });
+/// assert_eq!(task.name(), Some("rebuild the index"));
+/// assert_eq!(runtime.block_on(task)?, 42);
+///
+/// let tenants = runtime.metrics().tenants;
+/// assert_eq!((tenants[0].name.as_str(), tenants[0].weight), ("customer 7", 200));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 #[must_use = "`spawn` starts the task"]
 pub struct TaskBuilder {
     /// The scheduler of the worker that spawns. Cloning it touches no cache line that all workers share.
