@@ -163,52 +163,77 @@ const TASKS: &[Question] = &[
     ),
 ];
 
-const DATA: &[Question] = &[
-    ask(
-        "a counter add, 16 counters in turn",
-        "a relaxed atomic",
-        ["percpu", "counter.add.called", "ratio", "time", "relaxed atomic"],
-    ),
-    ask(
-        "a counter add, 16 counters in turn",
-        "a thread-local add",
-        ["percpu", "counter.add.called", "ratio", "time", "thread-local += 1"],
-    ),
-    ask(
-        "a counter add while another CPU adds",
-        "one shared atomic",
-        ["percpu", "counter.add.2threads", "ratio", "time", "relaxed atomic"],
-    ),
-    ask(
-        "reading a counter",
-        "a padded atomic per CPU",
-        ["percpu", "sum", "ratio", "time", "a padded atomic per CPU number"],
-    ),
-    ask(
-        "a buffer from a free list and back",
-        "malloc and free",
-        ["percpu", "freelist.pair.called", "ratio", "time", "malloc + free"],
-    ),
-    ask(
-        "a buffer from a free list and back",
-        "crossbeam's queue",
-        ["percpu", "freelist.pair.called", "ratio", "time", "crossbeam ArrayQueue"],
-    ),
-    ask(
-        "a charge against a limit, 3 levels deep, through a call",
-        "one shared atomic",
-        ["budget", "hit", "ratio", "time", "one shared atomic, in a function"],
-    ),
-    ask(
-        "a charge while another CPU charges",
-        "one shared atomic",
-        ["budget", "hit.2threads", "ratio", "time", "one shared atomic, in a function"],
-    ),
-    ask(
-        "a charge while another CPU charges",
-        "three atomics, leaf to root",
-        ["budget", "hit.2threads", "ratio", "time", "three atomics, leaf to root"],
-    ),
+/// An operation on per-CPU data or budgets.
+struct Operation {
+    name: &'static str,
+    run: &'static str,
+    case: &'static str,
+    /// The alternatives that Warmcore is compared with, each with its name in the results.
+    beside: &'static [(&'static str, &'static str)],
+    /// The variants that the chart of times shows, each with its class in the legend.
+    drawn: &'static [(usize, &'static str)],
+}
+
+const DATA: [Operation; 8] = [
+    Operation {
+        name: "a counter add, 16 counters in turn",
+        run: "percpu",
+        case: "counter.add.called",
+        beside: &[("a relaxed atomic", "relaxed atomic"), ("a thread-local add", "thread-local += 1")],
+        drawn: &[(0, "warmcore"), (1, "relaxed atomic"), (2, "thread-local += 1")],
+    },
+    Operation {
+        name: "a counter add while another CPU adds",
+        run: "percpu",
+        case: "counter.add.2threads",
+        beside: &[("one shared atomic", "relaxed atomic")],
+        drawn: &[(0, "warmcore"), (1, "relaxed atomic"), (2, "thread-local += 1"), (3, "std Mutex")],
+    },
+    Operation {
+        name: "reading a counter",
+        run: "percpu",
+        case: "sum",
+        beside: &[("a padded atomic per CPU", "a padded atomic per CPU number")],
+        drawn: &[(0, "warmcore"), (1, "relaxed atomic")],
+    },
+    Operation {
+        name: "a buffer from a free list and back",
+        run: "percpu",
+        case: "freelist.pair.called",
+        beside: &[("malloc and free", "malloc + free"), ("crossbeam's queue", "crossbeam ArrayQueue")],
+        drawn: &[(0, "warmcore"), (3, "std Mutex<Vec>"), (4, "malloc + free")],
+    },
+    Operation {
+        name: "entering a tenant and leaving it",
+        run: "cid",
+        case: "cid.enter",
+        beside: &[],
+        drawn: &[(0, "warmcore tenant"), (2, "thread_local crate, a slot"), (3, "std Mutex")],
+    },
+    Operation {
+        name: "a charge against a limit, 3 levels deep, through a call",
+        run: "budget",
+        case: "hit",
+        beside: &[("one shared atomic", "one shared atomic, in a function")],
+        drawn: &[],
+    },
+    Operation {
+        name: "a charge against a limit, 3 levels deep",
+        run: "budget",
+        case: "hit",
+        beside: &[],
+        drawn: &[(0, "warmcore, in a function"), (1, "one shared atomic, in a function"), (3, "std Mutex")],
+    },
+    Operation {
+        name: "a charge while another CPU charges",
+        run: "budget",
+        case: "hit.2threads",
+        beside: &[
+            ("one shared atomic", "one shared atomic, in a function"),
+            ("three atomics, leaf to root", "three atomics, leaf to root"),
+        ],
+        drawn: &[(0, "warmcore, in a function"), (1, "one shared atomic, in a function"), (3, "std Mutex")],
+    },
 ];
 
 /// Whether more is better for a metric.
@@ -223,7 +248,12 @@ pub(super) fn tasks(runs: &[Results]) -> Vec<Answer> {
 
 /// Answers to a user's questions about per-CPU data and budgets.
 pub(super) fn data(runs: &[Results]) -> Vec<Answer> {
-    answers(DATA, runs)
+    let questions = DATA.iter().flat_map(|Operation { name, run, case, beside, .. }| {
+        beside
+            .iter()
+            .map(|(alternative, variant)| ask(name, alternative, [run, case, "ratio", "time", variant]))
+    });
+    answers(&questions.collect::<Vec<_>>(), runs)
 }
 
 fn answers(questions: &[Question], runs: &[Results]) -> Vec<Answer> {
@@ -282,48 +312,6 @@ fn case_name(case: &str) -> &str {
     }
 }
 
-/// For an operation, the variants that the report draws: for each, the class in the legend and the variant's name.
-type Ways = &'static [(usize, &'static str)];
-const OPERATIONS: [(&str, &str, &str, Ways); 7] = [
-    (
-        "a counter add, 16 counters in turn",
-        "percpu",
-        "counter.add.called",
-        &[(0, "warmcore"), (1, "relaxed atomic"), (2, "thread-local += 1")],
-    ),
-    (
-        "a counter add while another CPU adds",
-        "percpu",
-        "counter.add.2threads",
-        &[(0, "warmcore"), (1, "relaxed atomic"), (2, "thread-local += 1"), (3, "std Mutex")],
-    ),
-    ("reading a counter", "percpu", "sum", &[(0, "warmcore"), (1, "relaxed atomic")]),
-    (
-        "a buffer from a free list and back",
-        "percpu",
-        "freelist.pair.called",
-        &[(0, "warmcore"), (3, "std Mutex<Vec>"), (4, "malloc + free")],
-    ),
-    (
-        "entering a tenant and leaving it",
-        "cid",
-        "cid.enter",
-        &[(0, "warmcore tenant"), (2, "thread_local crate, a slot"), (3, "std Mutex")],
-    ),
-    (
-        "a charge against a limit, 3 levels deep",
-        "budget",
-        "hit",
-        &[(0, "warmcore, in a function"), (1, "one shared atomic, in a function"), (3, "std Mutex")],
-    ),
-    (
-        "a charge while another CPU charges",
-        "budget",
-        "hit.2threads",
-        &[(0, "warmcore, in a function"), (1, "one shared atomic, in a function"), (3, "std Mutex")],
-    ),
-];
-
 /// Whether a row's variant has this name. Warmcore's names also contain the backend.
 fn is_called(variant: &str, name: &str) -> bool {
     let plain = ["rseq", "atomic", "plain"].iter().find_map(|backend| {
@@ -340,8 +328,8 @@ pub(super) fn operations(runs: &[Results]) -> Vec<super::plot::Operation> {
         let mut rows = rows.filter(|row| row.case == case && row.metric == "time" && row.over.is_none());
         rows.find(|row| is_called(&row.variant, name)).map(|row| row.median)
     };
-    let operations = OPERATIONS.iter().map(|(name, run, case, ways)| {
-        let times = ways.iter().filter_map(|(class, way)| Some((*class, time(run, case, way)?))).collect();
+    let operations = DATA.iter().map(|Operation { name, run, case, drawn, .. }| {
+        let times = drawn.iter().filter_map(|(class, way)| Some((*class, time(run, case, way)?))).collect();
         super::plot::Operation { name, times }
     });
     operations.filter(|operation| operation.times.len() > 1).collect()

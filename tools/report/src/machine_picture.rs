@@ -57,6 +57,11 @@ struct Shape {
 }
 
 impl Shape {
+    /// A box of this size without children.
+    fn cell(class: String, label: String, w: f64, h: f64) -> Self {
+        Self { class, label, w, h, children: Vec::new() }
+    }
+
     /// A box around `children`, in rows no wider than `width`.
     fn around(class: &str, label: String, children: Vec<Shape>, width: f64, pad: f64, gap: f64) -> Self {
         let head = if label.is_empty() { pad } else { HEAD };
@@ -124,16 +129,8 @@ fn draw(t: &Topology, width: f64) -> (f64, f64, String) {
     let mut used = best.iter().flatten().map(|s| s.w + 2.0).fold(0.0, f64::max);
     for (class, text) in legend(t) {
         used = used.max(36.0 + text.chars().count() as f64 * DIGIT).min(width);
-        out += &format!(
-            "<rect class=\"{class}\" x=\"2\" y=\"{}\" width=\"26\" height=\"18\" rx=\"3\"/>\
-             <text class=\"small muted\" x=\"36\" y=\"{}\">{text}</text>",
-            y + 4.0,
-            y + 17.0
-        );
-        if class.contains("barred") {
-            let (low, high) = (y + 19.0, y + 7.0);
-            out += &format!("<line class=\"strike\" x1=\"5\" y1=\"{low}\" x2=\"25\" y2=\"{high}\"/>");
-        }
+        Shape::cell(class.into(), String::new(), 26.0, 18.0).svg(2.0, y + 4.0, &mut out);
+        out += &format!("<text class=\"small muted\" x=\"36\" y=\"{}\">{text}</text>", y + 17.0);
         y += 26.0;
     }
     (used, y + 2.0, out)
@@ -152,13 +149,7 @@ fn cell_width(t: &Topology) -> f64 {
 fn sockets(t: &Topology, width: f64, columns: usize) -> Vec<Shape> {
     let width = width - 2.0;
     let cell = cell_width(t);
-    let cpu = |id: CpuId, class: &str| Shape {
-        class: format!("cpu{class}"),
-        label: id.0.to_string(),
-        w: cell,
-        h: 20.0,
-        children: Vec::new(),
-    };
+    let cpu = |id: CpuId, class: &str| Shape::cell(format!("cpu{class}"), id.0.to_string(), cell, 20.0);
     let usable = t.usable();
     let online = |id: &CpuId| {
         let barred = if usable.contains(*id) { "" } else { " barred" };
