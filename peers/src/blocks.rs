@@ -7,8 +7,8 @@
 //! # Differences
 //! An allocator finds the size class at each call, and would serve any size. It is called through `GlobalAlloc`, as
 //! `Box` does, so an allocator that can use the size when freeing gets it. jemalloc runs without its background
-//! threads, tcmalloc without `process_background_actions`. Both would only return memory to the system later, not while
-//! a block is freed. tcmalloc uses per-thread caches here: for per-CPU caches it must register the thread's area for
+//! threads, tcmalloc without `process_background_actions`: these only return memory to the system later, not while a
+//! block is freed. tcmalloc uses per-thread caches here: for per-CPU caches it must register the thread's area for
 //! restartable sequences, and glibc has done that already. `tcmalloc.rs` runs it without glibc's registration. The
 //! pools' guards give the block back when they are dropped; a pool's function that resets a block does nothing.
 
@@ -34,7 +34,7 @@ const LAYOUT: Layout = Layout::new::<Content>();
 /// Blocks of a batch.
 const BATCH: usize = 32;
 
-/// How many blocks a pool starts with: a batch for each of two threads.
+/// How many blocks `object-pool` starts with: a batch for each of two threads.
 const FILL: usize = 2 * BATCH;
 
 fn block() -> Block {
@@ -49,7 +49,7 @@ fn variant<'a>(name: &str, two: bool, blocks: impl Fn(u64) + Sync + Copy + 'a) -
         blocks(SOME);
         SOME
     };
-    // Warms up first: mimalloc's first block takes a millisecond, which is as long as a slice.
+    // Warm up: mimalloc's first block takes a millisecond, which is as long as a slice.
     blocks(SOME);
     let variant = Variant::new(name, blocks);
     if two { variant.beside(beside) } else { variant }

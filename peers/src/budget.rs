@@ -1,10 +1,10 @@
 //! Budgets: charges bytes to a limit and gives them back, with Warmcore's accounts, DataFusion's memory pools and
 //! `governor`.
 //!
-//! Warmcore's variant is a tenant's account, three levels deep, each with a limit. A pool has one limit, and a
-//! reservation for each thread, as DataFusion makes one for each partition. One of the pools is Warmcore's, behind
-//! DataFusion's trait. No variant comes near its limit; a refusal is an error. If a case has two threads, both use the
-//! same account, pool or limiter.
+//! Warmcore's variants charge a tenant's account, three levels deep, each with a limit; there is one for each kind of
+//! stock. A pool of DataFusion has one limit. Each thread has a reservation in each pool, as DataFusion makes one for
+//! each partition. Two of the pools are Warmcore's, behind DataFusion's trait. No variant comes near its limit; a
+//! refusal is an error. If a case has two threads, both use the same account, pool or limiter.
 //!
 //! A *pair* is a charge and an uncharge. A pool takes at least three locked operations for a pair, two of them for the
 //! reservation. DataFusion's default also takes a lock and looks up its consumer.
@@ -83,7 +83,7 @@ impl Held for MemoryReservation {
     }
 }
 
-/// Bytes in governor's cells.
+/// Bytes in governor's cells: one more than the whole cells.
 fn cells(n: usize) -> NonZeroU32 {
     NonZeroU32::MIN.saturating_add((n >> 9) as u32)
 }
@@ -129,7 +129,7 @@ pub enum Work {
 }
 
 impl Work {
-    /// Performs it `n` times, and returns how many charges were refused.
+    /// Performs the operation `n` times, and returns how many charges were refused.
     #[inline(always)]
     fn run(self, n: u64, sizes: &[usize], held: &impl Held) -> u64 {
         let mut refused = 0;
@@ -170,7 +170,7 @@ fn name(kind: StockKind) -> String {
     format!("warmcore {kind}")
 }
 
-/// Warmcore's stocks with restartable sequences, if they work on this machine, and the portable kind.
+/// Warmcore's kinds of stocks: the kind with restartable sequences, if it is the default here, and the portable kind.
 fn kinds() -> Vec<StockKind> {
     let rseq = (default_kind() == StockKind::Rseq).then_some(StockKind::Rseq);
     rseq.into_iter().chain([StockKind::Atomic]).collect()
@@ -255,7 +255,7 @@ fn variant<'a, H: Held + Sync>(
     })
 }
 
-/// The times, and the ratios of all variants to Warmcore's; if there is a promise, its ratio first.
+/// The times, and the ratios of all variants to Warmcore's; if there is a promise, its ratio last.
 fn rows(measured: &Measured, ours: &str, promised: bool) -> Vec<Row> {
     let mut rows = rows_over(measured, ours);
     if promised {

@@ -93,7 +93,7 @@ impl Counters {
             variant("hytra", &asked[2], two, || self.hytra.inc(1)),
             variant("contatori", &asked[3], two, || self.contatori.add(1)),
             variant("prometheus", &asked[4], two, || self.prometheus.inc()),
-            // A thread's local counter, flushed explicitly. `SHARED` may lack up to 256 adds of each thread, and lacks
+            // A thread's local counter, flushed explicitly. `SHARED` may lack up to 255 adds of each thread, and lacks
             // for ever the adds of a thread that ends without a flush. The crate's auto-flush flushes after a time, not
             // after a number of adds.
             variant("prometheus local, flushed per 256", &asked[5], two, || {

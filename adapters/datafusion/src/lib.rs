@@ -3,10 +3,10 @@
 //! # Notes on the pool
 //!
 //! A consumer's reservations are charged to an account: `try_grow` is `try_charge`, `grow` is `force_charge`,
-//! `shrink` is `uncharge`. Every account above can refuse, and other charges to these accounts count as well. A
-//! [fair](BudgetPool::fair) pool has two accounts below its own: one for consumers that can spill, one for the
-//! others. With a limit of 64 MiB of which 4 MiB cannot be spilled, and 4 consumers that can spill, each of
-//! their reservations may have 15 MiB.
+//! `shrink` is `uncharge`. `try_grow` is refused if the account or any account above it refuses, and other
+//! charges to these accounts count as well. A [fair](BudgetPool::fair) pool has two accounts below the given
+//! one: one for consumers that can spill, one for the others. With a limit of 64 MiB of which 4 MiB cannot be
+//! spilled, and 4 consumers that can spill, each of their reservations may have 15 MiB.
 //!
 //! Source: DataFusion's `GreedyMemoryPool` and `FairSpillPool`; its issues 24994 for their locks, 17334 for
 //! `keep_for_unspillable`.
@@ -19,7 +19,8 @@ use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use warmcore_budget::{Account, OverBudget};
 
-/// A [`MemoryPool`] that obeys the limits of an account and of all accounts above it. Units are bytes.
+/// A [`MemoryPool`] that charges an account: `try_grow` obeys the limits of the account and of all accounts
+/// above it, `grow` may exceed them. Units are bytes.
 ///
 /// Any number of pools may charge one account. [`Account::set_limit`] also applies to queries that already run.
 #[derive(Debug)]
@@ -47,12 +48,13 @@ impl BudgetPool {
     }
 
     /// Makes a pool that works as `FairSpillPool`: the account's own limit, less the memory that cannot be
-    /// spilled, is divided equally among the reservations that can be spilled. The other reservations are first
-    /// come, first served. For queries in which several operators spill.
+    /// spilled, is divided equally among the consumers that can spill; that part is the most that each of
+    /// their reservations may have. The other reservations are first come, first served. For queries in which
+    /// several operators spill.
     ///
-    /// Unlike `FairSpillPool`, this pool never exceeds the limit: if a late reservation asks for its part before
-    /// the other reservations have spilled what is above theirs, this pool refuses. If the account has no limit,
-    /// reservations are not divided into parts.
+    /// Unlike that of `FairSpillPool`, `try_grow` also obeys the limit as a whole: if a late reservation asks
+    /// for its part before the other reservations have spilled what is above theirs, it is refused. If the
+    /// account itself has no limit, a reservation has no such part.
     pub fn fair(account: Account) -> Self {
         let child = |name| account.child(format!("{}/{name}", account.name())).build();
         let (spillable, unspillable) = (child("spillable"), child("unspillable"));
@@ -71,7 +73,7 @@ impl BudgetPool {
         Ok(self)
     }
 
-    /// The account.
+    /// The account from which the pool was made.
     pub fn account(&self) -> &Account {
         &self.account
     }
@@ -128,8 +130,8 @@ impl MemoryPool for BudgetPool {
     #[inline]
     fn shrink(&self, reservation: &MemoryReservation, shrink: usize) {
         let result = self.of(reservation.consumer()).uncharge(shrink as u64);
-        // This fails if other code uncharged more than it had charged. It must not panic, because destructors
-        // call this method.
+        // This fails if other code uncharged more than it had charged. It must not panic in a release build,
+        // because destructors call this method.
         debug_assert!(result.is_ok(), "{result:?}");
     }
 
@@ -145,8 +147,8 @@ impl MemoryPool for BudgetPool {
         account.try_charge(additional as u64).map_err(|over| over_budget(reservation, additional, &over))
     }
 
-    /// Units in use at one moment of the call: of the account, or of both accounts of a fair pool. It empties the
-    /// stocks of all CPUs, so don't call it often.
+    /// Returns the bytes in use: of the account, or the sum of the two accounts of a fair pool, which are
+    /// read one after the other. It empties the stocks of all CPUs, so don't call it often.
     fn reserved(&self) -> usize {
         let used = match &self.fair {
             None => self.account.exact_usage(),
@@ -180,7 +182,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// The error text begins as DataFusion's own errors do, because users search for that text; then it names the
-/// full account.
+/// account that refused, and the reason.
 #[cold]
 fn over_budget(reservation: &MemoryReservation, additional: usize, over: &OverBudget) -> DataFusionError {
     let (account, used, limit) = (over.account(), size(over.usage()), size(over.limit()));

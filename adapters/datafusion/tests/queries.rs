@@ -25,7 +25,7 @@ const BATCH: i64 = 1024;
 /// The number of different keys.
 const KEYS: i64 = 1_000_000;
 
-/// A table of `ROWS` unordered rows. Many rows have the same key; each row has a different value.
+/// A table of `ROWS` unordered rows. Four rows on average have the same key; each row has a different value.
 fn table() -> Arc<MemTable> {
     static TABLE: OnceLock<Arc<MemTable>> = OnceLock::new();
     let make = || {
@@ -48,7 +48,7 @@ fn table() -> Arc<MemTable> {
 /// A session over a pool, made as in the README.
 fn session(pool: Arc<dyn MemoryPool>) -> SessionContext {
     let runtime = RuntimeEnvBuilder::new().with_memory_pool(pool).build_arc();
-    // One partition: with several, the first may leave nothing for the last, and the query fails at random,
+    // One partition: of several, the first may leave no memory for the last, and the query fails at random,
     // with DataFusion's greedy pool too.
     let config = SessionConfig::new().with_target_partitions(1).with_batch_size(BATCH as usize);
     // The memory that every sort keeps for its merge. The default of 10 MB is too much for the limits of these
@@ -63,8 +63,8 @@ fn unlimited() -> SessionContext {
 
 type Query = fn(DataFrame) -> Result<DataFrame, DataFusionError>;
 
-/// All rows in order. Rows of several sorted columns take more memory than DataFusion expects when it reserves
-/// memory for a merge.
+/// All rows, sorted by one column: rows sorted by several columns take more memory than DataFusion expects
+/// when it reserves memory for a merge.
 fn sorted(table: DataFrame) -> Result<DataFrame, DataFusionError> {
     table.sort(vec![col("v").sort(true, false)])
 }
@@ -87,7 +87,7 @@ struct Outcome {
 }
 
 impl Outcome {
-    /// The columns, one value after another.
+    /// The rows, each as the values of its columns.
     fn values(&self) -> impl Iterator<Item = Vec<i64>> + '_ {
         self.rows.iter().flat_map(|batch| {
             let columns: Vec<_> = batch.columns().iter().map(|c| c.as_primitive::<Int64Type>()).collect();
@@ -95,7 +95,7 @@ impl Outcome {
         })
     }
 
-    /// Asserts that both have the same rows; if `ordered`, in the same order.
+    /// Asserts that `self` and `other` have the same rows; if `ordered`, in the same order.
     fn assert_same(&self, other: &Outcome, ordered: bool) {
         let rows = |outcome: &Outcome| {
             let mut rows: Vec<Vec<i64>> = outcome.values().collect();
@@ -133,15 +133,16 @@ fn kinds() -> Vec<StockKind> {
     rseq.into_iter().chain([StockKind::Atomic]).collect()
 }
 
-/// The account never had more than its limit; with the rseq kind, not more than the limit plus the units that may
-/// be in stocks.
+/// Asserts that the account never had more than its limit; with the rseq kind, not more than the limit plus
+/// the units that may be in stocks, a hundredth of the limit.
 fn assert_within(account: &Account) {
     let over = if account.kind() == StockKind::Rseq { account.limit() / 100 } else { 0 };
     let (peak, limit) = (account.peak(), account.limit());
     assert!(peak <= limit + over, "{}, {}: its peak is {peak} of {limit}", account.name(), account.kind());
 }
 
-/// Everything that was charged is given back, by the query or by the last of its tasks that tokio drops.
+/// Asserts that everything that was charged is given back within 10 s, by the query or by the last of its
+/// tasks that tokio drops.
 async fn assert_empty(account: &Account) {
     for _ in 0..1000 {
         if account.exact_usage() == 0 {
@@ -152,7 +153,8 @@ async fn assert_empty(account: &Account) {
     panic!("{} bytes are left in {}: {}", account.exact_usage(), account.name(), account.explain());
 }
 
-/// Runs a query without a limit and with one. With the limit the query must spill and return the same rows.
+/// Runs a query without a limit, and with one for each kind of stock. With the limit the query must spill and
+/// return the same rows.
 async fn assert_spills_and_agrees(query: Query, limit: u64, ordered: bool, fair: bool) {
     let expected = run(&unlimited(), query).await.unwrap();
     assert_eq!(expected.spills, 0);
@@ -203,7 +205,7 @@ fn a_query_that_cannot_spill_fails_with_the_name_of_the_account() {
         let server = Account::root("server").limit(1 << 30).build();
         let acme = server.child("acme").limit(24 * MIB).build();
         let session = session(Arc::new(BudgetPool::new(acme.clone())));
-        // The table that a join keeps in memory.
+        // A join keeps one of its tables in memory and cannot spill it.
         let query: Query = |table| {
             let right = table.clone().select(vec![(col("k") + lit(1)).alias("r"), col("v").alias("w")])?;
             table.join(right, JoinType::Inner, &["k"], &["r"], None)
@@ -222,12 +224,12 @@ fn two_sessions_below_one_root_respect_their_limits_and_the_roots() {
         let expected = run(&unlimited(), sorted).await.unwrap();
         for kind in kinds() {
             let server = Account::root("server").kind(kind).limit(40 * MIB).build();
-            // The root's limit is less than the sum of both limits.
+            // The root's limit is less than the sum of the tenants' limits.
             let tenant = |name: &str| server.child(name).limit(24 * MIB).build();
             let (acme, zeta) = (tenant("acme"), tenant("zeta"));
             let tasks = [&acme, &zeta].map(|account| {
-                // A sort gives back its memory before its merge asks for memory again; in between the other sort
-                // would take it.
+                // A sort gives back its memory before its merge asks for memory again; in between the other
+                // tenant's sort could take it.
                 let pool = BudgetPool::fair(account.clone()).keep_for_unspillable(8 * MIB).unwrap();
                 let session = session(Arc::new(pool));
                 tokio::spawn(async move { run(&session, sorted).await })

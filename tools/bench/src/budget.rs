@@ -1,9 +1,10 @@
 //! `bench budget`: the cost of keeping an account within a limit, compared with the ways in which servers do it today.
 //!
-//! Every variant keeps one account within a limit. Warmcore's accounts have three levels: leaf, group and root. There
-//! is a variant for each kind of stock (a stock is where a CPU keeps units that it took in advance). The other variants
-//! are one shared atomic, three shared atomics, a mutex, and a cache of units in each thread; other threads can't take
-//! cached units back. A charge and its uncharge are two operations; times are per operation.
+//! A variant is one way to keep accounts within a limit. Warmcore's accounts have three levels: leaf, group and root.
+//! There is a variant for each kind of stock (a stock is where a CPU keeps units that it took in advance). The other
+//! variants are one shared atomic, three shared atomics, two mutexes, and a cache of units in each thread; other
+//! threads can't take cached units back. A charge and its uncharge are two operations; the times of charges are per
+//! operation.
 //!
 //! A promise is the bound that a row should meet. The promises were made before the crate `warmcore-budget` was
 //! written; a row that misses its promise is shown as prominently as one that keeps it.

@@ -1,7 +1,8 @@
 //! The cases of a bench, and the function that runs them one after the other.
 //!
-//! The results are written before the first case and again after every case, to a temporary file that is then renamed.
-//! So after a signal, an error or a crash the file has the cases that were finished, and nothing of an older run.
+//! If a file is given that can be replaced, the results are written before the first case and again after every case,
+//! to a temporary file that is then renamed. So after a signal, an error or a crash the file has the cases that were
+//! finished, and nothing of an older run.
 
 use crate::measure::{BenchCpus, Effort, INTERRUPTED, Interrupted, Measured, Variant, in_rounds, interleave};
 use anyhow::Context;
@@ -15,8 +16,12 @@ fn write(path: &Path, results: &Results) -> anyhow::Result<()> {
     results::write_whole(path, &serde_json::to_vec_pretty(results)?)
 }
 
-/// Runs `cases`, or those that are named, with progress on stderr. `command` is the command that repeats the run.
-/// Before the first case and after every case the results so far are written to the file `keep`, if one is given.
+/// Runs `cases`, or those that are named in `only`, with progress on stderr, whose lines begin with `heading` and
+/// `what`. `command` is the command that repeats the run. Before the first case and after every case the results so far
+/// are written to the file `keep`, if one is given and it [can be replaced](results::is_rewritable).
+///
+/// Returns an error if `only` has a name of no case, if a case fails, or if `keep` can't be written. If a signal ends
+/// the run early, returns the rows measured so far.
 pub fn run_cases(
     what: &str,
     cases: &[Case],
@@ -106,7 +111,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case that runs on one CPU and moves the progress bar by one step a round.
+    /// A case that needs one CPU and moves the progress bar by one step a round.
     pub const fn new(name: &'static str, run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>) -> Self {
         Self { name, needs_two_cpus: false, steps: |effort| effort.rounds as u64, run }
     }
@@ -130,7 +135,7 @@ pub struct CaseCtx<'a> {
     pub cpus: BenchCpus,
     /// The number of rounds and the length of a slice.
     pub effort: Effort,
-    /// Moves the progress bar; the case calls it after every round.
+    /// Moves the progress bar by one step.
     pub tick: &'a dyn Fn(),
     /// A long case calls this with the name of each part that is finished. The case returns the rows of these parts
     /// even if a signal interrupts it later.

@@ -1,10 +1,10 @@
 //! `bench cid`: the gain from giving a CPU the concurrency id that it used last.
 //!
-//! The same program runs with each method to find a data area: by the CPU's number, by the ids of a tenant under each
-//! policy, and by the kernel's own ids. The time of a burst is measured. The benches also count which CPU used the
+//! Most cases run the same program with each method to find a data area: by the CPU's number, by the ids of a tenant
+//! under each policy, and by the kernel's own ids. They measure the time of a burst, and count which CPU used the
 //! burst's data last; counts are exact even if times are noisy.
 //!
-//! A burst is one pass over 16 kB: 0.3 µs in a loop. The published times for a burst after a pause are 1.3 µs if its
+//! A burst is one pass over 16 KiB: 0.3 µs in a loop. The published times for a burst after a pause are 1.3 µs if its
 //! data is still in the core's cache, 19 µs if not.
 //!
 //! Source: the published tables and the program behind them, linux-kernel, "Improve cache locality of RSEQ concurrency IDs

@@ -74,7 +74,7 @@ impl Slice {
 struct Servers(LineChild);
 
 impl Servers {
-    /// Starts a server on each runtime. The client names them by their order.
+    /// Starts a server on each runtime. The client numbers them in the order of [`ALL`].
     fn start(handler: Handler, connections: usize, afresh_after: Option<u64>) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(COMMAND).arg(serde_json::json!({ load::PART: null }).to_string());
@@ -94,8 +94,9 @@ impl Servers {
         serde_json::from_str(&answer).with_context(|| format!("the client answered {answer:?} to {say:?}"))
     }
 
-    /// Sends requests to one server for a slice. A slice without an answer is kept: its rate counts as one answer, which is
-    /// too high, and its times as the slice's length, which is too low.
+    /// Sends requests to one server for a slice. Returns an error if the slice has errors and no answer in the counted
+    /// time. A slice with neither is kept: its rate counts as one answer, which is too high, and its times as the
+    /// slice's length, which is too low.
     fn slice(&mut self, i: usize, warm: Duration, measure: Duration) -> anyhow::Result<Slice> {
         let (name, measure_ns) = (ALL[i].name(), measure.as_nanos() as u64);
         let before = clock::process_cpu().0;

@@ -1,6 +1,6 @@
 //! Benches of each mechanism of Warmcore, compared with the plain way and with named alternatives.
 //!
-//! A bench ([`What`]) is a list of cases, and a case makes its rows ([`Case`]). All variants of a case run in one
+//! A bench ([`What`]) is a list of cases, and a case makes its rows ([`Case`]). The variants of most cases run in one
 //! process, in alternating slices of about a millisecond ([`measure`]). If a signal interrupts a bench, it returns the
 //! rows of the cases, and of the parts of a long case, that were finished.
 //!

@@ -1,14 +1,14 @@
 //! The measuring harness: runs the variants of a case in alternating short slices within one process.
 //!
 //! A round runs one slice of every variant, in an order that changes from round to round. A slice has as many
-//! operations as take about a millisecond. A disturbance of the machine then affects all variants alike, and a ratio
-//! compares slices of the same round. Results of two runs are never compared.
+//! operations as take about [`Effort::slice`], a millisecond in a full run. A disturbance that lasts longer than a
+//! round then affects all variants alike, and a ratio compares only slices of the same round.
 //!
 //! 100 rounds × 1 ms × 10 variants take a second. Reading the clock twice costs a slice about 50 ns, 0.005 %.
 //!
 //! A variant may have a partner: an operation that another CPU repeats during the slices of the variant.
-//! `Partner::assigned` is written by the measuring thread, `acts` by the partner's thread; each is on a cache line of
-//! its own.
+//! `Partner::assigned` is written by the measuring thread, `Partner::acts` by the partner's thread; they are on
+//! different cache lines.
 
 use anyhow::Context;
 use fastrand::Rng;
@@ -22,7 +22,7 @@ use warmcore_types::CpuId;
 /// The number of rounds and the length of a slice, which determine how long a bench takes.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
-    /// The number of rounds of every case.
+    /// The number of rounds of a case that does not choose its own.
     pub rounds: usize,
     /// The intended length of a slice.
     pub slice: Duration,
@@ -45,7 +45,7 @@ pub struct Variant<'a> {
     name: String,
     /// Does the operation the given number of times, on the measuring thread.
     work: Box<dyn FnMut(u64) + 'a>,
-    /// Does the partner's operation a few times on the partner's thread, and returns how many times.
+    /// Does the partner's operation some times on the partner's thread, and returns how many times.
     partner: Option<Box<dyn Fn() -> u64 + Sync + 'a>>,
 }
 
@@ -60,7 +60,7 @@ impl<'a> Variant<'a> {
         Self { partner: Some(Box::new(act)), ..self }
     }
 
-    /// As [`Variant::beside`], if `two`: if the case measures two CPUs.
+    /// As [`Variant::beside`], if `two` (the case measures two CPUs).
     pub fn beside_if(self, two: bool, act: impl Fn() -> u64 + Sync + 'a) -> Self {
         if two { self.beside(act) } else { self }
     }
@@ -119,7 +119,7 @@ struct Partner {
 
 const REST: usize = usize::MAX;
 
-/// Set by a signal ([`crate::signals`]). The running case is then abandoned; finished cases are kept.
+/// Set by a signal ([`crate::signals`]). The running case then ends early; the rows of finished cases are kept.
 pub static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
 /// The error of a case that a signal interrupted.
@@ -221,7 +221,8 @@ pub fn interleave(
     Ok(Measured { case: case.to_owned(), names, own_ns, partner_ns })
 }
 
-/// While the guard exists, the partner's thread repeats the operation of one variant's partner.
+/// While the guard exists, the partner's thread repeats the operation of the variant's partner, if `take` got a
+/// variant.
 struct PartnerGuard<'a>(&'a Partner, bool);
 
 impl<'a> PartnerGuard<'a> {
@@ -295,7 +296,7 @@ fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
     }
 }
 
-/// Returns the promises, then those of the ratios that have no promise.
+/// Returns the rows of `promises`, then those of `ratios` that compare what no row of `promises` compares.
 pub fn promised_first(promises: impl IntoIterator<Item = Option<Row>>, ratios: Vec<Row>) -> Vec<Row> {
     fn key(row: &Row) -> (&str, &str, Option<&str>) {
         (&row.metric, &row.variant, row.over.as_deref())
@@ -307,8 +308,8 @@ pub fn promised_first(promises: impl IntoIterator<Item = Option<Row>>, ratios: V
     rows
 }
 
-/// Shuffles the order in which a round runs the variants. The order differs from round to round and is the same in
-/// every run of the program.
+/// Shuffles the order in which a round runs the variants. The permutation depends only on the round's number and the
+/// number of variants, so it is the same in every run of the program.
 fn shuffle(order: &mut [usize], round: u64) {
     Rng::with_seed(round).shuffle(order);
 }

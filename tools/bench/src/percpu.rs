@@ -1,11 +1,11 @@
 //! `bench percpu`: per-CPU data, compared with what a program would use without it.
 //!
-//! Every variant of a case does the same work, in the loop that a user would write. A promise is the bound that a row
-//! should meet. The promises were made before the crate `warmcore-percpu` was written; a row that misses its promise is
-//! shown as prominently as one that keeps it.
+//! A variant is one way to do the work of a case, in the loop that a user would write. A promise is the bound that a
+//! row should meet. The promises were made before the crate `warmcore-percpu` was written; a row that misses its
+//! promise is shown as prominently as one that keeps it.
 //!
-//! The lower bound of an add is its two stores, one to the area and one to the counter: 2 cycles on a core that stores
-//! once a cycle. A locked add takes 7 cycles on Zen 4 and 18 on Zen 5.
+//! The lower bound of an add is its two stores, one to the thread's rseq area and one to the counter: 2 cycles on a
+//! core that stores once a cycle. A locked add takes 7 cycles on Zen 4 and 18 on Zen 5.
 
 use crate::case::{Case, CaseCtx};
 use crate::measure::{Variant, called, check_interrupted};
@@ -25,8 +25,8 @@ pub use warmcore_results::names::percpu::ATOMIC;
 use warmcore_results::{Bound, Results, Row};
 use warmcore_sys::affinity;
 
-/// The cases, in the order of the report: first the cases that are close to real programs, then loops on one counter or
-/// list.
+/// The cases, in the order of the report. Of the cases of counters and of free lists, the one that is closest to real
+/// programs is first; loops on one counter or list follow.
 pub const CASES: &[Case] = &[
     Case::new("counter.add.called", counter_add_called),
     Case::new("counter.add.2threads", counter_add_2threads).needs_two_cpus(),
@@ -81,7 +81,8 @@ impl PerCpuByHand {
     }
 }
 
-/// The variants of every counter case. If the case has a partner, each variant's partner does the same operation.
+/// What `counter.add`, `counter.add.2threads`, `sum` and `drain_all` measure. With `two`, the partner of each of the
+/// `variants` does the same operation on the same counter.
 struct Counters {
     ours: Counter,
     atomic: Padded<AtomicU64>,
@@ -154,7 +155,7 @@ fn counter_add(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         }),
     );
     let measured = ctx.interleave(variants)?;
-    // Every add checks that its thread has a registered area, which the bounds on rseq include.
+    // Every add checks that its thread has a registered rseq area; the bounds of the rseq backend include this check.
     let promises = match backend() {
         Backend::Rseq(_) => [
             measured.promise(ATOMIC, &ours(), Bound::AtLeast, 8.0),
@@ -196,10 +197,11 @@ fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(ctx.interleave(variants)?.rows(&ours(), []))
 }
 
-/// Measures the other backends, each in a separate process, since a process has one backend.
+/// If this process runs on rseq, measures the other backends, each in a separate process, since a process has one
+/// backend.
 fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let mut all = Vec::new();
-    // If the user forced this backend, or it is the fallback, `counter.add` has measured it already.
+    // Without rseq, `counter.add` measures the backend that the user forced or that is the fallback.
     let others: &[&str] = if on_rseq() { &["atomic", "plain"] } else { &[] };
     for backend in others {
         let file = tempfile::NamedTempFile::new()?;
@@ -215,7 +217,8 @@ fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         anyhow::ensure!(output.status.success(), "the {backend} backend's process failed: {text}");
         let results: Results = serde_json::from_slice(&std::fs::read(file.path())?)?;
         let ours = format!("warmcore {backend}");
-        // The child's own rows, and the rows that the child compares them with.
+        // The times of the child's backend, the times that the atomic backend is compared with, and the rows with a
+        // promise.
         let wanted = |row: &Row| match row.metric.as_str() {
             "time" => row.variant == ours || (row.variant == GETCPU && *backend == "atomic"),
             _ => row.target.is_some(),
@@ -323,7 +326,7 @@ fn freelist_pair(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(measured.rows(&ours(), [promise(MALLOC, 2.5), promise(ARRAY_QUEUE, 8.0)]))
 }
 
-/// Moves items in and out, 32 at a time. The times are per item.
+/// Moves 32 items out of a list and back in, or allocates and frees 32 blocks. The times are per item or block.
 fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     const BATCH: usize = ITEMS as usize;
     let (list, queue, stack) = (list(), queue(), stack());
@@ -380,7 +383,8 @@ fn sum(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(ctx.interleave(variants)?.rows(&ours(), []))
 }
 
-/// Drains a counter on all CPUs, which returns the sum, while another CPU adds without a pause.
+/// Drains a counter on all CPUs, which returns the sum, while another CPU adds without a pause. A time includes the
+/// eight adds of the draining thread.
 fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     fn variant<'a>(
         name: &str,
@@ -419,9 +423,9 @@ fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Takes the items of all CPUs while another CPU pops and pushes without a pause. Every variant does a thousand pops and
-/// pushes between two drains, and they are part of its time: without them the other CPU would mostly wait for the drain,
-/// and a fence costs little where no thread runs.
+/// Takes the items of all CPUs while another CPU pops and pushes without a pause. Every variant does a thousand pops
+/// and pushes before each drain, and they are part of its time: without them the other CPU would mostly wait for the
+/// drain, and a fence costs little where no thread runs. Two variants are controls, which do not drain.
 fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (list, stack) = (FreeList::new(), Mutex::new(Vec::with_capacity(64)));
     let use_list = |times: u64| {
@@ -465,7 +469,7 @@ fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
 }
 
 /// The memory that two threads take on a machine of 8192 CPUs, which is simulated: only the number of CPUs is passed.
-/// Counts resident pages of areas that have a page per slot.
+/// Counts resident pages of areas of 4008 bytes, one per slot.
 fn memory(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     #[derive(bytemuck::Zeroable)]
     #[allow(dead_code, reason = "it is there to take room")]
@@ -475,7 +479,8 @@ fn memory(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     }
     const CPUS: usize = 8192;
     let areas = PerCid::<Area>::with_slots(CPUS);
-    // Both threads run at the same time and on different CPUs; otherwise the second would reuse the slot of the first.
+    // Both threads run at the same time, and on different CPUs if there are two; otherwise the second thread would
+    // reuse the slot of the first.
     let start = std::sync::Barrier::new(2);
     std::thread::scope(|scope| {
         for cpu in [Some(ctx.cpus.own), ctx.cpus.partner] {

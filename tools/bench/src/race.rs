@@ -18,7 +18,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// The plan of a full and of a quick run, each with its warm-up and its measurement in ms.
+    /// Chooses between a full and a quick run; `full` and `quick` are the warm-up and the measurement of a slice, in
+    /// ms.
     fn new(effort: Effort, full: [u64; 2], quick: [u64; 2]) -> Self {
         let (rounds, times) = if effort.is_quick() { (9, quick) } else { (15, full) };
         let [warm, measure] = times.map(Duration::from_millis);
@@ -30,7 +31,7 @@ impl Plan {
         Self::new(effort, [6, 30], [3, 10])
     }
 
-    /// For tasks that mostly wait: slices that are `times` as long.
+    /// For tasks that mostly wait: measurements that are `times` as long as in [`Plan::busy`], with the same warm-up.
     pub fn slow(effort: Effort, times: u32) -> Self {
         let busy = Self::busy(effort);
         Self { measure: busy.measure * times, ..busy }
@@ -73,14 +74,14 @@ pub struct Race {
     stalled: Vec<usize>,
 }
 
-/// Whether something happened in a slice with these values.
+/// Whether something happened in a slice with these values: all are finite, and the first is above 0.
 fn is_whole(values: &[f64]) -> bool {
     values.iter().all(|v| v.is_finite()) && values[0] > 0.0
 }
 
 /// Returns the number of a slice for its row. A slice in which nothing happened is counted too, since users also wait
 /// for a stalled task. Its rate is then one event in the slice, which is too high, and its time is the slice's length,
-/// which is too low.
+/// which is too low. Any other number that is not finite becomes 0.
 fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
     let slice_ns = plan.measure.as_nanos() as f64;
     match metric.unit {
@@ -133,12 +134,12 @@ impl Race {
         peers.min_by(|a, b| median(*a).total_cmp(&median(*b)))
     }
 
-    /// Returns Warmcore's ratio over another variant in a metric, with a promise.
+    /// Returns Warmcore's [`ratio`](Self::ratio) over another variant in a metric, with a promise.
     pub fn promise(&self, metric: &str, over: Contender, kind: Bound, value: f64) -> Option<Row> {
         self.ratio(metric, Contender::Ours, over).map(|row| row.promise(kind, value))
     }
 
-    /// Returns the ratio of two variants in a metric, if both ran.
+    /// Returns the ratio `who ÷ over` in a metric, if both ran and the ratio is finite.
     pub fn ratio(&self, metric: &str, who: Contender, over: Contender) -> Option<Row> {
         let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
         let row = Row::ratio(&self.case, who.name(), over.name(), above, below);

@@ -1,12 +1,11 @@
 //! SIGINT (Ctrl-C) and SIGTERM: the signals after which a long command ends and keeps the cases that are finished.
 //!
 //! A thread waits for both signals, even if a shell has made its background jobs ignore SIGINT. The first signal sets
-//! [`INTERRUPTED`], which every long computation checks between two slices. A second signal ends the process at once.
-//! `timeout` signals its child and then the child's process group, so a signal within `ONE_BLOW` after the first is
-//! ignored.
+//! [`INTERRUPTED`], which long computations check between two slices, and kills the running part. A second signal ends
+//! the process at once. `timeout` signals its child and then the child's process group, so a signal within `ONE_BLOW`
+//! after the first is ignored.
 //!
-//! A slice takes at most a second, and a part that runs in a child process is killed, so a command ends within about a
-//! second.
+//! A slice takes at most about a second, so a command ends within about a second.
 //!
 //! [`INTERRUPTED`] and `SIGNAL` are written by the waiting thread and read by all threads.
 
@@ -21,9 +20,9 @@ const ONE_BLOW: Duration = Duration::from_millis(500);
 /// The first signal that arrived; SIGINT before that.
 static SIGNAL: AtomicI32 = AtomicI32::new(signal_hook::consts::SIGINT);
 
-/// Makes the first signal only set [`INTERRUPTED`]. A command that checks [`INTERRUPTED`] calls this once. A part in a
-/// child process also calls this, since its parent kills it. If the handler can't be installed, a signal ends the
-/// process as it does by default.
+/// Makes the first signal only set [`INTERRUPTED`] and kill the child process of the running part. A command that
+/// checks [`INTERRUPTED`] calls this once. A part in a child process also calls this, since its parent kills it. If the
+/// handler can't be installed, a signal ends the process as it does by default.
 pub fn listen() {
     use signal_hook::{consts, iterator::Signals};
     let Ok(mut signals) = Signals::new([consts::SIGINT, consts::SIGTERM]) else { return };

@@ -1,10 +1,9 @@
 //! The results of a command that measures, in the format of its `--json FILE`.
 //!
-//! A row is one metric of one variant in one case. Times are in `ns`; a ratio row compares two variants slice by slice
-//! and has a 95 % interval. With 100 slices of 2 ms the median of a ratio has an error of about 2 % on a quiet machine.
-//! Benches make the rows; no code edits them afterwards.
+//! A row is one metric of one variant in one case, with its unit and a 95 % interval. A ratio row compares two variants
+//! slice by slice. With 100 slices of 2 ms the median of a ratio has an error of about 2 % on a quiet machine.
 //!
-//! Source: `docs/json.md` describes the schema; a test in `tests.rs` compares the two.
+//! Source: `docs/json.md` describes the schema; a test in `tests.rs` compares its lists of fields with the types here.
 
 pub mod names;
 pub mod printable;
@@ -22,7 +21,7 @@ use warmcore_sys::files;
 /// The version of the schema. It increases when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 3;
 
-/// A ratio whose 95 % interval is wider than this, to either side, is printed as `noisy`.
+/// A row is `noisy` if its 95 % interval reaches further from the median than this share of the median, to either side.
 pub const NOISY_ABOVE: f64 = 0.10;
 
 /// The results of one command on one machine.
@@ -53,7 +52,7 @@ pub struct Results {
 /// The properties of the machine on which results may depend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// The processor's name, as the processor reports it.
+    /// The processor's name, as the kernel reports it; on Arm its part number.
     pub cpu: String,
     /// Kernel release.
     pub kernel: String,
@@ -92,6 +91,9 @@ impl Load {
 }
 
 /// One metric of one variant in one case.
+///
+/// In a row that [`Row::quantile`] or [`Row::exact`] made, `median` is that quantile or count, and `p25`, `min` and
+/// `max` are equal to it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Row {
     /// The case: `counter.add`, `false-sharing`.
@@ -110,7 +112,7 @@ pub struct Row {
     pub min: f64,
     /// The highest slice.
     pub max: f64,
-    /// The number of slices.
+    /// The number of slices, or of the samples or things over which a count was made.
     pub n: u64,
     /// Whether the 95 % interval of the median reaches more than 10 % away from the median.
     pub noisy: bool,
@@ -196,14 +198,14 @@ pub enum Bound {
     AtMost,
 }
 
-/// The ids that the CPUs of one tenant had, in simulated time.
+/// The ids that CPUs had in one tenant, in simulated time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
     /// The policy that chose the ids: `cache-local`.
     pub policy: String,
     /// When the timeline ends; it begins at 0.
     pub end_ms: u32,
-    /// The CPUs, by number.
+    /// A lane for each CPU.
     pub lanes: Vec<Lane>,
 }
 
@@ -230,13 +232,14 @@ pub struct Span {
 }
 
 impl Row {
-    /// Makes the row of a count: all quantiles are `value`; `n` is the number of things over which it was counted.
+    /// Makes the row of a count: `p25`, `median`, `min`, `max` and the interval are `value`; `n` is the number of
+    /// things over which it was counted.
     pub fn exact(case: &str, variant: &str, metric: &str, unit: &str, value: f64, n: u64) -> Self {
         Self { n, ..Self::of(case, variant, metric, unit, &[value]) }
     }
 
-    /// Makes the row of `samples`, one per slice. Panics if there are none: a case without a slice is a bug in the
-    /// case.
+    /// Makes the row of `samples`, usually one per slice. Panics if there are none: a case without a slice is a bug in
+    /// the case.
     pub fn of(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64]) -> Self {
         assert!(!samples.is_empty(), "{case}/{variant}: no slice was measured");
         let mut sorted = samples.to_vec();
@@ -260,7 +263,7 @@ impl Row {
         row.with_interval(&sorted, 0.5)
     }
 
-    /// Makes a row that has the quantile `q` of the samples in the place of the median.
+    /// Makes a row that has the quantile `q` of the samples as its `median`, with the interval of that quantile.
     pub fn quantile(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64], q: f64) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -310,18 +313,20 @@ fn ranks_95(n: usize, q: f64) -> [usize; 2] {
     [(at - half).floor().max(0.0) as usize, ((at + half).ceil() as usize).min(n - 1)]
 }
 
-/// Writes `bytes` to `path`. The command writes all its files through this function.
+/// Writes `bytes` to `path`.
 ///
-/// A file is replaced as a whole: a reader sees the old file or the new one, never a part. The new file gets the mode
-/// and the access control list of the old file, and no other extended attribute; if there is no old file, the umask
-/// determines the mode. Where a replacement would change the kind or the owner of the file, or break a link, the file
-/// is written in place: a device, a FIFO, a symbolic link, a file of another user or with several names, standard
-/// output.
+/// A regular file is replaced as a whole: a reader sees the old file or the new one, never a part. The new file gets
+/// the mode and the access control list of the old file, and no other extended attribute; if there is no old file, the
+/// umask determines the mode. Where a replacement would change the kind or the owner of the file, or break a link, the
+/// file is written in place: a device, a FIFO, a symbolic link, a file of another user or with several names, standard
+/// output and standard error. So is a file whose folder refuses a new file, or whose access control list can't be
+/// copied.
 ///
 /// # Errors
 ///
-/// A symbolic link that another user made in a sticky folder that all users may write to, such as `/tmp`, is not
-/// followed and is an error, even if the kernel would follow it (`fs.protected_symlinks` is 0).
+/// Returns an error if the file can't be written. A symbolic link in a sticky folder that all users may write to, such
+/// as `/tmp`, is an error too if neither the caller nor the folder's owner made it, even if the kernel would follow it
+/// (`fs.protected_symlinks` is 0).
 pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let fail =
@@ -341,8 +346,8 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a later version can replace what was written to `path`: true if it is a file or does not exist. A pipe or a
-/// terminal gets the result once, at the end.
+/// Whether a later version can replace what was written to `path`: true if it is a regular file, a folder or nothing,
+/// and not standard output or standard error. A pipe or a terminal gets the result once, at the end.
 pub fn is_rewritable(path: &Path) -> bool {
     stream_of(path).is_none() && fs::metadata(path).map_or(true, |it| it.is_file() || it.is_dir())
 }
@@ -355,7 +360,7 @@ fn is_refusal(error: &io::Error) -> bool {
 }
 
 /// Turns an error of copying an access control list into a refusal (see [`is_refusal`]): for example EINVAL, if the
-/// list names a user that the user namespace does not have. A full disk stays an error.
+/// list names a user that the user namespace does not have. A full disk or an exceeded quota is no refusal.
 fn as_refusal(error: io::Error) -> io::Error {
     use io::ErrorKind::{PermissionDenied, QuotaExceeded, StorageFull};
     match error.kind() {
@@ -364,7 +369,8 @@ fn as_refusal(error: io::Error) -> io::Error {
     }
 }
 
-/// Replaces `old` by a new file. After an error the old file is unchanged.
+/// Makes `path` a new file, with the mode and list of `old` if there is one; refuses if the owner would change. After
+/// an error the old file is unchanged.
 fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8]) -> io::Result<()> {
     // By default a temporary file is readable by its owner only; with an explicit mode the umask applies.
     let mode = fs::Permissions::from_mode(if old.is_some() { 0o600 } else { 0o666 });
@@ -403,9 +409,9 @@ fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// The target of a symbolic link.
 #[derive(Debug, PartialEq)]
 enum Leads {
-    /// To this path, which is no link.
+    /// To this path, where [`follow`] found no link.
     To(PathBuf),
-    /// A file that a process has open, by a link in `/proc`: it has no path.
+    /// A file that a process has open, by a link in `/proc`; it may have no path.
     Open,
 }
 
@@ -421,8 +427,7 @@ fn follow(path: &Path) -> io::Result<Leads> {
             return Ok(Leads::To(path));
         }
         if fs::metadata("/proc/self").is_ok_and(|proc| proc.dev() == link.dev()) {
-            // A link in `/proc` leads to a file that a process has open: the folders in `/proc` with such links have no
-            // other links, and `/proc/self` itself leads to a folder.
+            // The kernel follows a link in `/proc`: those in `/proc/PID/fd` lead to open files, which may have no path.
             return Ok(Leads::Open);
         }
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -443,7 +448,7 @@ fn follow(path: &Path) -> io::Result<Leads> {
 }
 
 /// The kernel's rule where `fs.protected_symlinks` is 1: in a sticky folder that all users may write to, a link is
-/// followed if its owner is the user that follows it, or the folder's. Source: proc_sys_fs(5).
+/// followed if its owner is the user that follows it, or the folder's owner. Source: proc_sys_fs(5).
 fn may_follow(link: &fs::Metadata, folder: &fs::Metadata, user: u32) -> bool {
     const STICKY_AND_WRITABLE_BY_ALL: u32 = 0o1002;
     folder.mode() & STICKY_AND_WRITABLE_BY_ALL != STICKY_AND_WRITABLE_BY_ALL

@@ -5,8 +5,8 @@
 
 /// Per-CPU data.
 pub mod percpu {
-    /// The cases, in the order of the report: first the cases that are close to real programs, then loops on one
-    /// counter or list.
+    /// The cases, in the order of the report. Of the cases of counters and of free lists, the one that is closest to
+    /// real programs is first; loops on one counter or list follow.
     pub const CASES: [&str; 11] = [
         "counter.add.called",
         "counter.add.2threads",
@@ -48,9 +48,9 @@ pub mod intermittent {
     pub const MEAN: &str = "mean time";
     /// The share of bursts after a pause on an area that this CPU used last.
     pub const OWN: &str = "own area";
-    /// The share of bursts on an area that another CPU used last.
+    /// The share of bursts after a pause on an area that another CPU used last.
     pub const FOREIGN: &str = "foreign area";
-    /// The share of bursts on an area that no burst had used.
+    /// The share of bursts after a pause on an area that no burst had used.
     pub const FRESH: &str = "fresh area";
     /// Page faults per burst after a pause.
     pub const FAULTS: &str = "page faults";

@@ -1,9 +1,9 @@
 //! The machine and its load, as a result records them.
 //!
-//! [`LoadMeter`] reads `/proc/stat` before and after the measurement. The differences give the time that the hypervisor
-//! stole and the time that other processes used, as shares of all CPU time.
+//! [`LoadMeter`] reads `/proc/stat` and `/proc/self/stat` before and after the measurement. The differences give the
+//! time that the hypervisor stole and the time that other processes used, as shares of all CPU time.
 //!
-//! Source: proc(5), `/proc/stat`, in ticks of 10 ms.
+//! Source: proc(5), both files in ticks of 10 ms.
 
 use crate::{HostInfo, Load, Results, Row, SCHEMA};
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -24,14 +24,14 @@ pub fn machine() -> HostInfo {
     }
 }
 
-/// The processor's name, as the processor reports it.
+/// The processor's name in `/proc/cpuinfo`; on Arm its part number; the architecture if there is neither.
 fn cpu_model() -> String {
     let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let line = info.lines().find(|l| l.starts_with("model name") || l.starts_with("CPU part"));
     line.and_then(|l| l.split_once(':')).map_or(std::env::consts::ARCH, |(_, name)| name.trim()).to_owned()
 }
 
-/// The shares of the CPU time since [`LoadMeter::start`].
+/// Measures shares of the CPU time since [`LoadMeter::start`].
 pub struct LoadMeter {
     loadavg_1m: f64,
     ticks: Ticks,
@@ -42,7 +42,7 @@ struct Ticks {
     all: f64,
     idle: f64,
     steal: f64,
-    /// The CPU time of this process and of its children.
+    /// The CPU time of this process, and of its children that have ended and were waited for.
     own: f64,
 }
 

@@ -43,7 +43,7 @@ fn a_quantile_lies_in_its_interval_and_the_last_one_is_the_largest() {
 
 #[test]
 fn a_ratio_compares_neighbours_and_a_promise_is_met_if_the_interval_reaches_it() {
-    // Both drift by the same factor, so their ratio does not change.
+    // Both variants drift by the same factor, so their ratio does not change.
     let below: Vec<f64> = (0..50).map(|i| 1.0 + f64::from(i) * 0.1).collect();
     let above: Vec<f64> = below.iter().map(|b| b * 12.0).collect();
     let row = Row::ratio("case", "atomic", "rseq", &above, &below);
@@ -70,8 +70,8 @@ fn a_promise_is_decided_by_the_median_and_only_where_its_interval_agrees() {
         assert_eq!(standing(kind, met), Standing::Met);
         assert_eq!(standing(kind, missed), Standing::Missed);
     }
-    // The interval of a counted row has no width, so it can't be undecided. A promise in a file of an older version is
-    // evaluated again.
+    // The interval of a counted row has no width, so its promise can't be undecided. `standing` evaluates a promise of
+    // a file of an older version, which has no `standing` field.
     let old = r#"{"kind":"at_least","value":12.0,"met":true}"#;
     let old: Target = serde_json::from_str(old).unwrap();
     assert_eq!(old.standing(&Row::exact("c", "v", "m", "x", 11.0, 1)), Standing::Missed);
@@ -271,12 +271,12 @@ fn a_link_of_another_user_in_a_folder_of_all_is_not_followed() {
     write_whole(&link, b"mine").unwrap();
     assert_eq!(std::fs::read(&target_file).unwrap(), b"mine");
     // The rule is the kernel's (`protected_symlinks`). Only root may give a link to another user, so only root can test
-    // it.
+    // that such a link is refused.
     let of = |path: &Path| std::fs::symlink_metadata(path).unwrap();
     let (theirs, user) = (of(&link), of(&link).uid());
     assert!(may_follow(&theirs, &of(&shared), user) && may_follow(&theirs, &of(&shared), user + 1));
     if std::os::unix::fs::lchown(&link, Some(65534), Some(65534)).is_ok() {
-        // The same behind a link of the calling user.
+        // Also write through a link of the calling user that leads to the link of the other user.
         symlink(&link, file("mine")).unwrap();
         for path in [&link, &file("mine")] {
             let error = format!("{:#}", write_whole(path, b"stolen").unwrap_err());
@@ -285,7 +285,7 @@ fn a_link_of_another_user_in_a_folder_of_all_is_not_followed() {
             assert!(told.iter().all(|word| error.contains(word)), "{error}");
             assert_eq!(std::fs::read(&target_file).unwrap(), b"mine");
         }
-        // In a folder that not all users may write the link is followed.
+        // In a folder that not all users may write to, the link of the other user is followed.
         std::fs::set_permissions(&shared, Permissions::from_mode(0o755)).unwrap();
         write_whole(&link, b"followed").unwrap();
         assert_eq!(std::fs::read(&target_file).unwrap(), b"followed");

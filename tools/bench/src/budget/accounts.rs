@@ -1,10 +1,11 @@
 //! Charges in many accounts in turn, on one CPU.
 //!
-//! Each step is a charge of 1 and its uncharge, in one account after the other; all accounts are leaves of one group. A
-//! loop on one account favours a variant whose address the compiler can compute outside of the loop, and slows a
-//! variant that waits for its own last store. Sixteen accounts in turn avoid both effects; some of their variants go
-//! through a call that is not inlined, as in a large program. Ten thousand accounts are more than a CPU has stocks for,
-//! so they evict each other's stocks: a CPU's table has 2048 stocks in 32 KiB, the size of an L1 data cache.
+//! Each step is a charge of 1 and its uncharge, in one account after the other; the accounts of a variant are leaves of
+//! one group. A loop on one account favours a variant whose address the compiler can compute outside of the loop, and
+//! slows a variant that waits for its own last store. Sixteen accounts in turn avoid both effects; there are also
+//! variants of them with a call that is not inlined, as in a large program. Ten thousand accounts are more than a CPU
+//! has stocks for, so they evict each other's stocks: a CPU's table has 2048 stocks in 32 KiB, the size of an L1 data
+//! cache.
 
 use super::peers::*;
 use super::setup::*;

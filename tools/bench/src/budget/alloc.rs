@@ -4,7 +4,7 @@
 //! alone, and with `BudgetAlloc` over the same allocator, with an account and without. The calls go through
 //! `GlobalAlloc`, as those of `Box` do, on instances other than the process's global allocator. The case `alloc.bare`
 //! does not write to the blocks, unlike real programs. A loop that holds one block at a time always gets it from the
-//! front of a free list in the L1 cache, so there is also a variant that holds 64 blocks of mixed sizes, as a server
+//! front of a free list in the L1 cache, so there are also variants that hold 64 blocks of mixed sizes, as a server
 //! does.
 //!
 //! Writing the 64 lines of a block of 4 KiB takes longer than a charge and its uncharge; writing one line does not.

@@ -1,4 +1,4 @@
-//! The published table of per-CPU stocks with remote draining, measured again on this machine.
+//! The published table of per-CPU stocks with remote draining, measured again with Warmcore's stocks.
 //!
 //! One part is the cost for the CPU that owns the stock: a charge and its uncharge, with each kind of stock, and with a
 //! stock without any protection. The other part is the cost of a whole drain, by the number of CPUs that have a stock.
@@ -37,7 +37,7 @@ const PUBLISHED_DRAINS: [(u32, f64, f64); 3] = [
     (128, 156_274.663_4, 58_053.874_21),
 ];
 
-/// Cycles of the counter in a ns; `None` where the clock does not read the processor's counter.
+/// Cycles of the time-stamp counter in a ns; `None` where the clock does not read it, or the processor is not x86-64.
 fn per_ns() -> Option<f64> {
     clock::ticks_per_ns().filter(|_| cfg!(target_arch = "x86_64"))
 }
@@ -130,7 +130,7 @@ fn without_counter(ctx: &CaseCtx) -> Vec<Row> {
     Vec::new()
 }
 
-/// 1, 2, 4, 8 … and the number of all CPUs.
+/// The powers of two below the number of all CPUs, and that number.
 fn numbers(cpus: usize) -> Vec<usize> {
     let mut numbers: Vec<usize> =
         std::iter::successors(Some(1), |n| Some(n * 2)).take_while(|n| *n < cpus).collect();
@@ -138,7 +138,8 @@ fn numbers(cpus: usize) -> Vec<usize> {
     numbers
 }
 
-/// The cost of a drain: one thread migrates to each CPU, charges there, and comes back to drain.
+/// Measures the cost of a drain, by the number of CPUs with a stock: one thread migrates to each of these CPUs, charges
+/// and uncharges there, and comes back to drain.
 pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let Some(per_ns) = per_ns() else { return Ok(without_counter(ctx)) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
@@ -167,8 +168,8 @@ pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
             let began = Instant::now();
             let stocks = gate.drain();
             let ns = began.elapsed().as_nanos() as f64;
-            // The background thread of the accounts returns idle stocks to the tree ten times a second; such a sample
-            // has too few stocks.
+            // The background thread of the accounts returns idle stocks to the tree ten times a second: leave out a
+            // sample that has too few stocks.
             if stocks as usize == number {
                 samples[i].push(ns * per_ns);
             }

@@ -3,14 +3,14 @@
 //! A pinned worker runs in loops of 1 ms and has a stock on its CPU. A thread on another CPU wants the units back. It
 //! drains the stock itself (a variant for each kind of stock); or it sends a message, which the worker answers at the
 //! end of its loop; or it wakes a helper thread that is pinned to the worker's CPU, as the kernel's scheduled work
-//! does; or it only issues a fence, which drains nothing. In the case *quiet* the worker charges once before each
-//! drain, on request. In *contended* the worker charges all the time. One sample is one drain of one CPU, timed on the
-//! CPU that wants the units.
+//! does; or it only issues a fence, which drains nothing. In the case *quiet* the worker charges and uncharges once
+//! before each sample, on request. In *contended* the worker does so all the time. One sample is one drain (or one
+//! fence), timed on the CPU that wants the units.
 //!
-//! Two cache misses and a locked instruction take 100 to 200 ns. A message waits 0.5 ms on average for the end of the
-//! loop. The times include 20 to 30 ns for reading the clock.
+//! The two cache misses and the locked instruction of a drain take 100 to 200 ns. A message waits 0.5 ms on average for
+//! the end of the loop. The times include 20 to 30 ns for reading the clock.
 //!
-//! `SharedState` has the requesting thread's fields on one cache line and the answering threads' on another.
+//! `SharedState` has the fields of the requesting thread and those of the answering threads on different cache lines.
 
 use super::setup::*;
 use crate::case::CaseCtx;
@@ -33,10 +33,10 @@ const FENCE: &str = "membarrier (a fence, no drain)";
 const LOOP_NS: u64 = 1_000_000;
 const QUIET_P50_MAX_NS: f64 = 200.0;
 const CONTENDED_P99_MAX_NS: f64 = 1000.0;
-/// A round of one method ends after this time, since an answer may take milliseconds.
+/// A round of one method ends with the first sample that ends after this time, since an answer may take milliseconds.
 const ROUND_MAX_NS: u64 = 25_000_000;
 
-/// How the requesting CPU gets the units back.
+/// How the requesting CPU gets the units back; `Fence` gets none.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Drained by the requesting CPU.
@@ -53,8 +53,8 @@ struct Method<'a> {
     gate: &'a dyn Drain,
 }
 
-/// The numbers of the last request and of the last answer of each sort. A request increments its number; the answer
-/// stores the same number.
+/// The method in use, and the numbers of the last request and of the last answer of each sort. A request increments its
+/// number; the answer stores the same number.
 #[derive(Default, Line)]
 #[line(pair)]
 #[repr(C, align(128))]
@@ -89,7 +89,8 @@ impl SharedState {
         loop {
             let end = clock::now().0 + LOOP_NS;
             while clock::now().0 < end {
-                // ORDERING: Acquire for all loads here; each pairs with the Release of the requesting thread.
+                // ORDERING: Acquire for `assigned`, `refill` and `message`; each pairs with the Release of the
+                // requesting thread.
                 let assigned = self.assigned.load(Acquire);
                 let Some(method) = methods.get(assigned) else {
                     if assigned == OVER {
@@ -134,7 +135,7 @@ impl SharedState {
         }
     }
 
-    /// Makes a request and waits for the answer.
+    /// Makes a request, calls `after`, and waits for the answer; returns an error if a signal comes first.
     fn ask(&self, asked: &AtomicU64, answered: &AtomicU64, after: impl FnOnce()) -> Result<(), Interrupted> {
         let number = asked.load(Relaxed) + 1;
         asked.store(number, Release);
@@ -214,7 +215,7 @@ impl Asking<'_> {
     }
 }
 
-/// By method, the samples of every round.
+/// The samples, indexed by method, round and sample.
 type Samples = Vec<Vec<Vec<f64>>>;
 
 fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result<Samples> {

@@ -1,10 +1,11 @@
 //! Charges that a stock serves without the tree of accounts: of one unit (`hit`), and of random sizes (`ring`).
 //!
-//! `hit` charges 1 and uncharges it, over and over. The stock always serves, so only the fast path is measured. `ring`
-//! charges random sizes from 1 to 64 and uncharges each one 64 charges later, as requests do; sometimes the stock
-//! overflows. Each case runs alone, with another CPU on the same leaf, and with another CPU on another leaf of the same
-//! group. The fast paths are inlined into the loop, as in a user's program; `hit` is also measured in a function that
-//! is called, since a locked instruction waits until the registers that the call saved are written.
+//! `hit` charges 1 and uncharges it, over and over. After the first charge the stock always serves, so only the fast
+//! path is measured. `ring` charges random sizes from 1 to 64 and uncharges each one 64 charges later, as requests do;
+//! sometimes the stock is empty or full. Each case runs alone, with another CPU on the same leaf, and with another CPU
+//! on another leaf of the same group. The fast paths are inlined into the loop, as in a user's program; `hit` is also
+//! measured in a function that is called, since a locked instruction waits until the registers that the call saved are
+//! written.
 //!
 //! In `ring` about 2080 units are in use at a time (64 charges of 32.5 on average). The sizes repeat after 1024
 //! charges.
@@ -34,11 +35,12 @@ const LAG: usize = 64;
 /// The number of random sizes that are drawn before the measurement; a power of two.
 const SIZES: usize = 1024;
 const SIZE_MAX: usize = 64;
-/// The capacity of Warmcore's stocks for such charges; the thread-cached peer gets the same.
+/// The capacity of Warmcore's stocks for the charges of `hit`; `RING_BATCH` for those of `ring`. The thread-cached peer
+/// gets the same.
 const HIT_BATCH: u64 = (1 << 9) - 1;
 const RING_BATCH: u64 = (1 << 14) - 1;
 
-/// The accounts: two leaves of each kind.
+/// The accounts and their peers: two leaves of each kind that has leaves.
 struct All<'a> {
     rseq: Option<Vec<Account>>,
     strict: Vec<Account>,

@@ -1,10 +1,10 @@
 //! The disturbance of a pinned worker while another CPU drains the stocks of the worker's CPU.
 //!
-//! The worker runs in loops of 1 ms. At the beginning of each loop it charges once in each of 500 accounts, so that
-//! there are stocks to drain; then it reads the clock as fast as it can and records the gaps between readings.
-//! Meanwhile another CPU drains stocks: none, 100 or 500 per loop, evenly spread. As a control, which shows that the
-//! method detects a disturbance, that CPU issues fences, or unparks a helper that is pinned to the worker's CPU. The
-//! kernel's own counts show how often the worker was preempted, and which interrupts its CPU received.
+//! At the beginning of each loop the worker charges and uncharges once in each of 500 accounts, so that there are
+//! stocks to drain; then it reads the clock as fast as it can for 1 ms and records the gaps between readings. Meanwhile
+//! another CPU drains stocks: none, 100 or 500 per loop, evenly spread. As a control, which shows that the method
+//! detects a disturbance, that CPU issues fences, or unparks a helper that is pinned to the worker's CPU. The kernel's
+//! own counts show how often the worker was preempted, and how many interrupts of two kinds its CPU received.
 //!
 //! A loop has 40 000 gaps of 25 ns; 500 drains of 150 ns take a thirteenth of a loop's time on the other CPU. All
 //! rounds together have 100 000 drains at the higher rate.
@@ -26,12 +26,12 @@ const ACCOUNTS: usize = 500;
 const LOOP_NS: u64 = 1_000_000;
 /// The number of consecutive loops with one method.
 const LOOPS: u64 = 5;
-/// Disturbances begin and end within this part of the loop.
+/// The actions of a loop begin within this time after the worker's first charges.
 const WITHIN_NS: u64 = 900_000;
 
 const GAP_RATIO_MAX: f64 = 1.1;
-/// The promised maximum of disturbances per 1000 drains; 1000 if each drain disturbed the worker. The disturbances of
-/// loops without drains are subtracted.
+/// The promised maximum of disturbances per 1000 drains, after the disturbances of loops without drains are subtracted.
+/// If each drain disturbed the worker once, there would be 1000.
 const PER_1000_MAX: f64 = 10.0;
 
 /// What the other CPU does during a loop.
@@ -87,7 +87,7 @@ impl Gaps {
         self.long.clear();
     }
 
-    /// Returns the gap at quantile `q`.
+    /// Returns the gap at quantile `q`; 0 if there is none.
     fn quantile(&mut self, q: f64) -> u64 {
         self.long.sort_unstable();
         let short = self.short.iter().map(|n| u64::from(*n)).sum::<u64>();
@@ -103,7 +103,7 @@ impl Gaps {
     }
 }
 
-/// What the worker measured in the loops of one group.
+/// What was measured in the loops of one group: [`LOOPS`] consecutive loops with one method.
 #[derive(Debug, Clone, Copy, Default)]
 struct Seen {
     p999_ns: u64,
@@ -114,7 +114,7 @@ struct Seen {
     counts: [u64; 3],
 }
 
-/// The state that the requesting thread and the worker share. The numbers count up; `group` is `u64::MAX` at the end.
+/// The state that the requesting thread and the worker share. The numbers count up; at the end `group` is [`OVER`].
 #[derive(Default)]
 struct SharedState {
     /// Written by the requesting thread: the group of loops that the worker may begin.
@@ -128,7 +128,7 @@ struct SharedState {
 
 const OVER: u64 = u64::MAX;
 
-/// The number of times that this thread was preempted.
+/// The number of times that this thread was preempted; 0 if the kernel does not tell.
 fn switches() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));

@@ -4,7 +4,7 @@
 //! much* the threads together want more than the limit, so some charges must be refused. The held units are counted by
 //! one atomic, after each charge and before each uncharge, so that count never exceeds the units that were granted. In
 //! the phase *all fits* each thread charges up to exactly a quarter of the limit, so every refusal is wrong. At the end
-//! the threads uncharge everything, and the usage must be 0.
+//! of a phase the threads uncharge everything, and the usage must be 0.
 //!
 //! The limit is 100 000 units; 1000 of them may be in stocks, 255 in each. The kind of account that is not strict may
 //! exceed the limit by the units that may be in all stocks.
@@ -56,7 +56,8 @@ struct Found {
     wall_ns: u64,
 }
 
-/// The body of one thread: charges up to `most` units and keeps the charges in a queue, until the phase ends.
+/// The body of one thread: charges up to `most` units and keeps the charges in a queue until the phase ends, then
+/// uncharges them all.
 fn thread(gate: &dyn Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool) -> Found {
     let (mut queue, mut own, mut found) = (VecDeque::with_capacity(4096), 0, Found::default());
     let mut rng = Rng::with_seed(seed);
@@ -67,7 +68,7 @@ fn thread(gate: &dyn Gate, most: u64, seed: u64, held: &AtomicU64, over: &Atomic
         *own -= n;
     };
     while !over.load(Relaxed) {
-        // The last charge reaches exactly `most`.
+        // Cut the last charge, so that it reaches exactly `most`.
         let n = (1 + rng.usize(..SIZE_MAX) as u64).min(most - own);
         found.operations += 1;
         if n > 0 && gate.charge(n) {
@@ -217,7 +218,7 @@ mod tests {
 
     #[test]
     fn what_threads_keep_is_refused_to_others() {
-        // The batches of two threads are more than the units that are not held.
+        // A thread's cached units may cause a refusal of a charge that fits, so refusals are not checked here.
         let cached = &ThreadCached::new(UNITS, BATCH);
         let all_fits = phase(&cached, UNITS / THREADS as u64, cpus(), SHORT * 5);
         assert!(all_fits.held_max <= UNITS && all_fits.left == 0, "{all_fits:?}");

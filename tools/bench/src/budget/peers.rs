@@ -1,8 +1,8 @@
 //! Hand-written ways to keep within a limit, with which Warmcore's accounts are compared.
 //!
 //! Each is written as carefully as servers write it: a compare-and-swap loop that checks the limit and never blocks; a
-//! mutex around plain numbers; and units that a thread caches above a shared atomic. The last one is the fastest, but
-//! other threads can't reach the cached units.
+//! mutex around plain numbers; and units that a thread caches above a shared atomic. Charging cached units takes no
+//! atomic instruction, but other threads can't reach them.
 //!
 //! Any thread writes the shared fields; a thread's cached units are written by that thread.
 
@@ -142,8 +142,8 @@ thread_local! {
     static FREE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A shared atomic, and units of it that each thread caches. A thread uses one `ThreadCached` at a time; it calls
-/// `leave` before the first use and after the last.
+/// A shared atomic, and units of it that each thread caches. A thread uses one `ThreadCached` at a time. `new` forgets
+/// the units that the calling thread cached of an earlier one; `leave` returns them.
 #[derive(Debug)]
 pub struct ThreadCached {
     shared: Level,
@@ -164,7 +164,7 @@ impl ThreadCached {
             FREE.set(half);
             return true;
         }
-        // The batch did not fit, so charge only what is needed.
+        // Half a batch more did not fit, so charge only what is needed.
         let fits = self.shared.charge(n - free);
         if fits {
             FREE.set(0);

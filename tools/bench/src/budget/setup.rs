@@ -13,13 +13,13 @@ use warmcore_sys::rseq::current_cpu;
 
 /// Warmcore's accounts with stocks in restartable sections: the default where the kernel offers them.
 pub const RSEQ: &str = "warmcore rseq";
-/// Warmcore's accounts with one atomic word per stock: the strict kind, which never exceeds a limit.
+/// Warmcore's accounts with one atomic word per stock: the strict kind, whose charges never exceed a limit.
 pub const ATOMIC_STOCKS: &str = "warmcore atomic";
 /// The published design, a lock in each stock. Not offered to users: a thread that holds the lock may be preempted.
 pub const LOCK: &str = "warmcore lock (reference)";
 /// One atomic for all threads; a compare-and-swap charges it if the sum is within the limit.
 pub const ATOMIC: &str = "one shared atomic";
-/// Three atomics, charged from leaf to root; undone if one refuses.
+/// Three atomics, charged from leaf to root; if one refuses, the charges below it are undone.
 pub const ATOMICS: &str = "three atomics, leaf to root";
 pub const STD_MUTEX: &str = "std Mutex";
 pub const PARKING_LOT: &str = "parking_lot Mutex";
@@ -43,7 +43,7 @@ pub fn default_kind() -> StockKind {
     if on_rseq() { StockKind::Rseq } else { StockKind::Atomic }
 }
 
-/// Makes `count` leaves in one group of one root.
+/// Makes `count` leaves in one group of one root. Each account has this limit.
 pub fn leaves(kind: StockKind, limit: u64, count: usize) -> Vec<Account> {
     let group = Account::root("root").limit(limit).kind(kind).build().child("group").limit(limit).build();
     (0..count).map(|_| group.child("leaf").limit(limit).build()).collect()
@@ -87,7 +87,7 @@ pub trait Gate: Sync {
     /// Uncharges `n` units.
     fn uncharge(&self, n: u64);
 
-    /// Charges `n` units that fit.
+    /// Charges `n` units; panics if they don't fit.
     #[inline(always)]
     fn must_charge(&self, n: u64) {
         must_fit(self.charge(n));
@@ -117,7 +117,7 @@ pub trait Gate: Sync {
 
 /// A gate with stocks that another CPU can drain.
 pub trait Drain: Gate {
-    /// Drains, and returns the number of stocks that were open.
+    /// Drains the stocks of all CPUs, and returns the number of stocks that were open.
     fn drain(&self) -> u32;
 
     /// Charges and uncharges many times.
@@ -199,7 +199,7 @@ impl Drain for LockedLeaf<'_> {
     }
 }
 
-/// Panics if a charge was refused: in these cases everything fits.
+/// Panics if a charge or an uncharge failed: in these cases everything fits.
 #[inline(always)]
 pub fn must<E: Display>(result: Result<(), E>) {
     if let Err(error) = result {
@@ -228,7 +228,7 @@ pub fn settle<'a>(accounts: impl IntoIterator<Item = &'a Account>) {
 }
 
 /// Runs `ask` pinned to the measuring CPU, beside two threads on the partner's CPU: a worker, and a helper, which `ask`
-/// gets and may unpark. `end` makes both return.
+/// gets and may unpark. `end` must make both return; the helper is unparked after it.
 pub fn with_worker<T>(
     ctx: &CaseCtx,
     work: impl FnOnce() + Send,

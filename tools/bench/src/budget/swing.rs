@@ -1,9 +1,9 @@
 //! Usage that rises and falls, by less than a stock's capacity and by more.
 //!
 //! A swing is charges of 1 up to the amplitude, then uncharges of 1 down to zero; swings are repeated. Below the
-//! capacity the stock serves all of them; above it, one charge or uncharge goes up the tree for every half capacity.
-//! There is one thread, so nothing is contended. A stock for charges of 1 has a capacity of 511 units: of the 4096
-//! charges of a swing, 16 go up the tree.
+//! capacity the stock serves all of them; above it, of every half capacity of charges or uncharges one goes up the
+//! tree. There is one thread, so nothing is contended. A stock for charges of 1 has a capacity of 511 units: of the
+//! 4096 charges of a swing, 16 go up the tree.
 
 use super::peers::*;
 use super::setup::*;
@@ -12,9 +12,9 @@ use crate::measure::Variant;
 use warmcore_budget::StockKind;
 use warmcore_results::Row;
 
-/// A quarter of the capacity.
+/// About a quarter of the capacity.
 pub(super) const BELOW: u64 = 128;
-/// Eight times the capacity.
+/// About eight times the capacity.
 pub(super) const ABOVE: u64 = 4096;
 /// The capacity of a stock, and of the thread-cached peer.
 const ROOM: u64 = 511;

@@ -15,7 +15,7 @@ use warmcore_types::{CpuId, CpuSet};
 
 const CPUS: usize = 384;
 const FAVOURITES: usize = 8;
-/// The number of threads that run at the same time, which is the number of ids that they need.
+/// The number of threads: at most this many run at the same time, and each needs an id.
 const THREADS: u32 = 4;
 const STEPS: usize = 300;
 

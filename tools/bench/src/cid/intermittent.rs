@@ -2,9 +2,9 @@
 //!
 //! One thread per CPU, pinned, numbered in a random order. All start together. Thread k sleeps k × delay, passes 20 000
 //! times over its area to warm it, and then makes five timed passes, with a pause of delay × threads before each timed
-//! pass but the first. The thread asks for its id again at each pass. So one timed pass in five is always warm, and a
-//! CPU pauses for delay × threads, not for delay. Each round of each method runs in a separate process, with fresh
-//! areas.
+//! pass but the first. The thread asks for its id again at each pass. So the first timed pass of the five has no pause
+//! before it, and a CPU pauses for delay × threads, not for delay. Each round of each method runs in a separate
+//! process, with fresh areas.
 //!
 //! With 200 ms and 2 threads the pauses are 400 ms and a round takes 1.8 s. At most four CPUs take part, spread over
 //! all allowed CPUs: with more, the pauses would be longer and the case would take hours.
@@ -37,9 +37,10 @@ const THREADS_MAX: usize = 4;
 /// A debug build takes 50 times as long for a pass, and its times are not used.
 const WARM_PASSES: u64 = if cfg!(debug_assertions) { 200 } else { 20_000 };
 const TIMED_PASSES: u32 = 5;
-/// The shortest pause with a promise that cache-local ids stay. With a shorter pause every policy keeps the id.
+/// The shortest pause with a promise that cache-local ids stay. Compaction runs every 100 ms and takes back ids that were
+/// not used since the last one, so only longer pauses tell apart the policies that keep an idle CPU's id.
 const PROMISED_FROM_MS: u64 = 100;
-/// One step of the progress bar, as long as a round of another case.
+/// The duration of one step of the progress bar, roughly that of a round of another case.
 const STEP_MS: u64 = 10;
 
 /// One run of the program.
@@ -77,7 +78,7 @@ fn cpus() -> anyhow::Result<Vec<CpuId>> {
     Ok((0..n).map(|i| allowed[i * allowed.len() / n]).collect())
 }
 
-/// The visits of a thread, with the timed passes among them. `whose` of these passes is filled in later.
+/// Visits of a thread, with the timed passes among them. `whose` of these passes is filled in later.
 type Done = Vec<(Visit, Option<Timed>)>;
 
 impl Part for Round {

@@ -3,7 +3,7 @@
 //! Each thread is pinned to a different CPU, enters every tenant once and stays alive. The result is the growth of the
 //! process since before the first tenant, divided by the number of tenants; it includes records of threads, the
 //! registry and the allocator. Each kind of tenant runs in a separate process. A padded slot for each of 384 CPUs would
-//! take 48 KiB per tenant, 480 MiB for ten thousand.
+//! take 48 KiB per tenant, 470 MiB for ten thousand.
 //!
 //! Source: proc(5), `/proc/pid/smaps_rollup`: the kernel counts it page by page, unlike `statm`.
 

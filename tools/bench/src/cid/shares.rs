@@ -2,7 +2,8 @@
 //!
 //! An area belongs to the CPU whose burst ran on it last, warm passes included. A burst finds its *own* area, a
 //! *foreign* one that another CPU used last, or a *fresh* one that no burst has used. Two CPUs that alternate on one
-//! area find only foreign areas; with an area for each CPU, each finds only its own.
+//! area find only foreign areas; with an area for each CPU, each finds only its own. This does not count the first
+//! burst on an area.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
@@ -46,7 +47,7 @@ pub fn whose(visits: &[Visit]) -> Vec<Whose> {
     found
 }
 
-/// Returns the share of `which`, in percent.
+/// Returns the share of `which` in `found`, in percent; 0 if `found` is empty.
 pub fn percent(found: impl Iterator<Item = Whose> + Clone, which: Whose) -> f64 {
     let all = found.clone().count().max(1);
     found.filter(|whose| *whose == which).count() as f64 * 100.0 / all as f64

@@ -2,7 +2,7 @@
 //!
 //! The id allocator alone runs with eight CPUs and a simulated clock. Thread k begins at k × 200 ms with a burst of 20
 //! ms and then enters for an instant every 8 × 200 ms; a compaction runs every 100 ms. Three policies run the same
-//! schedule. Rows and picture are deterministic. In 12 s there are 8 first bursts and 56 bursts after a pause: 64 marks
+//! schedule. Rows and picture are deterministic. In 12 s there are 8 first bursts and 52 bursts after a pause: 60 marks
 //! in the picture, with bands where CPUs keep ids.
 
 use super::shares::{Visit, Whose, percent, whose};
@@ -28,7 +28,7 @@ const COMPACTION_AT_MS: u32 = 50;
 /// Policies that give out different ids after a pause, the simplest policy first.
 const POLICIES: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];
 
-/// An event. Events of the same moment happen in this order.
+/// An event of the schedule; the number is that of the CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Leave(u32),
@@ -42,7 +42,7 @@ fn schedule() -> Vec<(u32, Event)> {
     for (k, cpu) in ORDER.into_iter().enumerate() {
         let first = k as u32 * DELAY_MS;
         events.extend([(first, Event::Enter(cpu)), (first + WARM_MS, Event::Leave(cpu))]);
-        // Such a visit takes no time: the thread leaves at the moment at which it enters.
+        // A visit after a pause takes no time: the thread leaves at the moment at which it enters.
         let again = (first + WARM_MS + CPUS * DELAY_MS..END_MS).step_by((CPUS * DELAY_MS) as usize);
         events.extend(again.flat_map(|at| [(at, Event::Enter(cpu)), (at, Event::Leave(cpu))]));
     }

@@ -1,10 +1,10 @@
 //! Sends requests over keep-alive connections, from a separate process, and checks every answer.
 //!
-//! There is a thread per CPU; each has its share of a server's connections and one epoll instance for them. A
-//! connection has one outstanding request; the next request is sent after the answer. This is a closed loop, as in wrk:
-//! a slow server gets fewer requests, and the time that a request would have waited before it was sent is not measured.
-//! Between slices there is no outstanding request and the connections stay open. In the case `soak` the client splits
-//! its requests in two and sometimes reconnects.
+//! There is a thread per CPU, or per connection if there are fewer; it has its share of a server's connections and one
+//! epoll instance for them. A connection has one outstanding request; the next request is sent after the answer. This
+//! is a closed loop, as in wrk: a slow server gets fewer requests, and the time that a request would have waited before
+//! it was sent is not measured. Between slices there is no outstanding request and the connections stay open. In the
+//! case `soak` the client splits its requests in two and sometimes reconnects.
 //!
 //! A request costs the client about 3 µs of CPU, most of it in the kernel. If client and servers share two CPUs, a rate
 //! includes the work of both sides. Commands arrive as lines of JSON on stdin; answers go to stdout.
@@ -62,7 +62,7 @@ pub struct Manner {
 pub struct Seen {
     /// Answers per second, in the time in which they are counted.
     pub per_second: f64,
-    /// The median time of an answer, in ns.
+    /// The median time of an answer in the counted time, in ns.
     pub p50_ns: u64,
     /// The 99th percentile.
     pub p99_ns: u64,
@@ -72,7 +72,7 @@ pub struct Seen {
     pub answers: u64,
     /// The number of wrong answers and of broken connections.
     pub errors: u64,
-    /// The first error.
+    /// The first error of one of the threads.
     pub error: Option<String>,
 }
 
@@ -137,7 +137,7 @@ struct Share {
 
 /// A server that does not answer for this long is broken.
 const TIMEOUT: Duration = Duration::from_secs(20);
-/// A server with this many errors in a slice is broken.
+/// A server is broken if one thread has this many errors with it in a slice.
 const ERRORS_MAX: u64 = 1000;
 
 impl Share {
@@ -148,7 +148,8 @@ impl Share {
         Ok(Self { poll, manner, connections })
     }
 
-    /// Sends requests until `end`. Returns the answers and the errors, and the times of the answers since `begin`.
+    /// Sends requests until `end`. Returns the numbers of answers and errors, and the times of the answers that arrived
+    /// from `begin` to `end`.
     fn drive(&mut self, begin: u64, end: u64) -> anyhow::Result<(Seen, Histogram<u64>)> {
         let (mut seen, mut times, mut events) = (Seen::default(), no_times(), Events::with_capacity(256));
         let mut under_way = self.connections.len();
@@ -202,7 +203,7 @@ struct Connection {
     socket: mio::net::TcpStream,
     is_waiting: bool,
     sent_at: u64,
-    /// The outstanding request: its number, and its position on this connection.
+    /// The number of the last request, and its position on this connection (`nth`).
     number: u64,
     nth: u64,
     request: Vec<u8>,
@@ -255,7 +256,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns whether the answer has arrived; an error if it is wrong.
+    /// Returns whether the whole answer has arrived; an error if it is wrong or the connection is broken.
     fn receive(&mut self, manner: Manner) -> anyhow::Result<bool> {
         loop {
             let room = &mut self.answer[self.filled..];
@@ -283,7 +284,8 @@ impl Connection {
     }
 }
 
-/// The body of an answer, if the answer is complete and nothing follows it.
+/// Returns the body of an answer, or `None` if the answer is not complete. It is an error if more follows, or if the
+/// status is not 200 or the length is missing.
 fn body(bytes: &[u8]) -> anyhow::Result<Option<&[u8]>> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut answer = httparse::Response::new(&mut headers);

@@ -2,8 +2,8 @@
 //! implementations for tokio and smol.
 //!
 //! Spawning, joining, yielding and sleeping are each runtime's own functions. Channels are those of tokio on every
-//! runtime: they work on any executor. The module `runtimes` makes the threads. All runtimes together have some twenty
-//! threads; at any time all but two of them sleep.
+//! runtime: they work on any executor. The module `runtimes` makes the threads. On two CPUs all runtimes together have
+//! some twenty threads; at any time all but a few of them sleep.
 //!
 //! Source: the documentation of tokio and smol.
 

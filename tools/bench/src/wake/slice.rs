@@ -4,8 +4,6 @@
 //! runtime is idle again. The slice of another variant leaves cold caches, so each slice begins with a warm-up.
 //!
 //! 15 rounds of 36 ms for 10 variants take 5 s.
-//!
-//! The measuring thread writes everything except [`Counts`], to which the tasks add.
 
 pub use super::executor::*;
 use super::go;
@@ -73,9 +71,11 @@ impl Window {
     }
 }
 
-/// A count to which many tasks add without sharing cache lines: it has a number for each worker thread.
+/// A count to which many tasks add without sharing cache lines: it has 64 numbers, and the first 64 threads that add
+/// have one each.
 pub struct Counts {
-    /// Indexed by the thread's number. Written by the threads with that number; read by the measuring thread.
+    /// Indexed by the thread's number ([`me`]) modulo 64. Written by the threads with that index; read by the measuring
+    /// thread.
     counts: Vec<Padded<AtomicU64>>,
     /// Written by the measuring thread at the end; read by all tasks.
     stop: Padded<AtomicBool>,
@@ -126,8 +126,8 @@ pub const SLOWEST: Metric = rate("slowest task");
 /// The fastest task's rate divided by the slowest task's: at least 1.
 pub const UNEVENNESS: Metric = Metric { name: "largest ÷ smallest", unit: "x" };
 
-/// [`SLOWEST`] and [`UNEVENNESS`] of tasks that together had `rate`, by each task's count. A count of 0 is taken as 1: a
-/// slice can be short.
+/// [`SLOWEST`] and [`UNEVENNESS`] of tasks that together had `rate`, by each task's count. In the ratio a count of 0 is
+/// taken as 1: a slice can be short.
 pub fn shares(rate: f64, tasks: impl IntoIterator<Item = u64>) -> [f64; 2] {
     let (mut sum, mut least, mut most) = (0, u64::MAX, 0);
     for did in tasks {
@@ -201,7 +201,7 @@ fn run_on(who: Contender, slice: &impl Slice, plan: Plan) -> anyhow::Result<Vec<
     values.with_context(|| who.name())
 }
 
-/// Runs all slices of a case; `tick` as for [`Race::run`].
+/// Runs all slices of a case on those of `who` that can run here; `tick` as for [`Race::run`].
 pub fn race(
     case: &str,
     who: &[Contender],
@@ -210,7 +210,7 @@ pub fn race(
     tick: impl Fn(usize),
 ) -> anyhow::Result<Race> {
     let who = there(who);
-    // The first slices are not timed: the first use makes threads, builds programs and grows queues.
+    // The first slices are not timed: the first use makes threads, builds the Go program and grows queues.
     let short = Plan { warm: Duration::from_millis(1), measure: Duration::from_millis(2), ..plan };
     for who in &who {
         check_interrupted()?;

@@ -3,7 +3,7 @@
 //! A pass reads and writes every line of the task's set. Then the task yields; or it sends to its partner and waits for
 //! the answer, which comes after the partner's pass; or it sleeps. Only one of two partners runs at a time, so four
 //! tasks can use two workers. `chase` follows a random cycle through the lines, each of which holds the index of the
-//! next; `sequential` goes through them in order, where prefetching helps. A wake counts as moved if the task runs on
+//! next; `sequential` goes through them in order, where prefetching helps. A pass counts as moved if the task runs on
 //! another thread than in its previous pass. All variants use the same sets, one after another; only the Go process has
 //! its own.
 //!
@@ -228,7 +228,7 @@ pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Resu
         (ctx.part_done)(&case);
     }
     let mean = mean_row(ctx.name, &races, TOUCHES, "ratio, geometric mean of all", Contender::Tokio);
-    // This ratio does not exist if a task did nothing in a slice.
+    // Leave out a mean that is not finite, as if a task did nothing in a slice.
     let slowest = mean_row(
         ctx.name,
         &races,
