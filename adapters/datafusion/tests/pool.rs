@@ -58,7 +58,7 @@ fn an_error_names_the_consumer_and_the_account_that_is_full() {
     );
     assert!(text(join.try_grow(11 * MIB).unwrap_err()).ends_with("the limit of server is 10.0 MB"));
     assert!(text(join.try_grow(usize::MAX).unwrap_err()).ends_with("the limit of acme is 64.0 MB"));
-    // The refused reservation left no charge behind.
+    // The refused reservations left no charge behind.
     assert_eq!((join.size(), pool.reserved()), (MIB / 2, 8 * MIB + MIB / 2));
 }
 
@@ -159,7 +159,7 @@ fn threads_that_fill_a_pool_stay_within_the_limit_and_leave_nothing() {
             let sort = consumer(&pool, &format!("Sort[{thread}]"), true);
             scope.spawn(move || {
                 for i in 0..20_000usize {
-                    // Spills when it is refused, as an operator would.
+                    // Give everything back on a refusal, as an operator that spills does.
                     if sort.try_grow(1 + i * 7919 % 9000).is_err() {
                         sort.free();
                     }

@@ -1,7 +1,8 @@
 //! Reqwest, tonic and sqlx run unchanged in tasks of Warmcore's runtime.
 //!
-//! As in `crates/runtime/tests/ecosystem_http.rs`, both ends are in one runtime with two workers, over loopback or a
-//! file, with 16 tasks at once. The assertions follow each crate's documentation.
+//! As in `crates/runtime/tests/ecosystem_http.rs`, client and server are in one runtime with one or two
+//! workers, over loopback, or use a file; most tests run 16 tasks at once. The assertions follow each crate's
+//! documentation.
 
 #[path = "../../../crates/runtime/tests/limit/mod.rs"]
 mod limit;
@@ -92,7 +93,8 @@ async fn check(channel: Channel, service: &str) -> Result<i32, tonic::Status> {
     HealthClient::new(channel).check(request).await.map(|answer| answer.into_inner().status)
 }
 
-/// Many tasks make calls with one answer, with an error, and with a stream of answers.
+/// Many tasks make calls with one answer; then this task makes a call with an error, and one with a stream of
+/// answers.
 async fn use_health(channel: Channel, reporter: tonic_health::server::HealthReporter) {
     reporter.set_service_status("warm", ServingStatus::Serving).await;
     let clients: Vec<JoinHandle<()>> = (0..16)

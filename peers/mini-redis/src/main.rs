@@ -1,8 +1,8 @@
 //! Mini-redis on Warmcore and on tokio: a program with two servers, which are loaded in turn.
 //!
-//! Both run `mini_redis::server::run`, unchanged, on different runtimes. A *round* is a second of load on each server:
-//! a child process with 16 clients sets and gets values and checks every answer. Rates are compared within a round. The
-//! clients and both servers share the CPUs.
+//! Both servers run `mini_redis::server::run`, unchanged, on different runtimes. A *round* is a second of load on each
+//! server: a child process with 16 clients sets and gets values and checks every answer. Rates are compared within a
+//! round. The clients and both servers share the CPUs.
 //!
 //! `mini-redis-moved 600` runs for ten minutes.
 

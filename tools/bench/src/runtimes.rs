@@ -1,8 +1,9 @@
 //! The runtimes and policies that `bench wake` and `bench http` compare. Each is made as its documentation recommends.
 //!
 //! A runtime is made at its first use and lives as long as the process; its threads sleep while other runtimes are
-//! measured. It has a worker for each CPU that the process may use. On two CPUs the runtimes of `bench http` have ten
-//! threads and smol's reactor; at any time all but two of them sleep. Each policy of Warmcore is a separate runtime.
+//! measured. Each has a worker for each CPU that the process may use. On two CPUs the runtimes of `bench http` have
+//! twelve workers, and smol has a reactor; the workers of the runtimes that are not measured sleep. Each policy of
+//! Warmcore is a separate runtime.
 //!
 //! Source: the documentation of tokio and smol.
 
@@ -78,8 +79,8 @@ pub fn ours(policy: PolicyKind) -> &'static Runtime {
     RUNTIMES[policy as usize].get_or_init(|| make("warmcore", policy))
 }
 
-/// A second runtime of Warmcore's, for servers that place each connection on the least loaded worker: tasks of the other
-/// servers must not count as load there.
+/// A second runtime of Warmcore's, for servers that start each connection's task on the less loaded of two workers: tasks
+/// of the other servers must not count as load there.
 pub fn ours_apart() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| make("spread", PolicyKind::Home))

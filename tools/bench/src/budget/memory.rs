@@ -2,7 +2,7 @@
 //!
 //! The CPUs are simulated: their number, and the CPU of each charge, are arguments. Each account is used on four CPUs:
 //! four random CPUs, or the same four for all accounts. The result is the size of the nodes plus the resident pages of
-//! the stocks' tables. A second row shows the growth of the whole process, names and lists included. The measurement
+//! the stocks' tables. Another row shows the growth of the whole process, names and lists included. The measurement
 //! runs in a separate process.
 //!
 //! A node has 384 to 512 bytes. A table of 32 KiB for each of 256 CPUs is 8 MiB: 839 bytes for each of 10 000 accounts.
@@ -112,7 +112,7 @@ mod tests {
             assert!(taken.nodes >= 300 * size_of::<Node>() && taken.tables > 0, "{taken:?}");
             assert!(taken.tables <= (CPUS as usize) << 15, "{taken:?}");
             assert_eq!(taken.stocks, 300 * CPUS_EACH as u64, "each account found its places");
-            // Four tables with two resident pages each.
+            // Four tables with two resident pages each, of at most 16 KiB.
             assert!(!common || taken.tables <= 4 * 2 * 4096 * 4, "{taken:?}");
         }
     }

@@ -20,7 +20,7 @@ use std::time::Duration;
 use tokio::net::TcpStream;
 use warmcore_runtime::PolicyKind;
 
-/// All runtimes, in the order of the report.
+/// The variants that have a server, in the order of the report.
 pub const ALL: [Contender; 6] = [
     Contender::Ours,
     Contender::OursSpread,
@@ -30,7 +30,7 @@ pub const ALL: [Contender; 6] = [
     Contender::Smol,
 ];
 
-/// Starts a server that lives as long as the process. Returns its port.
+/// Starts a server that lives as long as the process. Returns its port; an error for a variant that is not in [`ALL`].
 pub fn serve(who: Contender, handler: Handler) -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
@@ -59,7 +59,7 @@ pub fn serve(who: Contender, handler: Handler) -> anyhow::Result<u16> {
     Ok(port)
 }
 
-/// The wait after a failed accept. Such an error means that too many descriptors are open; some may be closed after the
+/// The wait after a failed accept. The usual cause is that too many descriptors are open; some may be closed after the
 /// wait.
 const PAUSE: Duration = Duration::from_millis(1);
 
@@ -89,7 +89,7 @@ async fn hand_out(listener: TcpListener, spawn: impl Fn(usize, io::Result<std::n
     }
 }
 
-/// Registers the socket at the driver of this worker and serves it.
+/// Registers the socket at the driver of this worker and serves it. Drops a connection that can't be registered.
 async fn adopt(stream: io::Result<std::net::TcpStream>, handler: Handler) {
     if let Ok(stream) = stream.and_then(TcpStream::from_std) {
         let _ = stream.set_nodelay(true);
@@ -111,11 +111,11 @@ async fn accept_smol(listener: TcpListener, handler: Handler) {
     }
 }
 
-/// Hyper's read and write traits for smol's socket. The calls are passed on. A read goes through a small buffer, because
-/// smol's sockets read into initialized memory and hyper's buffer is not initialized. A request of the benchmark has about
-/// 50 bytes: copying it costs little compared with the read.
+/// Hyper's read and write traits for smol's socket. The calls are passed on. A read goes through a small buffer,
+/// because smol's sockets read into initialized memory and hyper's buffer is not initialized. A request of the
+/// benchmark has about 40 bytes: copying it costs little compared with the read.
 ///
-/// Source: the crate `smol-hyper` does the same, and zeroes hyper's buffer instead.
+/// Source: the crate `smol-hyper`, which zeroes hyper's buffer and reads into it, without a small buffer.
 struct SmolIo(smol::net::TcpStream);
 
 impl Read for SmolIo {

@@ -2,7 +2,8 @@
 //!
 //! The program is built once, in a temporary folder, and runs as long as this process; between slices all its
 //! goroutines wait. A line on its stdin requests a slice, `run CASE WARM_NS MEASURE_NS`; a line on its stdout answers
-//! with the numbers, as JSON. If there is no `go`, the variant with Go is left out and a message says so.
+//! with the numbers, as JSON. If the program can't be built and started, the variant with Go is left out and a message
+//! says so.
 //!
 //! Building takes about a second if Go's standard packages are built already. A line and its answer take 50 µs, which
 //! is not part of a timed slice.

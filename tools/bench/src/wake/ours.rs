@@ -2,7 +2,7 @@
 //!
 //! The runtime has default settings: a worker per CPU. A task spawns on the runtime in which it runs. There are two
 //! tenants of equal weight, one for a noisy neighbour and one for the task beside it. With both policies there are two
-//! runtimes: on two CPUs they have four threads, which sleep while other runtimes are measured.
+//! runtimes: on two CPUs they have four workers, which sleep while other runtimes are measured.
 
 use super::executor::{Executor, Job, Tenancy};
 use crate::runtimes;
@@ -20,7 +20,7 @@ pub struct Ours {
 }
 
 impl Ours {
-    /// The runtime with this policy.
+    /// The runtime with this policy, which spawns tasks in tenants.
     pub fn get(policy: PolicyKind) -> Self {
         Self { runtime: runtimes::ours(policy), has_tenants: true }
     }

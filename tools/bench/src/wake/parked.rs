@@ -16,8 +16,8 @@ use warmcore_sys::clock;
 
 pub(super) struct Parked;
 
-/// The shortest pause in µs, and the most that is added to it. After the shortest pause the workers of every runtime
-/// have parked.
+/// The shortest pause in µs, and the width of the range from which a random number of µs is added to it. After the
+/// shortest pause the workers of every runtime have parked.
 const PAUSE_US: [usize; 2] = [300, 400];
 
 impl Slice for Parked {

@@ -1,13 +1,13 @@
 //! A histogram of times, which is small so that it takes little space in the cache.
 //!
 //! There are 64 buckets for each power of two; a quantile is interpolated between the bounds of its bucket. The Go
-//! program has the same buckets, so that its quantiles are computed in the same way. A bucket is at most 1.6 % wide;
-//! times up to 36 minutes take 2304 counts, 9 KiB. Each table is written by one task; they are merged when the tasks
-//! have ended.
+//! program has the same buckets, so that its quantiles are computed in the same way. A bucket is 1 ns wide for times
+//! below 128 ns, and at most 1.6 % of its lower bound for longer ones; times up to 36 minutes take 2304 counts, 9 KiB.
+//! Each table is written by one task; they are merged when the tasks have ended.
 
 const SUB_BITS: u32 = 6;
 const SUB: usize = 1 << SUB_BITS;
-/// Times from 2⁴¹ ns on are counted in the last bucket.
+/// The last bucket also counts all times from 2⁴¹ ns on.
 const BUCKETS: usize = SUB * 36;
 
 /// Counts of times, by length.

@@ -3,7 +3,8 @@ use super::*;
 use crate::part::Part;
 use crate::race::STALLED;
 
-/// Runs one short slice of every contender, and checks that the slice ends and has a number for each metric.
+/// Runs one short timed slice of every contender, and checks that the slice ends and has a finite number for each
+/// metric.
 fn runs_on(who: &[Contender], slice: &impl Slice) {
     let plan = Plan { rounds: 1, warm: Duration::from_millis(1), measure: Duration::from_millis(8) };
     let rows = race("case", who, slice, plan, |_| ()).unwrap().rows([]);

@@ -1,8 +1,9 @@
 //! The CPU time of a runtime that has almost nothing to do.
 //!
 //! `timers`: a thousand tasks sleep for 10 ms again and again. The result is the CPU time of the process, whose other
-//! runtimes sleep. `idle`: a hundred tasks wait for ever. The result is the CPU time of a separate process, in which
-//! nothing else runs. For comparison there is a process without a runtime, which only reads its CPU time.
+//! runtimes sleep; for Go, of the Go program. `idle`: a hundred tasks wait for ever. The result is the CPU time of a
+//! separate process, in which nothing else runs. For comparison there is a process without a runtime, which only reads
+//! its CPU time.
 //!
 //! 1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A runtime whose timers are
 //! late wakes less often, so the number of wakes is a row too.
@@ -117,7 +118,7 @@ impl Visit for Idle {
 pub(super) fn idle(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (spans, span_ms) = if ctx.effort.is_quick() { (3, 500) } else { (5, 1000) };
     let mut rows = Vec::new();
-    // The last one has no runtime: its CPU time is the cost of measuring.
+    // The last process has no runtime: its CPU time is the cost of measuring.
     let hosts = [there(EACH), vec![Contender::Alone]].concat();
     for (i, who) in hosts.iter().enumerate() {
         let samples = part::ask(&Idle { who: *who, spans, span_ms })?;

@@ -1,7 +1,8 @@
 // The cases of `warmcore bench wake`, in Go. A line on stdin requests a slice; a line on stdout answers with the
 // slice's numbers, in the order of `metrics` on the Rust side.
 //
-// The work is the same as on the Rust side: the same sets, random cycles, buckets of times, and messages.
+// The work is the same as on the Rust side: sets of the same sizes with random cycles, the same buckets of times, and
+// messages of the same size.
 package main
 
 import (
@@ -126,6 +127,7 @@ func (c *counts) watch(warm, measure time.Duration) float64 {
 }
 
 // shares returns the rate of the slowest task, and the fastest task's rate divided by it. The tasks together have rate.
+// In the division a count of 0 is taken as 1.
 func shares(rate float64, did []int64) []float64 {
 	sum, least, most := int64(0), int64(math.MaxInt64), int64(0)
 	for _, n := range did {
@@ -418,7 +420,8 @@ func spawn(batch int, warm, measure time.Duration) []float64 {
 	return []float64{w.rate(counted)}
 }
 
-// Parked: the sender is locked to its thread and sleeps in the kernel, so that it is outside of the pool.
+// Parked: the sender is locked to its thread and sleeps in the kernel, so that it holds no processor of Go's pool while
+// it sleeps.
 func parked(from, width int, warm, measure time.Duration) []float64 {
 	messages, answers := make(chan int64, 1), make(chan int64, 1)
 	go func() {
@@ -713,7 +716,7 @@ func main() {
 				continue
 			}
 		}
-		// NaN is written as null, since JSON has no NaN.
+		// NaN and infinities are written as null, since JSON has neither.
 		answer := make([]any, len(values))
 		for i, value := range values {
 			if !math.IsNaN(value) && !math.IsInf(value, 0) {
