@@ -4,8 +4,8 @@
 //! same code. The JSON is `peers.json` in the report's folder. Warmcore is a variant of each case but tcmalloc's, in
 //! the same process and the same rounds, so each ratio is within one case.
 //!
-//! Six cases of 8 variants, four of 10 and two of 2 take about 25 s; 8 s with `--quick`. Building takes a quarter of an hour on
-//! one core, much of it C, C++ and Arrow.
+//! Six cases of 8 variants, four of 10 and two of 2 take about 25 s; 8 s with `--quick`. Building takes a quarter of an
+//! hour on one core, much of it C, C++ and Arrow.
 //!
 //! `README.md` lists the peers; `Cargo.toml` has the reason for each.
 

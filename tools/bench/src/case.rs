@@ -106,7 +106,7 @@ pub struct Case {
     needs_two_cpus: bool,
     /// The number of steps by which the case moves the progress bar.
     steps: fn(Effort) -> u64,
-    /// Measures and returns the rows; the error [`Interrupted`] if a signal came.
+    /// Measures and returns the rows; after a signal, the error [`Interrupted`] or the rows of the finished parts.
     run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>,
 }
 

@@ -6,7 +6,7 @@
 //!
 //! 100 rounds × 1 ms × 10 variants take a second. Reading the clock twice costs a slice about 50 ns, 0.005 %.
 //!
-//! A variant may have a partner: an operation that another CPU repeats during the slices of the variant.
+//! A variant may have a partner: an operation that another CPU repeats while the variant is measured.
 //! `Partner::assigned` is written by the measuring thread, `Partner::acts` by the partner's thread; they are on
 //! different cache lines.
 
@@ -31,7 +31,7 @@ pub struct Effort {
 impl Effort {
     /// For numbers that go into a report.
     pub const FULL: Self = Self { rounds: 150, slice: Duration::from_millis(1) };
-    /// For a first look: a quarter of the time, with wider intervals.
+    /// For a first look: about a quarter of the time, with wider intervals.
     pub const QUICK: Self = Self { rounds: 50, slice: Duration::from_micros(700) };
 
     /// Whether this is [`Effort::QUICK`].
@@ -72,7 +72,7 @@ pub fn called<T, R>(on: T, act: impl Fn(T) -> R) -> R {
     act(on)
 }
 
-/// The results of a case: for each variant, the ns per operation of every round.
+/// The results of a case: for each variant, the ns per operation of every round, and per operation of its partner.
 pub struct Measured {
     case: String,
     names: Vec<String>,

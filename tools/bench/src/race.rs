@@ -126,7 +126,7 @@ impl Race {
         Some(&self.samples[variant][metric])
     }
 
-    /// Returns the variant with the lowest median in a metric, without those of Warmcore.
+    /// Returns the variant with the lowest median in a metric, without those of Warmcore; `None` if there is no other.
     pub fn lowest_peer(&self, metric: &str) -> Option<Contender> {
         let median =
             |who: Contender| Row::of("", "", "", "", self.of(who, metric).unwrap_or(&[f64::MAX])).median;
@@ -152,7 +152,7 @@ impl Race {
         Some(Row { metric, ..row })
     }
 
-    /// Returns the rows: all numbers, the promises, then the other ratios.
+    /// Returns the rows: all numbers, then those of [`ratios`](Self::ratios).
     pub fn rows(&self, promises: impl IntoIterator<Item = Option<Row>>) -> Vec<Row> {
         [self.numbers(&[]), self.ratios(promises)].concat()
     }

@@ -33,7 +33,8 @@ pub fn listen() {
                 None => {
                     first = Some(Instant::now());
                     SIGNAL.store(signal, Relaxed);
-                    // ORDERING: Release; pairs with the fence in `end`: a thread that reads true here also reads the signal's number.
+                    // ORDERING: Release; pairs with the fence in `end`: a thread that has read true reads the signal's
+                    // number there.
                     INTERRUPTED.store(true, Release);
                     part::give_up();
                 }

@@ -60,7 +60,7 @@ pub struct HostInfo {
     pub libc: String,
     /// `x86_64`, `aarch64`.
     pub arch: String,
-    /// CPUs online.
+    /// The number of CPUs that this process may use.
     pub cpus: u32,
     /// CPUs this process may use, in the kernel's list format.
     pub allowed: String,
@@ -106,7 +106,7 @@ pub struct Row {
     pub unit: String,
     /// The first quartile: a quarter of the slices have this value or less.
     pub p25: f64,
-    /// The median of the slices.
+    /// The median of the slices, interpolated.
     pub median: f64,
     /// The lowest slice.
     pub min: f64,

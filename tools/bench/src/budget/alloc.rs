@@ -27,7 +27,7 @@ static OVER_SYSTEM: BudgetAlloc<System> = BudgetAlloc::new(System);
 const OVER_PLAIN_MAX: f64 = 1.3;
 const SIZES: [usize; 4] = [64, 256, 1024, 4096];
 const LINE_BYTES: usize = 64;
-/// The number of blocks that are allocated at the same time in the variant with mixed sizes.
+/// The number of blocks that are allocated at the same time in the variants with mixed sizes.
 const LIVE: usize = 64;
 /// The number of random sizes that are drawn before the measurement.
 const DRAWN: usize = 1024;
@@ -134,7 +134,7 @@ fn ratios(measured: &Measured, size: usize) -> Vec<Row> {
     pairs.iter().filter_map(|(a, b)| measured.ratio(&named(a, size), &named(b, size))).collect()
 }
 
-/// Measures the cases that write to their blocks.
+/// Measures allocation and free with writes to each cache line between them.
 pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let mut rng = Rng::with_seed(6);
@@ -163,7 +163,7 @@ pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures allocation and free without writes, and the memory of a header.
+/// Measures allocation and free without writes, and the bytes that are charged for a header.
 pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let measured = ctx.interleave(variants(SIZES[0], false, account))?;

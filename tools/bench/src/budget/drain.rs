@@ -179,8 +179,8 @@ impl Asking<'_> {
         if !self.contended {
             state.ask(&state.refill, &state.refilled, || ())?;
         }
-        // The wait before a sample: a message is sent at a random moment of a loop, a helper has to be parked again, and a stock
-        // has to be open again.
+        // The wait before a sample: a message is sent at a random moment of a loop, a helper has to be parked again,
+        // and a stock has to be open again.
         let (from, width) = match method.how {
             How::Taken => (1000, 2000),
             How::Message => (0, LOOP_NS),
@@ -227,7 +227,8 @@ fn measure(ctx: &CaseCtx, methods: &[Method], contended: bool) -> anyhow::Result
         ctx.in_rounds(rounds, methods.len(), |i| {
             // ORDERING: Release; pairs with the Acquire of the worker and of the helper.
             state.assigned.store(i, Release);
-            // The first request is made in *contended* too: its answer shows that the worker has switched to this method.
+            // The first request is made in *contended* too: its answer shows that the worker has switched to this
+            // method.
             state.ask(&state.refill, &state.refilled, || ())?;
             samples[i].push(asking.round(&methods[i])?);
             Ok(())

@@ -26,7 +26,7 @@ const ACCOUNTS: usize = 500;
 const LOOP_NS: u64 = 1_000_000;
 /// The number of consecutive loops with one method.
 const LOOPS: u64 = 5;
-/// The actions of a loop begin within this time after the worker's first charges.
+/// The actions of a loop are due within this time after the loop's charges.
 const WITHIN_NS: u64 = 900_000;
 
 const GAP_RATIO_MAX: f64 = 1.1;

@@ -143,7 +143,7 @@ thread_local! {
 }
 
 /// A shared atomic, and units of it that each thread caches. A thread uses one `ThreadCached` at a time. `new` forgets
-/// the units that the calling thread cached of an earlier one; `leave` returns them.
+/// the units that the calling thread cached of an earlier one; `leave` returns the calling thread's cached units.
 #[derive(Debug)]
 pub struct ThreadCached {
     shared: Level,

@@ -100,7 +100,7 @@ pub trait Gate: Sync {
         self.uncharge(1);
     }
 
-    /// Each thread calls this when it ends.
+    /// Returns the units that the calling thread caches. A thread calls this before it ends.
     fn leave(&self) {}
 
     /// The number of units that are charged and not in use, while about `held` units are in use; `None` if the gate
@@ -109,7 +109,7 @@ pub trait Gate: Sync {
         None
     }
 
-    /// The units in use; 0 if the gate can't tell.
+    /// The units in use, with those that threads cache; 0 if the gate can't tell.
     fn usage(&self) -> u64 {
         0
     }

@@ -40,7 +40,7 @@ pub fn all() -> Vec<Contender> {
     each_and(Contender::OursSharedQueue)
 }
 
-/// Returns the contenders that can run here: without Go if it is not installed.
+/// Returns those of `who` that can run here: without Go if its program can't be built and started.
 pub fn there(who: &[Contender]) -> Vec<Contender> {
     who.iter().copied().filter(|who| *who != Contender::Go || go::is_there()).collect()
 }
@@ -71,8 +71,8 @@ impl Window {
     }
 }
 
-/// A count to which many tasks add without sharing cache lines: it has 64 numbers, and the first 64 threads that add
-/// have one each.
+/// A count to which many tasks add without sharing cache lines: it has 64 numbers, and each of the first 64 threads has
+/// one.
 pub struct Counts {
     /// Indexed by the thread's number ([`me`]) modulo 64. Written by the threads with that index; read by the measuring
     /// thread.
