@@ -69,8 +69,9 @@ impl Slice {
     }
 }
 
-/// Servers of every runtime, and a client process that is connected to all of them. Between two commands the client has no
-/// outstanding request. A command and its answer take 50 µs, which is not part of a timed slice.
+/// The servers of one handler, on every variant of [`ALL`], and a client process that is connected to all of them.
+/// Between two commands the client has no outstanding request. A command and its answer take 50 µs, which is not part
+/// of a timed slice.
 struct Servers(LineChild);
 
 impl Servers {
@@ -196,7 +197,8 @@ fn errors_rows(case: &str, sums: &[Sums]) -> Vec<Row> {
 const AFRESH_AFTER: u64 = 50;
 const UNRULY: usize = 48;
 
-/// Every handler on every runtime, under clients that split requests and reconnect: all answers must be right.
+/// Runs every handler on every variant of [`ALL`], under clients that split requests and reconnect: all answers must be
+/// right.
 fn soak(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     tell_once();
     let handlers = [Handler::Hello, Handler::Axum, Handler::Compute, Handler::State];

@@ -365,7 +365,8 @@ fn freelist_batch32(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(ctx.interleave(variants)?.rows(&ours(), []))
 }
 
-/// Reads a counter. For the sum over all CPUs Warmcore reads a slot for every CPU number that the kernel may use.
+/// Reads a counter. For the sum over all CPUs Warmcore reads as many slots as there are CPU numbers that the kernel may
+/// use.
 fn sum(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let counters = Counters::new();
     counters.ours.add(1);

@@ -35,8 +35,8 @@ const LAG: usize = 64;
 /// The number of random sizes that are drawn before the measurement; a power of two.
 const SIZES: usize = 1024;
 const SIZE_MAX: usize = 64;
-/// The capacity of Warmcore's stocks for the charges of `hit`; `RING_BATCH` for those of `ring`. The thread-cached peer
-/// gets the same.
+/// The capacity of Warmcore's stocks for charges of 1, as in `hit`; `RING_BATCH`: for charges of 32, about the mean of
+/// `ring`. The thread-cached peer gets the same.
 const HIT_BATCH: u64 = (1 << 9) - 1;
 const RING_BATCH: u64 = (1 << 14) - 1;
 

@@ -6,8 +6,8 @@
 //! the phase *all fits* each thread charges up to exactly a quarter of the limit, so every refusal is wrong. At the end
 //! of a phase the threads uncharge everything, and the usage must be 0.
 //!
-//! The limit is 100 000 units; 1000 of them may be in stocks, 255 in each. The kind of account that is not strict may
-//! exceed the limit by the units that may be in all stocks.
+//! The limit is 100 000 units; 1000 of them may be in stocks, at most 255 in each. The kind of account that is not
+//! strict may exceed the limit by the units that may be in all stocks.
 //!
 //! Every thread writes its own queue; all threads write `held`.
 
@@ -32,7 +32,7 @@ const SIZE_MAX: usize = 64;
 /// The units that one thread wants in *too much*: four threads want a third more than the limit.
 const WANTED: u64 = UNITS / 3;
 const PHASE: Duration = Duration::from_millis(40);
-/// The capacity of Warmcore's stocks here.
+/// The largest capacity of Warmcore's stocks here; the thread-cached peer gets the same.
 const BATCH: u64 = 255;
 
 /// A gate, and what is promised of it.

@@ -30,7 +30,7 @@ pub const AREA_BYTES: usize = 16 << 10;
 #[repr(C, align(64))]
 pub struct Area(UnsafeCell<[u8; AREA_BYTES]>);
 
-// SAFETY: only `pass` accesses the bytes, and its caller has exclusive access.
+// SAFETY: only `pass` and a test access the bytes, and the caller of `pass` has exclusive access.
 unsafe impl Sync for Area {}
 
 impl Area {
@@ -53,11 +53,11 @@ pub fn methods() -> Vec<&'static str> {
 
 /// The areas of one method.
 pub enum Areas {
-    /// Each with a word that locks it.
+    /// Areas by CPU number, each with a word that locks it.
     ByCpu(PerCpu<Area>, Vec<Padded<AtomicBool>>),
-    /// Each belongs to an id of this tenant.
+    /// Areas by the ids of this tenant.
     Tenant(Tenant, PerCid<Area>),
-    /// Each with a word that locks it.
+    /// Areas by the kernel's id, each with a word that locks it.
     MmCid(PerCid<Area>, Vec<Padded<AtomicBool>>),
 }
 
@@ -101,7 +101,7 @@ impl Areas {
         }
     }
 
-    /// Writes every area that a thread per CPU of `cpus` may use, before any burst runs.
+    /// Writes every area that threads, one on each of `cpus`, may use. To be called before any burst runs.
     pub fn touch(&mut self, cpus: &[CpuId]) {
         let all = &Barrier::new(cpus.len());
         match &*self {

@@ -24,7 +24,8 @@ const STEPS: usize = 300;
 struct Found {
     /// The most ids that were held when they were counted.
     held: u32,
-    /// One more than the highest id that was given out: the number of slots that threads may have touched.
+    /// One more than the highest id that was given out, without overflow ids: the number of slots that threads may have
+    /// touched with them.
     slots: u32,
 }
 

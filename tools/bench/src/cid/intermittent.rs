@@ -9,9 +9,9 @@
 //! With 200 ms and 2 threads the pauses are 400 ms and a round takes 1.8 s. At most four CPUs take part, spread over
 //! all allowed CPUs: with more, the pauses would be longer and the case would take hours.
 //!
-//! Source: the program behind the published tables; see `cid.rs`. The published program's pool is a private mapping of
-//! a file; here it is private memory. Both fault at the first write. The pause after the last pass is left out: nothing
-//! is timed after it.
+//! Source: the program behind the published tables; see `cid.rs`. The published program's areas are in a private
+//! mapping of a file; here they are in private memory. Both fault at the first write. The pause after the last pass is
+//! left out: nothing is timed after it.
 
 use super::area::{Areas, Ran, methods};
 use super::shares::{Visit, Whose, percent, whose};
@@ -67,7 +67,7 @@ pub struct Timed {
     pub enter_ns: u64,
     /// Page faults during the pass.
     pub faults: u64,
-    /// Which CPU used the area last.
+    /// Which CPU used the area last before this pass.
     pub whose: Whose,
 }
 
@@ -101,7 +101,7 @@ impl Part for Round {
             all.wait();
             std::thread::sleep(delay * k as u32);
             let done = bursts(cpu, areas, delay * cpus.len() as u32);
-            // The number of threads stays the same until the last thread has finished.
+            // Wait, so that the number of threads, on which ids depend, stays the same until the last one has finished.
             all.wait();
             done
         };
