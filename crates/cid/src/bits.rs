@@ -1,7 +1,7 @@
 //! Sets of small numbers below a fixed width, which find their lowest gap.
 //!
-//! A set is 64-bit words; [`Bits`] also counts its members. Nothing is allocated after `new`. For 384 ids there are 6 words,
-//! so the lowest free id is found in 6 loads at most.
+//! A set is 64-bit words; [`Bits`] also counts its members. Nothing is allocated after `new`. For 384 ids there are 6
+//! words, so the lowest free id is found in 6 loads at most.
 //!
 //! A [`Bits`] is written under the tenant's lock, a [`SharedBits`] by any thread.
 
@@ -26,7 +26,7 @@ impl Bits {
         self.len
     }
 
-    /// All members are below this.
+    /// The width that `new` got.
     pub(crate) fn width(&self) -> u32 {
         self.width
     }
@@ -35,7 +35,8 @@ impl Bits {
         self.words.get(n as usize / 64).is_some_and(|word| word >> (n % 64) & 1 == 1)
     }
 
-    /// Adds a number. Returns whether it was new. Panics beyond the width.
+    /// Adds a number. Returns whether it was new. Panics if it is beyond the last word; up to there the caller checks
+    /// the width.
     pub(crate) fn insert(&mut self, n: u32) -> bool {
         let (word, bit) = (&mut self.words[n as usize / 64], 1 << (n % 64));
         let is_new = *word & bit == 0;
@@ -88,12 +89,13 @@ impl SharedBits {
         self.words.get(n as usize / 64).is_some_and(|word| word.load(Relaxed) >> (n % 64) & 1 == 1)
     }
 
-    /// Adds a number. Returns whether it was new. Panics beyond the width.
+    /// Adds a number. Returns whether it was new. Panics if it is beyond the last word; up to there the caller checks
+    /// the width.
     pub(crate) fn insert(&self, n: u32) -> bool {
         let bit = 1 << (n % 64);
-        // ORDERING: SeqCst. Its Acquire pairs with the Release in `remove`: what was written before the number was removed
-        // is visible. Loom: `ids/loom.rs::a_retaken_id_comes_with_its_data`. Its order among SeqCst operations pairs with
-        // `len`.
+        // ORDERING: SeqCst. Its Acquire pairs with the Release in `remove`: what was written before the number was
+        // removed is visible. Loom: `ids/loom.rs::a_retaken_id_comes_with_its_data`. Its order among SeqCst operations
+        // pairs with `len`.
         self.words[n as usize / 64].fetch_or(bit, SeqCst) & bit == 0
     }
 
@@ -112,7 +114,7 @@ impl SharedBits {
         (gap < end).then_some(gap)
     }
 
-    /// The first member at or after `from`.
+    /// The lowest member that is at least `from`.
     pub(crate) fn next(&self, from: u32) -> Option<u32> {
         let first = from as usize / 64;
         let mask = |at: usize| if at == first { u64::MAX << (from % 64) } else { u64::MAX };

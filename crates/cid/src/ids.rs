@@ -1,30 +1,33 @@
 //! The concurrency ids of one tenant.
 //!
-//! Every CPU has a [`PcpuCid`] in the tenant. A user is a task or thread of the tenant. When it enters, it takes
-//! the `PcpuCid` of its CPU and, with it, the id that is cached there; when it leaves, the id stays there. An
-//! entry and a leave cost one compare-and-swap and one store, on a line that no other CPU writes. A user that
-//! comes back after a pause *retakes* the id that it had on this CPU, if that id is free: this sets one bit more.
-//! It takes no lock either, because users that pause together come back at the same moment, and would wait for
-//! each other. Everything else (an id for an empty `PcpuCid`, a user that moved, compaction) happens under the
-//! tenant's lock and asks the [`Policy`].
+//! Every CPU has a [`PcpuCid`] in the tenant. A user is a task or thread of the tenant. A user that enters takes
+//! the `PcpuCid` of its CPU and, with it, the id that is cached there. When the user leaves, the id stays cached
+//! (except under `Lowest`). Such an entry costs one compare-and-swap and the leave one store, on a line that other
+//! CPUs rarely write. A user that comes back after a compaction freed its id *retakes* the id, if the id is still
+//! free and the policy allows it: this sets a bit in `used` and one in `occupied`. It takes no lock either, because
+//! users that pause together come back at the same moment, and would wait for each other. Everything else happens
+//! under the tenant's lock. There the [`Policy`] decides which id an empty `PcpuCid` gets, what becomes of the id of
+//! a user that moved, and which ids a compaction takes.
 //!
 //! # Protocol
 //! An id belongs to one `PcpuCid` from the moment its bit in `used` is set until that bit is cleared. The thread
 //! that sets the bit holds the `PcpuCid` already. Freeing an id takes three steps: first the `PcpuCid` is
 //! emptied, by its holder or by a compare-and-swap that fails if a user entered; then the id that the `PcpuCid`
 //! must remember is written; then the bit is cleared. One user at a time holds a `PcpuCid`. So ids are unique,
-//! nothing that takes ids back (`ids/reclaim.rs`) takes one in use, and a thread that sets a bit finds the
-//! `PcpuCid` complete.
+//! the code that takes ids back (`ids/reclaim.rs`) takes none in use, and a thread that sets the bit of a freed id
+//! sees what the `PcpuCid` remembers.
 //!
-//! The module `pcpu_cid` lists the writers of a `PcpuCid`. The thread that takes or frees an id writes its bits
-//! in `used` and `occupied`. Everything else is written under the lock.
+//! The module `pcpu_cid` lists the writers of a `PcpuCid`. The thread that takes or frees an id writes the id's bit
+//! in `used` and the CPU's bit in `occupied`. `Lockless` names the writers of its fields. Everything else is written
+//! under the lock.
 //!
 //! # Cost
 //! Enter and leave: 2.3 ns on a 3.7 GHz Zen 4, where a compare-and-swap and a store alone take 2.2; no clock is read.
-//! Under the lock, with 64 ids on 384 CPUs: about 35 ns.
+//! With an entry under the lock, and 64 ids on 384 CPUs: about 35 ns.
 //!
 //! # Source
-//! Linux `kernel/sched/core.c`, concurrency ids. The two words and the one-bit age of a `PcpuCid` are not from Linux.
+//! Linux `kernel/sched/core.c`, concurrency ids. Not from Linux: that a `PcpuCid` is two words (its state and its
+//! `cid_word`), and that an id's age is one bit (cached or stale).
 
 use crate::bits::{Bits, SharedBits};
 use crate::pcpu_cid::{CID_END, CidWord, PcpuCid, PcpuCids, State, Token};
@@ -45,14 +48,15 @@ pub use stats::Stats;
 #[must_use = "it counts as a user until `remove_user`"]
 pub struct User {
     token: Token,
-    /// The CPU whose `PcpuCid` this user took last; `NOWHERE` before its first entry, and after it got an
-    /// overflow id.
+    /// The CPU whose `PcpuCid` this user took last; `NOWHERE` before its first entry, and after an entry that
+    /// could not take the CPU's `PcpuCid`.
     cpu: u32,
-    /// The `cid_word` of that `PcpuCid` when this user took it.
+    /// The `cid_word` of that `PcpuCid` when this user took it. If the policy keeps no ids, without the recall that
+    /// is set there from the start.
     cid_word: CidWord,
     /// On how many CPUs this user may run.
     nr_cpus_allowed: u32,
-    /// `Shared::mask_changes` at the last call of `needs_mask`.
+    /// The value of `Shared::mask_changes` that `needs_mask` read last, or `add_user` if `needs_mask` read none yet.
     mask_changes: u32,
     /// The number of nested entries that this user has not left yet, without the outermost.
     nested: u32,
@@ -64,7 +68,7 @@ pub struct User {
 
 const NOWHERE: u32 = u32::MAX;
 
-/// An id that a user holds until [`Ids::leave`].
+/// An id that a user holds until [`Ids::leave`], or a thread without a user until [`Ids::leave_overflow`].
 #[derive(Debug)]
 #[must_use = "the id is held until `leave`"]
 pub struct HeldCid<'a> {
@@ -80,8 +84,8 @@ impl HeldCid<'_> {
         self.cid_word.assigned_cid()
     }
 
-    /// Whether this is an overflow id. A user gets one if another user still holds the CPU's id, although it does
-    /// not run there now.
+    /// Whether this is an overflow id. [`Ids::enter`] gives one if another user still holds the CPU's id without
+    /// running there now; [`Ids::enter_overflow`] always gives one.
     pub fn is_overflow(&self) -> bool {
         self.pcpu_cid.is_none()
     }
@@ -113,17 +117,17 @@ pub struct Ids<S: PcpuCids> {
     lockless: Lockless,
 }
 
-/// The fields that are accessed without the lock. The two ends are written under the lock, and read by every sum
-/// over slots.
+/// The fields that are accessed without the lock. `cids_end` and `overflow_end` are written under the lock, and read
+/// by every sum over slots.
 #[derive(Debug, Default)]
 struct Lockless {
     /// One more than the highest id that a `PcpuCid` ever had.
     cids_end: AtomicU32,
     /// One more than the highest overflow id that was ever used; overflow ids are counted from 0.
     overflow_end: AtomicU32,
-    /// `Facts::max_nr_cid`. Raised under the lock, lowered by each thread that gets an id.
+    /// `Facts::max_nr_cid`. Raised under the lock; lowered to `Facts::bound` by a thread that picks or retakes an id.
     max_nr_cid: AtomicU32,
-    /// `Facts::bound`; 0 if the policy does not let users retake ids.
+    /// `Facts::bound`; 0 if the policy does not let users retake ids. Written under the lock, read by `retake`.
     retake_end: AtomicU32,
     /// How many ids were retaken without the lock. Written by the thread that retakes an id. So this line moves
     /// between caches, as the line of `used` does.
@@ -132,9 +136,9 @@ struct Lockless {
 
 #[derive(Debug)]
 struct Shared {
-    /// Overflow ids, counted from 0.
+    /// The overflow ids in use, counted from 0.
     overflow: Bits,
-    /// Every CPU that any user was ever allowed on, or entered on.
+    /// The tenant's set: every CPU that any user was ever allowed on or entered on, and those that `allow` added.
     allowed: Bits,
     /// How often `notify_masks_changed` was called.
     mask_changes: u32,
@@ -142,10 +146,10 @@ struct Shared {
 }
 
 impl<S: PcpuCids> Ids<S> {
-    /// Makes the ids of a tenant without users. Ids below `pcpu_cids.cpus()` are for CPUs. Above them are `overflow` more,
-    /// for users that find the id of their CPU in use.
+    /// Makes the ids of a tenant without users. Ids below `pcpu_cids.cpus()` are for CPUs. Above them are `overflow`
+    /// more, for users that find the id of their CPU in use and for [`enter_overflow`](Ids::enter_overflow).
     ///
-    /// Panics if there are no CPUs, or more than 2^24 ids.
+    /// Panics if there are no CPUs, or 2^24 ids or more.
     pub fn new(pcpu_cids: S, overflow: u32, policy: &'static dyn Policy) -> Self {
         let cpus = pcpu_cids.cpus();
         let ids = cpus.saturating_add(overflow);
@@ -190,7 +194,8 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// Removes a user. An id that it left on a CPU stays there until a compaction. Panics if the user still holds an id.
+    /// Removes a user. An id that it left on a CPU stays there; compactions may take it. Panics if the user still
+    /// holds an id.
     pub fn remove_user(&self, user: User) {
         let mut shared = ignore_poison(self.shared.lock());
         assert!(!self.holds(&user), "a user is removed that still holds an id: {user:?}");
@@ -198,21 +203,22 @@ impl<S: PcpuCids> Ids<S> {
         self.update_retake_end(&shared);
     }
 
-    /// Adds CPUs to the tenant's set, on which any of its users may run. The set only grows, as the kernel's does.
+    /// Adds CPUs to the tenant's set: the CPUs on which any of its users may run. CPUs that have no `PcpuCid` are left
+    /// out. The set only grows, as the kernel's does.
     pub fn allow(&self, cpus: &CpuSet) {
         let shared = &mut *ignore_poison(self.shared.lock());
         self.add_allowed(shared, cpus);
     }
 
-    /// Replaces the CPUs that one user may use, and adds the new ones to the tenant's set. To be called after the user's
-    /// affinity mask was changed (`sched_setaffinity`, a cpuset).
+    /// Replaces the CPUs that one user may use, and adds the new ones to the tenant's set. To be called after the
+    /// user's affinity mask was changed (`sched_setaffinity`, a cpuset).
     pub fn allow_user(&self, user: &mut User, cpus: &CpuSet) {
         let shared = &mut *ignore_poison(self.shared.lock());
         user.nr_cpus_allowed = self.add_allowed(shared, cpus);
     }
 
-    /// Makes [`needs_mask`](Ids::needs_mask) true for each user once, at its next move. For a caller that finds
-    /// that the mask of a thread other than the calling one has changed.
+    /// Makes [`needs_mask`](Ids::needs_mask) return true once for each present user, at its next move. For a caller
+    /// that finds that the mask of a thread other than the calling one has changed.
     pub fn notify_masks_changed(&self) {
         let shared = &mut *ignore_poison(self.shared.lock());
         shared.mask_changes = shared.mask_changes.wrapping_add(1);
@@ -220,11 +226,11 @@ impl<S: PcpuCids> Ids<S> {
 
     /// Whether the caller should read the user's affinity mask again, for [`allow_user`](Ids::allow_user): `user`
     /// moved to a CPU that is not in the tenant's set, or moved for the first time since a mask
-    /// [changed](Ids::notify_masks_changed). If `allow_user` is not called, `enter` adds only this CPU to the
-    /// tenant's set. Call `needs_mask` before reading the mask: if the mask changes after that, `needs_mask`
-    /// returns true again at the next move.
+    /// [changed](Ids::notify_masks_changed). A first entry counts as a move. If `allow_user` is not called, `enter`
+    /// adds only this CPU to the tenant's set. Call `needs_mask` before reading the mask: after a later
+    /// `notify_masks_changed` it returns true again at the next move.
     ///
-    /// **Touches** nothing if the user was on `cpu` last; otherwise it takes the tenant's lock, as `enter` does
+    /// **Touches** only `user` if the user was on `cpu` last; otherwise it takes the tenant's lock, as `enter` does
     /// in that case.
     pub fn needs_mask(&self, cpu: CpuId, user: &mut User) -> bool {
         if user.cpu == cpu.0 {
@@ -241,7 +247,8 @@ impl<S: PcpuCids> Ids<S> {
         ignore_poison(self.shared.lock()).allowed.contains(cpu.0)
     }
 
-    /// Decides what becomes of the id that a user left on its previous CPU, as `enter` on `to` does first.
+    /// Does what `enter` on `to` does first: adds `to` to the tenant's set, and decides what becomes of the id that
+    /// the user left on its previous CPU.
     #[cfg(test)]
     fn migrate(&self, user: &User, to: CpuId) {
         let shared = &mut *ignore_poison(self.shared.lock());
@@ -256,15 +263,15 @@ impl<S: PcpuCids> Ids<S> {
     ///
     /// A user that already holds an id gets the same id, and must leave as often as it entered.
     ///
-    /// **Touches** the line of this CPU's `PcpuCid`, for writing, if the user was on this CPU last; otherwise
-    /// also the tenant's lock.
+    /// **Touches** the line of this CPU's `PcpuCid`, for writing. That is all if the user was on this CPU last and the
+    /// CPU still has an id that is not recalled; otherwise also the set of used ids, the tenant's lock, or both.
     #[inline(always)]
     pub fn enter(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         self.enter_fast(cpu, user).or_else(|| self.enter_slow(cpu, user))
     }
 
-    /// As [`enter`](Ids::enter), if this user was on this CPU last and the id is still cached here. If it returns
-    /// `None`, call `enter`.
+    /// As [`enter`](Ids::enter), but returns `None` unless this user was on this CPU last and an id is cached here that
+    /// was used since the last compaction. If it returns `None`, call `enter`.
     #[inline(always)]
     pub fn enter_fast(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         if user.cpu != cpu.0 {
@@ -280,13 +287,14 @@ impl<S: PcpuCids> Ids<S> {
         Some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
-    /// Gives an id back with one store. Returns the id as an error, unchanged, if [`leave`](Ids::leave) is
-    /// needed, which is rare.
+    /// Gives an id back with one store. Returns the id as an error, unchanged, if [`leave`](Ids::leave) is needed: for
+    /// an overflow id, a recalled one, a nested entry, or after [`make_leave_slow`](Ids::make_leave_slow).
     ///
     /// **Touches** the line of the `PcpuCid`, for writing.
     #[inline(always)]
     pub fn leave_fast<'a>(&self, held: HeldCid<'a>) -> Result<(), HeldCid<'a>> {
-        // Equal words mean that no flag is set. If one is set after this comparison, the next entry sees it.
+        // Equal words mean that no flag was set since the entry. If one is set after this comparison, the next entry
+        // sees it.
         match held.pcpu_cid {
             Some(pcpu_cid) if pcpu_cid.cid_word() == held.cid_word => {
                 pcpu_cid.leave();
@@ -296,7 +304,8 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// Gives back the id that `enter` gave this user. Panics on the slow path if `enter` gave it to another user.
+    /// Gives back the id that `enter` gave this user. If [`leave_fast`](Ids::leave_fast) refuses the id, this panics
+    /// unless it is the overflow id of this user, or the id of the CPU where this user entered last.
     pub fn leave(&self, held: HeldCid<'_>, user: &mut User) {
         if let Err(held) = self.leave_fast(held) {
             self.leave_slow(held, user);
@@ -325,14 +334,15 @@ impl<S: PcpuCids> Ids<S> {
             pcpu_cid.vacate();
             self.free(CpuId(user.cpu), pcpu_cid.cid_word().recent());
         } else {
-            // `make_leave_slow` set the flag. Clear it, or the next holder would take the slow path too.
+            // `make_leave_slow` set the flag. Clear it, or the next entry would find another `cid_word` than it
+            // expects.
             pcpu_cid.set_cid_word(pcpu_cid.cid_word().nested(false));
             pcpu_cid.leave();
         }
     }
 
-    /// Makes [`leave_fast`](Ids::leave_fast) refuse the id that this user holds now, so that the caller's slow path runs.
-    /// Does nothing if the user holds none.
+    /// Makes [`leave_fast`](Ids::leave_fast) refuse the id that this user holds now, so that the slow path of its
+    /// caller runs. Does nothing if the user holds none.
     pub fn make_leave_slow(&self, user: &User) {
         let _shared = ignore_poison(self.shared.lock());
         // An overflow id always takes the slow path.
@@ -362,7 +372,7 @@ impl<S: PcpuCids> Ids<S> {
             .then_some(HeldCid { pcpu_cid: Some(pcpu_cid), cid_word: user.cid_word })
     }
 
-    /// Continues an entry that took the CPU's `PcpuCid`, but found another `cid_word` there than this user left.
+    /// Continues an entry that took the CPU's `PcpuCid`, but found another `cid_word` there than `user.cid_word`.
     #[cold]
     fn revalidate(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
@@ -381,7 +391,7 @@ impl<S: PcpuCids> Ids<S> {
     #[cold]
     #[inline(never)]
     fn enter_slow(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
-        // A user that comes back after a pause takes no lock.
+        // A user that comes back to its CPU after a pause first tries without the lock.
         if user.cpu == cpu.0 {
             let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
             if pcpu_cid.enter(user.token) || pcpu_cid.enter_stale(user.token) {
@@ -398,18 +408,18 @@ impl<S: PcpuCids> Ids<S> {
         self.enter_locked(&mut shared, cpu, user)
     }
 
-    /// Takes the id again that this user left on this CPU, if a compaction freed it and the policy allows that
-    /// without a call of `pick`.
+    /// Takes the id again that this user left on this CPU, if that id is free, the CPU got no other one since, and the
+    /// policy allows it without a call of `pick`.
     ///
     /// Not under the lock: CPUs that pause together come back at the same moment, and would wait for each other.
     fn retake(&self, cpu: CpuId, user: &User) -> Option<HeldCid<'_>> {
         let (pcpu_cid, cid) = (self.pcpu_cids.pcpu_cid(cpu), user.cid_word.cid()?);
-        // ORDERING: Relaxed, here and below; if the bound falls now, the next compaction recalls this id.
+        // ORDERING: Relaxed, here and below; if the bound falls now, the next compaction takes or recalls this id.
         let bound = self.lockless.retake_end.load(Relaxed);
         if cid.0 >= bound || pcpu_cid.cid_word() != user.cid_word {
             return None;
         }
-        // Takes the `PcpuCid` first, so that no other user takes it during the search for the id; then the id.
+        // Takes the `PcpuCid` first and then the id, so that no other user can take the `PcpuCid` in between.
         if !pcpu_cid.claim(user.token) {
             return None;
         }
@@ -417,8 +427,8 @@ impl<S: PcpuCids> Ids<S> {
             pcpu_cid.vacate();
             return None;
         }
-        // Before the thread that freed the id cleared its bit, it wrote what the `PcpuCid` remembers (0 after a move) and
-        // saw the present bound. Setting the bit made both visible here.
+        // The thread that freed the id held the lock, under which `retake_end` is written. Before it cleared the id's
+        // bit it wrote what the `PcpuCid` remembers (0 after a move). Setting the bit made both visible here.
         if pcpu_cid.cid_word() != user.cid_word || cid.0 >= self.lockless.retake_end.load(Relaxed) {
             self.used.remove(cid.0);
             pcpu_cid.vacate();
@@ -426,7 +436,7 @@ impl<S: PcpuCids> Ids<S> {
         }
         self.occupied.insert(cpu.0);
         self.lockless.retaken.fetch_add(1, Relaxed);
-        // As in `pick`. `max_nr_cid` is rarely above the bound, and the comparison saves writing its line.
+        // As in `pick`. `max_nr_cid` is rarely above the bound, and the comparison saves a locked instruction.
         if self.lockless.max_nr_cid.load(Relaxed) > bound {
             self.lockless.max_nr_cid.fetch_min(bound, Relaxed);
         }
@@ -452,7 +462,7 @@ impl<S: PcpuCids> Ids<S> {
         Some(HeldCid { pcpu_cid: Some(self.pcpu_cids.pcpu_cid(cpu)), cid_word })
     }
 
-    /// Adds a CPU on which a user enters to the tenant's set. Panics if there is no CPU with that number.
+    /// Adds a CPU on which a user enters to the tenant's set. Panics if the CPU has no `PcpuCid`.
     fn add_cpu(&self, shared: &mut Shared, cpu: CpuId) {
         assert!(cpu.0 < self.pcpu_cids.cpus(), "{cpu}, and there are {} CPU numbers", self.pcpu_cids.cpus());
         if shared.allowed.insert(cpu.0) {
@@ -460,7 +470,8 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// Takes a CPU's `PcpuCid` and returns its `cid_word`. None if another user holds it, or no id is free.
+    /// Takes a CPU's `PcpuCid` and returns its `cid_word`, with an id that the policy picks if the CPU has none.
+    /// Returns `None` if another user holds the `PcpuCid`, or if the policy finds no free id.
     fn acquire(&self, shared: &mut Shared, cpu: CpuId, token: Token) -> Option<CidWord> {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         loop {
@@ -499,7 +510,7 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// Lets the policy choose a free id, and marks it as used.
+    /// Lets the policy choose a free id, and marks it as used. Returns `None` if the policy finds none.
     fn pick(&self, shared: &mut Shared, recent: Option<Cid>) -> Option<Cid> {
         self.lockless.max_nr_cid.fetch_min(self.facts(shared).bound(), Relaxed);
         let pick = loop {
@@ -546,7 +557,8 @@ impl<S: PcpuCids> Ids<S> {
         assert!(gap.is_some_and(|gap| shared.overflow.remove(gap)), "{cid} is left, and no user holds it");
     }
 
-    /// Adds CPUs to the tenant's set. Returns how many of them this machine has, whether new in the set or not.
+    /// Adds those of `cpus` that have a `PcpuCid` to the tenant's set. Returns how many these are, whether new in the
+    /// set or not.
     fn add_allowed(&self, shared: &mut Shared, cpus: &CpuSet) -> u32 {
         let known = self.pcpu_cids.cpus();
         let mut count = 0;
@@ -558,7 +570,7 @@ impl<S: PcpuCids> Ids<S> {
         count
     }
 
-    /// Takes an overflow id for a thread that is not a user because it is about to end.
+    /// Takes an overflow id without a [`User`], for a thread that is about to end.
     /// [`leave_overflow`](Ids::leave_overflow) gives the id back. Returns `None` if all overflow ids are in use.
     pub fn enter_overflow(&self) -> Option<HeldCid<'_>> {
         let mut shared = ignore_poison(self.shared.lock());
@@ -566,7 +578,7 @@ impl<S: PcpuCids> Ids<S> {
         Some(HeldCid { pcpu_cid: None, cid_word: CidWord::of(cid) })
     }
 
-    /// Gives back an id of [`enter_overflow`](Ids::enter_overflow). Panics if it is another id.
+    /// Gives back an id of [`enter_overflow`](Ids::enter_overflow). Panics if it is no overflow id that is in use.
     pub fn leave_overflow(&self, held: HeldCid<'_>) {
         let mut shared = ignore_poison(self.shared.lock());
         self.free_overflow(&mut shared, held.cid());

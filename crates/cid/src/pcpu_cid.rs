@@ -1,24 +1,25 @@
 //! `PcpuCid`: the state of one tenant on one CPU: the CPU's id, and whether a user holds it.
 //!
 //! It is two words. `state` is empty, cached, stale (cached, and not used since the last compaction) or in use,
-//! and then names the user. `cid_word` is the id, and two flags that send the holder's leave to the slow path.
-//! Entering is one compare-and-swap, cached → in use; leaving is one store, in use → cached. An empty `PcpuCid`
-//! is claimed by a compare-and-swap too, before there is an id for it. Every other change is made under the
-//! tenant's lock.
+//! and then names the user. `cid_word` is the id, whether there is one, and two flags that send the holder's leave to
+//! the slow path. Entering is one compare-and-swap, cached or stale → in use; leaving is one store, in use → cached.
+//! An empty `PcpuCid` is claimed by a compare-and-swap too, before there is an id for it; if there is none, its holder
+//! empties it with a store. Every other change is made under the tenant's lock.
 //!
 //! # Cost
-//! 8 bytes. On one CPU, the `PcpuCid`s of 512 tenants share a page, and those of 8 tenants a cache line. Between
-//! compactions only their own CPU writes these lines, so they need no padding: 3 KiB for a tenant that used all
-//! of 384 CPUs.
+//! 8 bytes. In a tenant's slots (crate `percpu`) the `PcpuCid`s of 512 tenants on one CPU share a page, and those of 8
+//! tenants a cache line. Other CPUs write these lines only in compactions and moves, so they need no padding: 3 KiB
+//! for a tenant that used all of 384 CPUs.
 //!
 //! # Writers
-//! `state`: the holder, with a store, from in use; an entering thread, by compare-and-swap, from cached, stale or empty;
-//! the holder of the tenant's lock, by compare-and-swap. `cid_word`: the holder of the lock.
+//! `state`: the holder, with a store, from in use; an entering thread, by compare-and-swap, from cached, stale or
+//! empty; the holder of the tenant's lock, by compare-and-swap. `cid_word`: the holder of the lock.
 
 use crate::sync::{AtomicU32, Ordering::*};
 use warmcore_types::{Cid, CpuId};
 
-/// The state of one tenant on one CPU. All zeros is the state of a CPU on which the tenant never ran.
+/// The state of one tenant on one CPU. All zeros is the state of a CPU that has no id and remembers none, as before the
+/// tenant runs there.
 #[derive(Debug, Default)]
 #[cfg_attr(not(loom), derive(bytemuck::Zeroable))]
 #[repr(C)]
@@ -60,14 +61,14 @@ impl Token {
     }
 }
 
-/// The value of `cid_word`: 0 if the CPU never had an id.
+/// The value of `cid_word`: 0 if the CPU never had an id, or forgot it after a move.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(crate) struct CidWord(u32);
 
 impl CidWord {
     /// The holder must give the id back when it leaves.
     const RECALLED: u32 = 1;
-    /// The holder entered more than once, and must leave as often.
+    /// The holder entered more than once and must leave as often, or `Ids::make_leave_slow` was called.
     const NESTED: u32 = 2;
     const HAS_ID: u32 = 4;
     const ID_SHIFT: u32 = 8;
@@ -76,7 +77,7 @@ impl CidWord {
         Self(cid.0 << Self::ID_SHIFT | Self::HAS_ID)
     }
 
-    /// The id, if the CPU ever had one.
+    /// The id that the CPU has, or the last one if the state is empty. `None` if it never had one or forgot it.
     #[inline(always)]
     pub(crate) fn cid(self) -> Option<Cid> {
         (self.0 & Self::HAS_ID != 0).then_some(Cid(self.0 >> Self::ID_SHIFT))
@@ -129,7 +130,7 @@ impl PcpuCid {
         CidWord(self.cid_word.load(Relaxed))
     }
 
-    /// Under the lock.
+    /// Stores the word. Called under the lock.
     pub(crate) fn set_cid_word(&self, cid_word: CidWord) {
         self.cid_word.store(cid_word.0, Relaxed);
     }
@@ -151,12 +152,12 @@ impl PcpuCid {
     /// In use → cached, by the holder. No other thread writes the state word while it is in use.
     #[inline(always)]
     pub(crate) fn leave(&self) {
-        // ORDERING: Release; pairs with the Acquire in `enter`, `enter_stale` and `take`: the next holder of the id sees
-        // what this one wrote to its slot, and what was written under the lock if this thread holds it.
+        // ORDERING: Release; pairs with the Acquire in `enter`, `enter_stale` and `take_from`: the next holder of the
+        // id sees what this one wrote to its slot, and what was written under the lock if this thread holds it.
         self.state.store(CACHED, Release);
     }
 
-    /// Empty → in use, before there is an id. Returns false if another thread was first.
+    /// Empty → in use, before there is an id. Returns false in any other state.
     pub(crate) fn claim(&self, token: Token) -> bool {
         // ORDERING: Relaxed; what an id's last holder wrote becomes visible with the id, not with the state word.
         self.state.compare_exchange(EMPTY, token.0, Relaxed, Relaxed).is_ok()
@@ -174,18 +175,19 @@ impl PcpuCid {
         self.take_from(STALE) || self.take_from(CACHED)
     }
 
-    /// Stale → empty, under the lock. Returns false if a user entered since it became stale.
+    /// Stale → empty, under the lock. Returns false in any other state, so also if a user entered since the last
+    /// compaction.
     pub(crate) fn take_stale(&self) -> bool {
         self.take_from(STALE)
     }
 
     fn take_from(&self, state: u32) -> bool {
-        // ORDERING: Acquire; pairs with the Release in `leave`: the lock, which the caller holds, passes on what the last
-        // holder of the id wrote to the next one. Loom: `ids/loom.rs::enter_against_compaction`.
+        // ORDERING: Acquire; pairs with the Release in `leave`: the lock, which the caller holds, passes on what the
+        // last holder of the id wrote to the next one. Loom: `ids/loom.rs::enter_against_compaction`.
         self.state.compare_exchange(state, EMPTY, Acquire, Relaxed).is_ok()
     }
 
-    /// Cached → stale, under the lock. Does nothing if a user entered in between.
+    /// Cached → stale, under the lock. Does nothing in any other state.
     pub(crate) fn mark_stale(&self) {
         // ORDERING: Relaxed; a read-modify-write, so `enter_stale` still pairs with the `leave` before it.
         let _ = self.state.compare_exchange(CACHED, STALE, Relaxed, Relaxed);
@@ -201,8 +203,8 @@ pub trait PcpuCids {
     fn pcpu_cid(&self, cpu: CpuId) -> &PcpuCid;
 }
 
-/// `PcpuCid`s side by side in memory, so that those of several CPUs share a line. For simulators and tests with
-/// one thread.
+/// `PcpuCid`s side by side in memory, so that those of several CPUs share a line. For simulators and tests, where the
+/// cost of such sharing does not matter.
 impl PcpuCids for Box<[PcpuCid]> {
     fn cpus(&self) -> u32 {
         self.len() as u32

@@ -7,9 +7,9 @@
 //! There are three policies: those of Linux 6.3, of 6.4, and of 6.13 with the bound of 6.14.
 //!
 //! # Source
-//! Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to` of those versions. Before 6.13 a
-//! process has no set of allowed CPUs: any id below `nr_cpu_ids` may be picked there, and a move compares with the mask of
-//! the task that moves.
+//! Linux `kernel/sched/sched.h` and `core.c`, `mm_cid_get` and `sched_mm_cid_migrate_to` of those versions. Before 6.13
+//! a process has no set of allowed CPUs: any id below `nr_cpu_ids` may be picked there, and a move compares with the
+//! mask of the task that moves.
 
 mod cache_local;
 mod kept_per_cpu;
@@ -30,9 +30,9 @@ use warmcore_types::Cid;
 pub struct Facts {
     /// The number of tasks, or threads, that belong to the tenant.
     pub users: u32,
-    /// The number of CPUs on which any of them was ever allowed, or entered.
+    /// The number of CPUs on which any of them was ever allowed or entered, or that `Ids::allow` added.
     pub nr_cpus_allowed: u32,
-    /// How many ids were allocated by expanding; falls with [`Facts::bound`].
+    /// One more than the highest id that was allocated as [`Pick::New`]; lowered to [`Facts::bound`] after that fell.
     pub max_nr_cid: u32,
     /// The number of ids that CPUs have now.
     pub in_use: u32,
@@ -68,7 +68,7 @@ impl Used<'_> {
 pub enum Pick {
     /// The id that this CPU used last.
     Recent(Cid),
-    /// An id that was not allocated since the bound was last as low.
+    /// A free id at or above [`Facts::max_nr_cid`], which becomes one more than this id.
     New(Cid),
     /// The lowest free id.
     Lowest(Cid),
@@ -87,7 +87,7 @@ impl Pick {
 pub struct Destination {
     /// The CPU has an id now, in use or not.
     pub has_id: bool,
-    /// The CPU remembers an id.
+    /// The CPU remembers an id: the one that it has, or the one that it had last.
     pub has_recent: bool,
 }
 
@@ -98,14 +98,14 @@ pub enum LeftBehind {
     Stays,
     /// The id goes to the user's new CPU.
     Follows,
-    /// The id becomes free.
+    /// The id becomes free, and the CPU that had it forgets it.
     Freed,
 }
 
 /// The rules in which the policies differ.
 ///
-/// The trait is sealed: its methods run under a tenant's lock, in the middle of an entry, and must neither panic nor call
-/// the tenant. [`Without`] is a policy that lacks one rule of another.
+/// The trait is sealed: its methods run under a tenant's lock, in the middle of an entry or a compaction, and must
+/// neither panic nor call the tenant. [`Without`] is a policy that lacks one rule of another policy.
 ///
 /// ```compile_fail,E0277
 /// #[derive(Debug)]
@@ -158,13 +158,13 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         facts.bound()
     }
 
-    /// Chooses an id for a CPU that has none and had `recent` last. If another thread takes the chosen id first,
-    /// the method is called again. `None` means that no id is free; then the user that enters gets an overflow
-    /// id.
+    /// Chooses an id for a CPU that has none and remembers `recent`, if it remembers one. If another thread takes the
+    /// chosen id first, the method is called again. `None` means that no id below [`end`](Policy::end) is free; then
+    /// the user that enters gets an overflow id, if one is free.
     fn pick(&self, facts: &Facts, recent: Option<Cid>, used: &Used) -> Option<Pick>;
 
-    /// Decides what becomes of the id that a user left behind when it moved. `own_cpus_allowed`: on how many CPUs that user
-    /// itself may run.
+    /// Decides what becomes of the id that a user left behind when it moved. `own_cpus_allowed`: on how many CPUs that
+    /// user itself may run.
     fn left_behind(&self, facts: &Facts, own_cpus_allowed: u32, to: Destination) -> LeftBehind;
 }
 
@@ -176,5 +176,5 @@ pub(crate) mod sealed {
     impl Sealed for super::Without {}
 }
 
-/// All policies, in the order in which Linux had them.
+/// The three policies of Linux, in the order of its versions.
 pub const ALL: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];

@@ -90,7 +90,7 @@ impl Tenant {
 /// The thread that drops a tenant sees what all threads wrote to its slots.
 impl Drop for Tenant {
     fn drop(&mut self) {
-        // SAFETY: the last handle.
+        // SAFETY: this is the last handle, so no other thread accesses the slots.
         let sum = |slot: &UnsafeCell<u32>| slot.with(|slot| unsafe { *slot });
         if !std::thread::panicking() {
             assert_eq!(self.slots.iter().map(sum).sum::<u32>(), self.visits.load(real::Ordering::Relaxed));
@@ -113,7 +113,7 @@ fn go(
 
 #[test]
 fn two_threads_on_one_cpu() {
-    // How often each number of overflow ids occurred, over all runs. Each number must occur.
+    // In how many runs A's two entries got 0, 1 and 2 overflow ids. Each number must occur.
     static OVERFLOWS: [real::AtomicU32; 3] = [const { real::AtomicU32::new(0) }; 3];
     model(|| {
         let tenant = Tenant::new(1, 1, &CacheLocal);
@@ -149,8 +149,8 @@ fn three_threads_on_one_cpu() {
     });
 }
 
-/// A has left id 0 on CPU 0 and comes back to it, while compactions make it stale and take it, and B gets the lowest free
-/// id on CPU 1.
+/// A has left id 0 on CPU 0 and comes back to it, while compactions make it stale and take it, and B gets the lowest
+/// free id on CPU 1.
 #[test]
 fn enter_against_compaction() {
     static TAKEN: real::AtomicU32 = real::AtomicU32::new(0);
@@ -172,7 +172,7 @@ fn enter_against_compaction() {
     assert!(TAKEN.load(real::Ordering::Relaxed) > 0, "no compaction took the id");
 }
 
-/// The same; A, B and the compactions run on three threads.
+/// As `enter_against_compaction`, with A's entry, B's entry and the second compaction on three threads.
 #[test]
 fn enter_against_compaction_and_another() {
     model(|| {
@@ -273,7 +273,8 @@ fn an_id_that_another_user_left_does_not_move() {
     });
 }
 
-/// With fewer users than CPUs, a move to a CPU that has an id frees the id that was left behind.
+/// A's move from CPU 0 to CPU 1, which has an id, frees the id that A left on CPU 0, unless B, which used it too,
+/// enters there first.
 #[test]
 fn enter_against_an_id_freed_by_a_move() {
     model(|| {
@@ -288,8 +289,8 @@ fn enter_against_an_id_freed_by_a_move() {
     });
 }
 
-/// A policy that always frees an id that is left behind. A real policy would do so only with a third CPU in the
-/// model.
+/// A policy that frees an id that is left behind if the destination has an id, with any number of users.
+/// `KeptPerCpu` and `CacheLocal` do so only with fewer users than CPUs, so with a third CPU in the model.
 #[derive(Debug)]
 struct Freeing;
 
@@ -309,8 +310,8 @@ impl Policy for Freeing {
     }
 }
 
-/// B runs with id 1 when the tenant shrinks to one user, and id 0 is free. B gets an id below the bound at the
-/// latest at its first entry after the compaction. `then`: the CPUs on which B enters.
+/// B has left id 1 on CPU 1, and id 0 is free. On another thread `act` enters as B, while the tenant shrinks to one
+/// user and compacts. After both, B gets id 0 at each entry. `then`: the CPUs of these entries.
 fn recalled(then: &'static [u32], act: impl FnOnce(&Tenant, &mut User) + Copy + Sync + Send + 'static) {
     model(move || {
         let tenant = Tenant::new(2, 0, &CacheLocal);
@@ -336,13 +337,13 @@ fn a_recalled_id_is_given_back() {
     });
 }
 
-/// B leaves at the moment of the recall, enters elsewhere, and comes back through the lock.
+/// B may leave at the moment of the recall. It enters on CPU 0, and comes back to CPU 1.
 #[test]
 fn a_recalled_id_is_not_entered_again() {
     recalled(&[0, 1], |tenant, b| _ = tenant.visit(1, b));
 }
 
-/// With nested entries, the inner ones keep the id and the recall.
+/// With nested entries, the inner leave keeps the id and the recall.
 #[test]
 fn a_recalled_id_is_held_until_the_last_leave() {
     recalled(&[1], |tenant, b| {
@@ -462,7 +463,8 @@ fn a_retaken_id_comes_with_its_data() {
     });
 }
 
-/// A moves to CPU 1, which had an id: A's is freed and forgotten, while C comes back to CPU 0.
+/// A moves to CPU 1, which has B's id, while C comes back to CPU 0. Unless C is there first, the move frees A's id, and
+/// CPU 0 forgets it.
 #[test]
 fn an_id_that_moved_away_is_not_retaken() {
     model(|| {
@@ -477,7 +479,7 @@ fn an_id_that_moved_away_is_not_retaken() {
     });
 }
 
-/// Two users of one CPU come back at once, during a compaction.
+/// Two users of one CPU come back at once, and a compaction follows or runs at the same time.
 #[test]
 fn two_retake_on_one_cpu() {
     bounded(|| {

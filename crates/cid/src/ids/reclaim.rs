@@ -1,9 +1,10 @@
 //! Takes ids back from CPUs where no user holds them.
 //!
-//! Compaction takes ids that were not used, and ids above the bound. When a user moves, the id that it left moves
-//! with it, stays or is freed, as the policy decides. Both happen under the lock, and each id is taken by a
-//! compare-and-swap that fails if a user entered. An id in use is *recalled* instead: the compaction sets a flag
-//! in the `cid_word`, and the holder's leave, or the next entry, finds the flag and gives the id back.
+//! Compaction takes ids that were not used since the last one, and ids that are not below the bound
+//! (`Policy::bound`). When a user moves, the id that it left moves with it, stays or is freed, as the policy decides.
+//! Both happen under the lock, and each id is taken by a compare-and-swap that fails if a user entered. An id in use
+//! that is not below the bound is *recalled* instead: the compaction sets a flag in the `cid_word`, and the holder's
+//! last leave, or the next entry, finds the flag and gives the id back.
 //!
 //! With 64 ids on 384 CPUs a compaction looks at 64 `PcpuCid`s, each on a line of another CPU.
 //!
@@ -17,19 +18,20 @@ use crate::sync::Ordering::Relaxed;
 use warmcore_types::{CpuId, ignore_poison};
 
 impl<S: PcpuCids> Ids<S> {
-    /// Takes back ids that were not used since the last compaction, and ids above the bound. Returns how many CPUs have an
-    /// id then. To be called every 100 ms.
+    /// Takes back ids that were not used since the last compaction (if the policy says so: `Policy::expires`), and ids
+    /// that are not below the bound (`Policy::bound`). If CPUs then still have more ids than the bound, it takes
+    /// further ids that no user holds. Returns how many CPUs have an id then. To be called every 100 ms.
     ///
-    /// An id in use is not taken: the holder of one above the bound gives it back when it leaves.
+    /// An id in use is not taken: the holder of one that is not below the bound gives it back at its last leave.
     ///
     /// **Touches** the lines of all `PcpuCid`s that have an id.
     pub fn compact(&self) -> u32 {
         self.compact_if(|_, unused_since_last| unused_since_last)
     }
 
-    /// As [`compact`](Ids::compact), but the caller decides which ids are old. `is_old` gets each CPU that has an id no user
-    /// holds, and whether that id was unused since the last compaction. It runs under the lock, so it must not call these
-    /// ids.
+    /// As [`compact`](Ids::compact), but the caller decides which ids are taken for their age. `is_old` gets each CPU
+    /// that has an id no user holds, and whether that id was unused since the last compaction; it is not called if the
+    /// policy takes no ids for their age. It runs under the lock, so it must not call methods of this `Ids`.
     pub fn compact_if(&self, is_old: impl Fn(CpuId, bool) -> bool) -> u32 {
         let shared = &mut *ignore_poison(self.shared.lock());
         let mut taken = 0;
@@ -56,8 +58,8 @@ impl<S: PcpuCids> Ids<S> {
                 pcpu_cid.set_cid_word(pcpu_cid.cid_word().without_recall()); // the bound rose again
             }
         });
-        // The holder of an id above the bound gets one below it only if not all of those are cached by CPUs that
-        // don't run a user.
+        // The holder of an id that is not below the bound gets one that is only if one of those is free: so idle ids
+        // are taken while CPUs have more ids than the bound.
         self.each_occupied(|cpu| {
             let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
             if self.used.len() > bound && pcpu_cid.take() {
@@ -70,7 +72,8 @@ impl<S: PcpuCids> Ids<S> {
         self.used.len()
     }
 
-    /// Calls `act` for every CPU that has an id. Under the lock, so that no other thread frees one in between.
+    /// Calls `act` for every CPU that has an id. Called under the lock, so that no other thread frees one in between. A
+    /// CPU that retakes an id during the call may be left out.
     fn each_occupied(&self, mut act: impl FnMut(CpuId)) {
         let mut from = 0;
         while let Some(number) = self.occupied.next(from) {
@@ -79,7 +82,8 @@ impl<S: PcpuCids> Ids<S> {
         }
     }
 
-    /// After a change of users or CPUs: the bound below which ids may be retaken changes with it.
+    /// Updates the bound below which ids may be retaken. Called after each change of the number of users or of the
+    /// tenant's set.
     pub(super) fn update_retake_end(&self, shared: &Shared) {
         let retake_end = if self.policy.retakes() { self.facts(shared).bound() } else { 0 };
         self.lockless.retake_end.store(retake_end, Relaxed);
@@ -89,7 +93,7 @@ impl<S: PcpuCids> Ids<S> {
     pub(super) fn release_previous(&self, shared: &mut Shared, user: &User, to: CpuId) {
         let previous = CpuId(user.cpu);
         let (from, dest) = (self.pcpu_cids.pcpu_cid(previous), self.pcpu_cids.pcpu_cid(to));
-        // The CPU has another id by now, or its id is recalled: then the id is no longer this user's.
+        // There is nothing to decide if the CPU has another id by now or none, or if its id is recalled or in use.
         if from.cid_word() != user.cid_word || !matches!(from.state(), State::Cached | State::Stale) {
             return;
         }
@@ -99,8 +103,8 @@ impl<S: PcpuCids> Ids<S> {
         if left == LeftBehind::Stays || !from.take() {
             return;
         }
-        // As in the kernel, a CPU forgets an id that leaves it with its user. The destination may get an id at
-        // this moment without the lock: then the id does not follow the user.
+        // As in the kernel, a CPU forgets an id that is freed or follows its user. The destination may get an id at
+        // this moment without the lock: then the user's id is freed and does not follow.
         let follows = left == LeftBehind::Follows && dest.claim(user.token);
         if !follows {
             self.free(previous, CidWord::default());
@@ -126,7 +130,7 @@ impl<S: PcpuCids> Ids<S> {
         assert!(was, "{cid} of {cpu} was freed twice");
     }
 
-    /// Takes a CPU's id back if no user holds it; otherwise recalls it.
+    /// Takes a CPU's id back if no user holds it; otherwise recalls it. Returns whether it took the id.
     fn take_or_recall(&self, cpu: CpuId) -> bool {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         if !pcpu_cid.take() {

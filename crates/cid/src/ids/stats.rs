@@ -1,7 +1,7 @@
 //! Counts of events of a tenant's ids: for policies, reports and threads that read slots.
 //!
-//! Counts are kept under the lock; only retaken ids are counted without it. The ends of the ids in use so far can be read
-//! without the lock: every sum over slots reads them.
+//! Counts are kept under the lock; only retaken ids are counted without it. The ends of the ids that were used so far
+//! can be read without the lock: every sum over slots reads them (`Ids::allocated`).
 
 use super::{Ids, Shared};
 use crate::pcpu_cid::{PcpuCids, State};
@@ -15,31 +15,33 @@ use warmcore_types::{Cid, CpuId, ignore_poison};
 pub struct Stats {
     /// Users now.
     pub users: u32,
-    /// CPUs that any user was ever allowed on, or entered on.
+    /// CPUs that any user was ever allowed on or entered on, or that `Ids::allow` added.
     pub nr_cpus_allowed: u32,
     /// Ids that CPUs have now, whether a user holds them or not.
     pub in_use: u32,
     /// Overflow ids held now.
     pub overflow_in_use: u32,
-    /// One more than the highest id that was allocated as a new one. It is lowered to the bound when that falls.
+    /// One more than the highest id that was allocated as a new one (`Pick::New`). After the bound fell, the next pick
+    /// or retaken id lowers it to the bound.
     pub max_nr_cid: u32,
     /// One more than the highest id that was ever in use, without overflow ids.
     pub allocated: u32,
-    /// Entries that got the CPU's recent id again.
+    /// Entries on a CPU without an id that got the CPU's recent id again.
     pub recent_hits: u64,
-    /// Entries that got a new id, because fewer ids were allocated than users can run at once.
+    /// Entries that got a new id, because fewer ids were allocated as new ones than users can run at once.
     pub expansions: u64,
     /// Entries that got the lowest free id.
     pub lowest: u64,
-    /// Entries that got an overflow id: another user, which did not run there then, still held the CPU's id.
+    /// Overflow ids given out: by `enter`, where another user that did not run there then still held the CPU's id, and
+    /// by `enter_overflow`.
     pub overflows: u64,
     /// Ids that went with a user to another CPU.
     pub moves: u64,
-    /// Ids that were freed because their user moved to a CPU that has another one, or remembers one.
+    /// Ids that were freed because their user moved to another CPU and they did not follow it.
     pub freed_by_moves: u64,
     /// Compactions.
     pub compactions: u64,
-    /// Ids that compactions took back.
+    /// Ids that compactions took back, without those that holders gave back because of a recall.
     pub compacted: u64,
 }
 
@@ -59,8 +61,8 @@ impl<S: PcpuCids> Ids<S> {
 
     /// How many ids CPUs have now.
     ///
-    /// If a thread makes a SeqCst store and this then returns 0, every thread that gets an id afterwards sees that store
-    /// with a SeqCst load after its entry.
+    /// If a thread makes a SeqCst store and this then returns 0, every thread that gets an id afterwards sees that
+    /// store with a SeqCst load after its entry.
     pub fn in_use(&self) -> u32 {
         self.used.len()
     }
@@ -71,7 +73,7 @@ impl<S: PcpuCids> Ids<S> {
         [0..ends.cids_end.load(Relaxed), cpus..cpus + ends.overflow_end.load(Relaxed)]
     }
 
-    /// The id that a CPU has now, and whether a user holds it. For displays and tests.
+    /// The id that a CPU has now and whether a user holds it; `None` if the CPU has no id. For displays and tests.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
         let _no_move_meanwhile = ignore_poison(self.shared.lock());
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);

@@ -1,8 +1,7 @@
 //! Tests of the ids: comparisons with a simple model, and a test for each claim.
 //!
 //! `model` implements the rules a second time, and `drive` performs the same operations on the ids and on the
-//! model and compares them. `bounds`, `cached` and `held` have a test with a fixed sequence of operations for
-//! each claim.
+//! model and compares them. `bounds`, `cached`, `held` and `without` have a test for each claim.
 
 mod bounds;
 mod cached;

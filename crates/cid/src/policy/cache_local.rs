@@ -1,21 +1,22 @@
-//! `CacheLocal`: a CPU gets the id back that it used last, as on Linux 6.13 to 6.18. The default.
+//! `CacheLocal`: a CPU gets the id back that it used last, as on Linux 6.13 to 6.18. The default of a tenant.
 //!
 //! 1. The CPU's recent id, if it is free and below the bound, min(CPUs allowed, users).
-//! 2. While fewer ids than the bound were allocated, one that was not allocated yet: each CPU gets an id of its own, and
-//!    the range is still compact. 4 threads on 384 CPUs use the ids 0 to 3.
-//! 3. The lowest free id.
+//! 2. Otherwise the lowest free id from the count to the bound. The count is one more than the highest id that this
+//!    rule gave. So each CPU gets an id of its own, and the range is still compact: 4 threads on 384 CPUs use the ids 0
+//!    to 3.
+//! 3. Otherwise the lowest free id.
 //!
 //! # Source
-//! 6.13, "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads": the recent id, whatever its
-//! number; the second rule, where the count of allocated ids only grows; the process's set of allowed CPUs, for the third
-//! rule and for moves. 6.14, "sched: Compact RSEQ concurrency IDs with reduced threads and affinity": the count falls with
-//! the bound, and a recent id is taken only below the count.
+//! 6.13, "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads": the recent id, whatever
+//! its number; the second rule, where the count of allocated ids only grows; the process's set of allowed CPUs, for the
+//! third rule and for moves. 6.14, "sched: Compact RSEQ concurrency IDs with reduced threads and affinity": the count
+//! falls with the bound, and a recent id is taken only below the count.
 //!
 //! This policy differs in two points. A recent id is taken if it is below the bound, not below the count. If
 //! users left and others came, the count has fallen with the number of users, and a CPU whose recent id is
-//! between the count and the bound still gets it back. And compaction takes ids above the bound, while both
-//! versions of Linux take ids above the number in use: here a CPU does not lose the id that it uses because
-//! another CPU pauses.
+//! between the count and the bound still gets it back. And compaction takes ids that are not below the bound, while
+//! both versions of Linux take ids that are not below the number in use: here a CPU does not lose the id that it uses
+//! because another CPU pauses.
 
 use super::*;
 
@@ -37,7 +38,7 @@ impl Policy for CacheLocal {
         if let Some(cid) = recent.filter(|cid| cid.0 < bound && used.is_free(*cid)) {
             return Some(Pick::Recent(cid));
         }
-        // An id above `max_nr_cid` may be in use already: allocated as the lowest free one.
+        // An id at or above `max_nr_cid` may be in use already: allocated as the lowest free one.
         if let Some(cid) = (facts.max_nr_cid..bound).map(Cid).find(|cid| used.is_free(*cid)) {
             return Some(Pick::New(cid));
         }

@@ -1,10 +1,11 @@
 //! `KeptPerCpu`: an id stays with its CPU until it was not used for a while, as on Linux 6.4 to 6.12.
 //!
-//! An entry on a CPU that has an id uses that id again. An id that was not used is taken back, and the CPU forgets it:
-//! after a pause of 100 ms it gets the lowest free one, whose data may be in another core's cache.
+//! A user (a task or thread) that enters on a CPU that has an id gets that id. An id that was not used between two
+//! compactions is taken back: after a pause of at most two periods of 100 ms the CPU gets the lowest free id, whose
+//! data may be in another core's cache.
 //!
-//! A user that moves to a CPU with an id frees the one that it left, unless there are as many users as CPUs in
-//! that user's own mask. Linux 6.13 compares with the number of CPUs in the process's set instead; earlier
+//! A user that moves to a CPU with an id frees the one that it left, unless there are at least as many users as CPUs
+//! in that user's own mask. Linux 6.13 compares with the number of CPUs in the process's set instead; earlier
 //! versions don't have that set.
 //!
 //! # Source
@@ -25,7 +26,8 @@ impl Policy for KeptPerCpu {
         facts.cpus
     }
 
-    /// The number of ids in use, so that they stay dense: `sched_mm_cid_remote_clear_weight`.
+    /// The number of ids in use. A compaction takes back ids that are not below it, so that the ids in use stay dense,
+    /// as Linux's `sched_mm_cid_remote_clear_weight` does.
     fn bound(&self, facts: &Facts) -> u32 {
         facts.in_use
     }

@@ -1,7 +1,7 @@
 //! `Lowest`: the lowest free id, chosen anew at each entry, as on Linux 6.3.
 //!
-//! Leaving frees the id. This is the most compact policy, and ids have no relation to cores: two CPUs that run in turn
-//! share id 0, and its data moves between their caches.
+//! A user's last leave frees the id. This is the most compact policy, and ids have no relation to cores: two CPUs that
+//! run users in turn share id 0, and its data moves between their caches.
 
 use super::*;
 

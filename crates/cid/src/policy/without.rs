@@ -1,8 +1,9 @@
 //! `Without`: a policy that lacks one of its rules.
 //!
 //! Comparing it with the complete policy shows what the rule contributes. Everything else is done by the code of
-//! the policy, which is called with facts for which the missing rule has no effect. There are six rules; no
-//! policy has all of them, and removing one that a policy does not have changes nothing.
+//! the policy. For `Recent` and `Expand` that code is called with facts for which the rule has no effect; for the
+//! other rules its answer is replaced. There are six rules. `CacheLocal` has all of them; removing one that a policy
+//! does not have changes nothing.
 
 use super::*;
 
@@ -11,15 +12,15 @@ use super::*;
 pub enum Rule {
     /// An id stays on its CPU when the user leaves.
     Keep,
-    /// An id that was not used for a while is taken back.
+    /// An id that was not used between two compactions is taken back.
     Expire,
     /// A CPU gets the id back that it used last.
     Recent,
-    /// While fewer ids than the bound were allocated, a CPU gets a new id.
+    /// While [`Facts::max_nr_cid`] is below the bound, a CPU that does not get its recent id gets a new one.
     Expand,
     /// An id follows its user to another CPU.
     Follow,
-    /// Ids above the bound are taken back.
+    /// Ids that are not below [`Policy::bound`] are taken back.
     Bound,
 }
 

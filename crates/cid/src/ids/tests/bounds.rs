@@ -63,7 +63,7 @@ fn fewer_users_have_fewer_ids() {
         ids.compact();
         assert_eq!(ids.at(CpuId(383)), Some((on_383.cid(), true)), "{rules:?} took an id in use");
         ids.leave(on_383, &mut last);
-        // Lowest and CacheLocal recall the id at the first compaction, KeptPerCpu takes it at the second.
+        // Lowest and CacheLocal recalled the id at the compaction above; KeptPerCpu takes it at one of these two.
         ids.compact();
         ids.compact();
         assert_eq!(visit(&ids, 383, &mut last), 0, "{rules:?}");
@@ -86,7 +86,7 @@ fn an_id_above_the_bound_goes_back_at_the_first_reentry_after_a_compaction() {
     assert_eq!(visit(&ids, 7, &mut last), 0);
 }
 
-/// Leaves as a holder would that read the flags just before they were changed by the recall.
+/// Leaves as a holder would that read the `cid_word` just before the recall set its flag there.
 fn leave_unaware_of_a_recall(held: HeldCid<'_>) {
     held.pcpu_cid.expect("a pcpu_cid").leave();
 }

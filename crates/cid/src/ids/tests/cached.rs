@@ -55,8 +55,8 @@ fn a_caller_may_decide_which_ids_are_old() {
     ids.leave(held, &mut users[2]);
 }
 
-/// The ids that each of 8 CPUs got. Each runs for a while, with up to two others, and then pauses for three compactions or
-/// more.
+/// The ids that each of 8 CPUs got, in 40 rounds. At most three CPUs hold ids at once, and three compactions pass
+/// before the next ones enter.
 fn ids_of_pausing_cpus(rules: Rules) -> Vec<Vec<u32>> {
     let ids = ids(rules, 8, 0);
     let mut users = users(&ids, 8, 8);
@@ -192,7 +192,7 @@ fn a_changed_mask_is_needed_once_by_each_user_at_its_next_move() {
 
 #[test]
 fn before_6_13_an_id_may_be_picked_beyond_the_allowed_cpus() {
-    // A user holds an id that is in no `PcpuCid` yet, as if two users entered at once.
+    // Two ids are in use, as many as CPUs are allowed.
     let used = SharedBits::new(8);
     (0..2).for_each(|cid| _ = used.insert(cid));
     let facts = Facts { users: 2, nr_cpus_allowed: 2, max_nr_cid: 2, in_use: 2, cpus: 8 };
@@ -226,7 +226,7 @@ fn a_cpu_whose_id_is_free_never_gives_an_overflow_id() {
         let ids = ids(rules, 8, 4);
         let mut users = users(&ids, 11, 8);
         (0..7).for_each(|cpu| _ = visit(&ids, cpu, &mut users[cpu as usize]));
-        // 6 users stay, and 7 CPUs have an id.
+        // 6 users stay. Under `KeptPerCpu` and `CacheLocal` 7 CPUs have an id.
         users.drain(6..).for_each(|user| ids.remove_user(user));
         let held = hold(&ids, 7, &mut users[0]);
         assert!(!held.is_overflow(), "{rules:?}: no user runs, and 7 CPUs have an id: {:?}", ids.stats());

@@ -1,9 +1,9 @@
 //! Performs the same operations on the ids and on the model, and compares the two after each.
 //!
 //! An [`Op`] is plain data that is valid in every state, so that random sequences can be made in advance and
-//! shortened. [`Pair::step`] performs it on the ids and on the model and checks the CPU and the user that it
-//! changed; [`Pair::check_all`] checks all CPUs and users. On large machines `check_all` is not called after
-//! every step; a difference is still found, because it stays until the next entry on that CPU.
+//! shortened. [`Pair::step`] performs it on the ids and on the model and checks the counts, and the CPU on which a
+//! user entered, left or moved; [`Pair::check_all`] checks all CPUs and users. With more than 3 CPUs `check_all` is
+//! not called after every step; a difference is mostly found later, because it stays until the next entry on that CPU.
 
 use super::model::{CidModel, Entered, Rules};
 use super::*;
@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Op {
-    /// A user that may use `len` CPUs from `first` on, some of them beyond the end.
+    /// Adds a user that may use `len` CPUs from `first` on; some may be beyond the last CPU.
     Add {
         first: u32,
         len: u32,
@@ -26,7 +26,7 @@ pub(super) enum Op {
         index: u32,
         cpu: Option<u32>,
     },
-    /// Drops the guard with this number, modulo how many the user has.
+    /// Leaves with the guard of this number, modulo how many the user has.
     Leave {
         index: u32,
         guard: u32,
@@ -46,7 +46,7 @@ pub(super) enum Op {
         len: u32,
     },
     Compact,
-    /// Compacts by a rule that does not depend on time.
+    /// Compacts with a rule for old ids that `salt` chooses.
     CompactIf {
         salt: u32,
     },
@@ -111,8 +111,8 @@ impl<'a> Pair<'a> {
         stats.users.min(stats.nr_cpus_allowed)
     }
 
-    /// Performs an operation on the ids and on the model. An operation that is impossible in this state does
-    /// nothing.
+    /// Performs an operation on the ids and on the model, and compares them. An operation that is impossible in this
+    /// state changes nothing.
     pub(super) fn step(&mut self, op: Op) {
         self.steps += 1;
         let index = |index: u32| (!self.members.is_empty()).then(|| index as usize % self.members.len());
@@ -263,7 +263,7 @@ impl<'a> Pair<'a> {
         assert_eq!(at, self.model.at(cpu), "what cpu {cpu} has");
     }
 
-    /// Compares all CPUs and users, and checks that every id in use belongs to one CPU.
+    /// Compares all CPUs and users, and checks that no two CPUs have the same id.
     pub(super) fn check_all(&self) {
         (0..self.cpus).for_each(|cpu| self.check_cpu(cpu));
         let mut held = 0;
@@ -308,8 +308,8 @@ impl<'a> Pair<'a> {
         }
     }
 
-    /// Once all holders have re-entered and a compaction has passed, no more ids are in use than users can run; and if a
-    /// compaction passed before as well, no id is above that number.
+    /// Lets all holders re-enter, and compacts. Under `CacheLocal`, no more ids are in use then than users can run at
+    /// once; and after a second round no user holds an id that is not below that number, except overflow ids.
     pub(super) fn settles(&mut self) {
         self.reenter_all();
         // A user that moved while it held an id has freed its old CPU for a user with an overflow id.
@@ -395,7 +395,7 @@ impl Mix {
             (0, _) => Op::Allow { cpu: rng.u32(..pair.cpus + 3) },
             (1..=4, _) => Op::Migrate { index, cpu },
             (_, 1..) if (rng.u32(..100) < self.leave_percent) => Op::Leave { index, guard: rng.u32(..8) },
-            // Not choosing the holder simulates that it lost its CPU.
+            // An entry of any user, while this one holds an id, simulates that the holder lost its CPU.
             (_, 1..) if rng.u32(..100) >= self.nest_percent => {
                 Op::Enter { index: rng.u32(..users), cpu: Some(cpu) }
             }
@@ -415,7 +415,7 @@ impl Drop for Replay<'_> {
     }
 }
 
-/// One random history of one tenant.
+/// Runs one random history of one tenant, on the ids and on the model.
 pub(super) fn run(rules: Rules, cpus: u32, seed: u64, steps: u32) {
     let how = format!("run({rules:?}, {cpus}, {seed}, {steps})");
     let _replay = Replay(&how);

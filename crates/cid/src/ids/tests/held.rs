@@ -86,7 +86,8 @@ fn a_user_with_an_overflow_id_gets_the_same_one_on_every_cpu() {
         let other = hold(&ids, 1, b);
         let overflow = hold(&ids, 1, a);
         assert!(overflow.is_overflow());
-        // The user moves back while it holds the id, to a CPU that may still have an id.
+        // The user moves back while it holds the overflow id. Except under `Lowest`, CPU 0 still has the id of its
+        // visit.
         let nested = hold(&ids, 0, a);
         assert_eq!(nested.cid(), overflow.cid(), "{rules:?}");
         ids.leave(nested, a);
@@ -104,14 +105,14 @@ fn leaving_with_another_user_frees_no_id_in_use() {
     let [a, b, c] = &mut users[..] else { panic!("three users") };
     let on_0 = hold(&ids, 0, a);
     let on_1 = hold(&ids, 1, b);
-    // A panic is as acceptable as freeing the right id.
+    // `b` leaves with the id of `a`: a panic is as acceptable as freeing the id of `a`.
     _ = catch_unwind(AssertUnwindSafe(|| ids.leave(on_0, b)));
     if let Some(third) = ids.enter(CpuId(0), c) {
         assert_ne!(third.cid(), on_1.cid(), "{on_1:?} is still held");
     }
 }
 
-/// Counts a thread down, also one that panics: the test waits for all threads.
+/// Subtracts one from the number of running threads when dropped, also after a panic: the test runs until it is 0.
 struct Running<'a>(&'a AtomicU32);
 
 impl Drop for Running<'_> {

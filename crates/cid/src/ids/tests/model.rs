@@ -37,7 +37,8 @@ enum Holding {
 struct ModelUser {
     /// On how many CPUs this user may run.
     may_use: u32,
-    /// The CPU on which the user entered last, and the id that it had there.
+    /// The CPU on which the user entered last, and the id that it had there; `None` after an entry that did not get the
+    /// CPU's id.
     was: Option<(u32, u32)>,
     holds: Option<Holding>,
     /// Entries beyond the first.
@@ -58,7 +59,7 @@ pub(super) struct CidModel {
     allowed: BTreeSet<u32>,
     users: BTreeMap<u32, ModelUser>,
     cids: BTreeMap<u32, CpuCid>,
-    /// The id that a CPU had last.
+    /// The id that a CPU has or had last, unless a move took it away.
     recent: BTreeMap<u32, u32>,
     used: BTreeSet<u32>,
     overflow: BTreeSet<u32>,
@@ -129,7 +130,7 @@ impl CidModel {
         self.cids.keys().copied().collect()
     }
 
-    /// Frees a CPU's id unless a user holds it.
+    /// Frees a CPU's id unless a user holds it. Returns whether it did.
     fn free(&mut self, cpu: u32) -> bool {
         let idle = self.cids.get(&cpu).is_some_and(|cid| cid.holder.is_none());
         if idle && let Some(cid) = self.cids.remove(&cpu) {
@@ -211,7 +212,7 @@ impl CidModel {
         Some(id)
     }
 
-    /// Decides what becomes of the id that a user left on its previous CPU.
+    /// Moves, frees or keeps the id that a user left on its previous CPU, now that the user runs on `to`.
     pub(super) fn migrate(&mut self, token: u32, to: u32) {
         let user = self.user(token);
         let (Some((from, id)), None) = (user.was, user.holds) else { return };

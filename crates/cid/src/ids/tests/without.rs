@@ -4,7 +4,8 @@ use super::*;
 use crate::policy::{self, Policy, Rule, Without};
 use std::collections::BTreeMap;
 
-/// Users enter, leave, move and pause: no id is ever held twice, and no id is above the highest possible one.
+/// Users enter, leave, move and pause: no id is ever held twice, and every id is below the number of CPUs and overflow
+/// ids.
 fn stays_unique(policy: &'static dyn Policy, seed: u64) {
     const CPUS: u32 = 5;
     let (ids, mut rng) = (Ids::new(pcpu_cids(CPUS), 8, policy), fastrand::Rng::with_seed(seed));
@@ -35,7 +36,7 @@ fn stays_unique(policy: &'static dyn Policy, seed: u64) {
     all.into_iter().for_each(|user| ids.remove_user(user));
 }
 
-/// The policy without each of its rules, in the order of [`Rule`].
+/// The policy without one rule, for each of the rules in the order of [`Rule`].
 const fn of(policy: &'static dyn Policy) -> [Without; 6] {
     [
         Without::new(policy, Rule::Keep),
