@@ -1,20 +1,22 @@
 //! `cargo xtask instructions`: counts the instructions of a poll with its wake under callgrind, on this runtime and on
 //! tokio.
 //!
-//! The bench `poll` of the runtime runs each case twice under callgrind, with few polls and with many, on one worker
+//! Each case of the runtime's bench `poll` runs twice under callgrind, with few polls and with many, on one worker
 //! whose clock counts polls. The difference of the two counts, divided by the difference in polls, does not depend on
-//! start and end of the program, nor on the load of the machine. It repeats to 0.1 %, which each run checks on one case.
+//! start and end of the program, nor on the load of the machine. It repeats to 0.1 %, which each run checks on one
+//! case.
 //!
 //! # Locked instructions
 //!
-//! Callgrind counts how often each instruction ran (`--dump-instr=yes`), and objdump disassembles it. Locked instructions
-//! are those with the prefix `lock`, and `xchg` with memory, which locks without the prefix. An instruction that is missing
-//! in the disassembly would count as not locked, so almost none may be missing ([`UNKNOWN_MAX`]).
+//! Callgrind counts how often each instruction ran (`--dump-instr=yes`), and objdump disassembles the object files.
+//! Locked instructions are those with the prefix `lock`, and `xchg` with memory, which locks without the prefix. An
+//! instruction that is missing in the disassembly counts as not locked, so almost none may be missing
+//! ([`UNKNOWN_MAX`]).
 //!
 //! # Not counted
 //!
-//! Instructions of the kernel. Restartable sequences, since Valgrind does not implement the system call: counters run on
-//! their atomic backend, and the rows that use counters name it.
+//! Instructions of the kernel are not counted. Restartable sequences do not run, since Valgrind does not implement the
+//! system call: counters run on their atomic backend, and the rows that use counters name it.
 
 use crate::process::cargo;
 use anyhow::{Context, bail};
@@ -27,20 +29,22 @@ use std::process::{Command, Stdio};
 mod tests;
 
 /// The polls of the short and of the long run of a case. The short run is long enough for the runtime to measure the
-/// cost of its polls. A thousand instructions more or less at the start are 0.002 % of the difference.
+/// cost of its polls. A thousand instructions more or less at the start change the result by 1000 ÷ 60 000 = 0.02
+/// instructions a poll.
 const POLLS: [u64; 2] = [20_000, 80_000];
 
-/// The case that is measured a second time.
+/// The case that is measured a second time. If it is not among the counted cases, it is the first of these by name.
 const AGAIN: &str = "8 pairs, channels";
 
-/// The largest relative difference that two counts of that case may have.
+/// The largest relative difference that the two measurements of one case may have.
 const REPEATS_TO: f64 = 0.001;
 
-/// The largest part of the executed instructions that may be missing in the disassembly: code that the dynamic loader
-/// resolves lazily, and the vDSO.
+/// The largest part of the executed instructions that may be missing in the disassembly. The vDSO is missing, for
+/// example.
 const UNKNOWN_MAX: f64 = 0.001;
 
-/// Checks that Valgrind and objdump are installed. The error names the package to install.
+/// Checks that this is Linux on x86-64 and that Valgrind and objdump are installed. If one of these is not, the error
+/// names the package to install.
 pub fn is_possible() -> anyhow::Result<()> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!("locked instructions are known of x86-64 Linux only");
@@ -58,7 +62,8 @@ pub fn is_possible() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Counts the cases whose names contain `filter` and prints a table.
+/// Counts the cases whose names contain `filter`, prints a table, and counts one case again. Returns an error if no
+/// name contains `filter`, or if the second count differs by more than `REPEATS_TO`.
 pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
     is_possible()?;
     let folder = root.join("target/xtask");
@@ -150,7 +155,7 @@ impl Bench {
         said(Command::new(&self.program).args(args))
     }
 
-    /// Instructions a poll, from the difference of the short and the long run.
+    /// Counts the instructions of a poll, from the difference of the short and the long run.
     fn per_poll(&mut self, runtime: &str, name: &str) -> anyhow::Result<PerPoll> {
         let [few, many] = POLLS.map(|polls| self.count(runtime, name, polls));
         let ((few_polls, few, _), (many_polls, many, uses)) = (few?, many?);
@@ -162,7 +167,8 @@ impl Bench {
         Ok(PerPoll { all: per_poll(few.all, many.all), locked: per_poll(few.locked, many.locked), uses })
     }
 
-    /// Runs a case once under callgrind. Returns the number of polls, the counts, and the backend of its counters.
+    /// Runs a case once under callgrind. Returns the number of polls, the counts, and the backend of the case's
+    /// counters or `nothing`.
     fn count(&mut self, runtime: &str, name: &str, polls: u64) -> anyhow::Result<(u64, Counts, String)> {
         let mut callgrind = Command::new("valgrind");
         callgrind.args(["--quiet", "--tool=callgrind", "--dump-instr=yes", "--dump-line=no"]);
@@ -199,7 +205,7 @@ struct Counts {
     locked: u64,
 }
 
-/// Runs a program and returns its output. Returns an error if the program fails.
+/// Runs a program and returns its standard output. Returns an error if the program can't be run or fails.
 fn said(command: &mut Command) -> anyhow::Result<String> {
     let output = command.stdin(Stdio::null()).output().with_context(|| format!("can't run {command:?}"))?;
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
@@ -211,9 +217,9 @@ fn said(command: &mut Command) -> anyhow::Result<String> {
 
 /// Reads how often the instruction at each address ran, by object file, from a profile with `positions: instr`.
 ///
-/// A line is an address and a count. The addresses `+4` and `-4` are relative to the address of the line before, `*`
-/// repeats it. The line after `calls=` has the cost of the whole call: its address is the base of the next line's, and
-/// its count is ignored.
+/// A line of a cost is an address and a count. The addresses `+4` and `-4` are relative to the address of the line
+/// before, `*` repeats it. The line after `calls=` has the cost of the whole call: its address is the base of the next
+/// line's, and its count is ignored.
 fn executed(profile: &str) -> Option<HashMap<String, HashMap<u64, u64>>> {
     let mut names: HashMap<&str, &str> = HashMap::new();
     let mut ran: HashMap<String, HashMap<u64, u64>> = HashMap::new();

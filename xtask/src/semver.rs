@@ -5,7 +5,8 @@ use anyhow::{Context, bail};
 use std::path::Path;
 use std::process::Command;
 
-/// Compares with a revision: the newest tag before this commit if there is one, else the commit before this one.
+/// Compares with `revision`; without one, with the newest tag of this commit or one before it, else with the commit
+/// before this one.
 pub fn run(root: &Path, revision: Option<&str>) -> anyhow::Result<()> {
     let revision = match revision {
         Some(revision) => revision.to_owned(),
@@ -25,8 +26,8 @@ pub fn run(root: &Path, revision: Option<&str>) -> anyhow::Result<()> {
     }
 }
 
-/// The names of the packages in `crates/` that are libraries. Crates of macros are left out, because they have no
-/// interface to compare.
+/// The names of the packages in `crates/`. Crates of procedural macros are left out, because they have no interface to
+/// compare.
 fn product(root: &Path) -> anyhow::Result<Vec<String>> {
     let mut names = Vec::new();
     for entry in std::fs::read_dir(root.join("crates"))? {

@@ -1,4 +1,4 @@
-//! `warmcore bench`, and the hidden command for parts that run in a process of their own.
+//! `warmcore bench`, and the hidden command that runs one part of a bench in a process of its own.
 //!
 //! The measurements are in `tools/bench`; this module has the arguments and prints the table on stdout.
 
@@ -20,7 +20,7 @@ pub struct Args {
     /// Also write the results to FILE, as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// A third of the rounds: a first look, with wider intervals
+    /// A third of the rounds, and shorter ones: a first look, with wider intervals
     #[arg(long)]
     quick: bool,
     /// Only this case, of those listed below; may be given more than once
@@ -36,7 +36,7 @@ fn whats() -> impl TypedValueParser<Value = What> {
     })
 }
 
-/// All names that `--case` takes, for the help.
+/// The names of all cases, which `--case` takes, for the help.
 fn cases_told() -> String {
     const COLUMNS: usize = 74;
     let lines = What::EVERY.iter().map(|what| {
@@ -67,11 +67,11 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
 /// Arguments of the hidden command.
 #[derive(Debug, clap::Args)]
 pub struct PartArgs {
-    /// A part, as JSON
+    /// The part of a bench, as JSON
     part: String,
 }
 
-/// The hidden command: runs a part and prints its answer.
+/// The hidden command: runs one part of a bench in this process, and prints its result.
 pub fn part_command(args: &PartArgs) -> anyhow::Result<()> {
     run_part(&args.part)
 }

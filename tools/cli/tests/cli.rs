@@ -56,7 +56,7 @@ fn help_is_enough_to_go_on() {
         assert!(help.contains(word), "{help}");
     }
     assert!(!help.contains("bench-part"), "{help}");
-    // The old name is accepted, and not shown.
+    // The old name of `bench` is accepted, and not shown.
     assert_eq!(well(&mut warmcore(&["run", "--help"])), help);
     for what in What::EVERY {
         let help = well(&mut warmcore(&["bench", what.name(), "--help"]));
@@ -169,7 +169,7 @@ fn runtimes_are_raced_and_weighed() {
         }
         assert!(results.rows.iter().any(|r| r.target.is_some()), "{case} promises nothing");
     }
-    // Without Go, that variant is left out, and a message says so.
+    // Without Go, the variant `go` is left out, and a message says so.
     let mut without = warmcore(&["bench", "wake", "--quick", "--case", "storm", "--json"]);
     let output = without.arg(&path).env("PATH", folder.path()).output().unwrap();
     let (_, err) = text(&output);
@@ -215,7 +215,7 @@ struct Running {
     folder: TempDir,
 }
 
-/// The results of a bench: its output, its exit status and its files.
+/// What a bench that has ended left: its output, its exit status, the rows that it wrote, and the number of its files.
 struct Left {
     status: ExitStatus,
     out: String,
@@ -561,7 +561,7 @@ fn tasks_of_a_file_are_simulated_under_every_policy_and_traced() {
     std::fs::write(&cut, &whole[..whole.len() / 2]).unwrap();
     let error = badly(&mut warmcore(&["sim", "load", "--tasks", &cut]));
     assert!(error.contains("cut.json") && error.contains("line"), "{error}");
-    // The error says which task waits for which.
+    // The error names a task that waits for ever.
     let stuck = file("stuck.json");
     std::fs::write(
         &stuck,
@@ -666,7 +666,7 @@ fn an_interrupted_simulation_keeps_the_seeds_that_were_finished() {
         assert_eq!(written["interrupted"], told);
         let files = std::fs::read_dir(folder.path()).unwrap().count();
         assert_eq!(files, 1, "a half-written file was left");
-        // The result is the same as that of a run with so few seeds.
+        // The result is the same as that of a run that is asked for this number of seeds.
         let few = seeds.to_string();
         let asked = ["sim", "wake-queue", "--quick", "--seeds", &few, "--machine", &drawn, "--json"];
         well(warmcore(&asked).arg(&path));
@@ -787,7 +787,8 @@ fn one_cpu_is_enough_for_what_needs_no_second() {
     assert!(doctor.contains("two-thread cases are left out"), "{doctor}");
 }
 
-/// A kernel without a system call: a filter that the command inherits.
+/// Makes the system call `number` fail with `errno` in the command, as on a kernel without it: by a filter that the
+/// command inherits.
 #[cfg(target_arch = "x86_64")]
 fn without_syscall(command: &mut Command, number: i64, errno: i32) -> &mut Command {
     const LOAD_NR: u16 = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;

@@ -1,25 +1,26 @@
 //! The questions that a report answers, and the rows of the results that answer them.
 //!
 //! An answer compares Warmcore with one named alternative: how many times better Warmcore is, with the 95 % interval of
-//! the ratio, slice by slice. A ratio row names the variant in its denominator, and its metric decides whether more is
-//! better. Each ratio is inverted if necessary, so that Warmcore is better in every answer above 1.
+//! the ratio, slice by slice. A row of a ratio names the variant in the denominator; the metric of both sides decides
+//! whether more is better. Each ratio is inverted if necessary, so that Warmcore is better in every answer above 1.
 
 use super::markup::{amount, digits};
 use warmcore_results::{Results, Row};
 
-/// A ratio up to this counts as level: users don't change their runtime for a difference of 5 %.
+/// A ratio from 1 ÷ this to this counts as level: users don't change their runtime for a difference of 5 %.
 pub(super) const LEVEL: f64 = 1.05;
 
 /// The result of a comparison of Warmcore with an alternative.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Standing {
-    /// All of the interval is on the good side, and some of it beyond [`LEVEL`].
+    /// All of the interval is above 1, and some of it above [`LEVEL`].
     Ahead,
-    /// All of the interval is within [`LEVEL`] of 1.
+    /// All of the interval is from 1 ÷ [`LEVEL`] to [`LEVEL`].
     Level,
-    /// All of the interval is on the bad side, and some of it beyond [`LEVEL`].
+    /// All of the interval is below 1, and some of it below 1 ÷ [`LEVEL`].
     Behind,
-    /// The interval contains 1 and reaches beyond [`LEVEL`]; a longer run may give a narrower interval.
+    /// The interval contains 1, and some of it is above [`LEVEL`] or below 1 ÷ [`LEVEL`]. A longer run may give a
+    /// narrower interval.
     Undecided,
 }
 
@@ -60,7 +61,7 @@ pub(super) struct Answer {
     pub alternative: &'static str,
     /// How many times better Warmcore is.
     pub times: f64,
-    /// The 95 % interval of `times`.
+    /// The 95 % interval of `times`; both ends are `times` if the run has no interval.
     pub interval: [f64; 2],
     /// Warmcore's number and its unit, if the run has that row.
     pub ours: Option<(f64, String)>,
@@ -288,7 +289,7 @@ fn answer(question: &Question, runs: &[Results]) -> Option<Answer> {
         Some((row.median, row.unit.clone()))
     };
     let [low, high] = ratio.ci95.unwrap_or([ratio.median; 2]);
-    // For times, the larger one is worse.
+    // If less is better, as for times, the variant with the larger number is worse.
     let is_turned = is_ours_above != is_more_better(question.metric);
     let (times, interval) =
         if is_turned { (1.0 / ratio.median, [1.0 / high, 1.0 / low]) } else { (ratio.median, [low, high]) };
@@ -303,8 +304,8 @@ fn answer(question: &Question, runs: &[Results]) -> Option<Answer> {
     })
 }
 
-/// The case's name on the command line. A case of warm sets has several shapes in the results, which that name does not
-/// contain.
+/// The case's name on the command line. The results of a case of warm sets name its shape too: for
+/// `warm.yield.chase.4x256K` the command line takes `warm.yield.chase`.
 fn case_name(case: &str) -> &str {
     match case.rsplit_once('.') {
         Some((family, _)) if case.starts_with("warm.") => family,
@@ -312,7 +313,8 @@ fn case_name(case: &str) -> &str {
     }
 }
 
-/// Whether a row's variant has this name. Warmcore's names also contain the backend.
+/// Whether a row's variant has this name. In a row, Warmcore's names may also contain the backend, which `name` leaves
+/// out.
 fn is_called(variant: &str, name: &str) -> bool {
     let plain = ["rseq", "atomic", "plain"].iter().find_map(|backend| {
         let rest = variant.strip_prefix("warmcore ")?.strip_prefix(backend)?;
@@ -321,7 +323,7 @@ fn is_called(variant: &str, name: &str) -> bool {
     plain.as_deref().unwrap_or(variant) == name
 }
 
-/// The times of each way of doing an operation, for each operation that was measured.
+/// The times of the ways of doing an operation, for each operation of which at least two ways were measured.
 pub(super) fn operations(runs: &[Results]) -> Vec<super::plot::Operation> {
     let time = |run: &str, case: &str, name: &str| {
         let rows = runs.iter().rev().filter(|results| results.what == run).flat_map(|results| &results.rows);

@@ -4,7 +4,8 @@
 //! `warmcore doctor` and the simulated tables. `warmcore report` collects them; `topo --probe` makes a [`Probe`],
 //! `doctor` the findings.
 //!
-//! A probe of 384 CPUs is a matrix of 147 456 pairs; the diagonal is `None`.
+//! A probe of 384 CPUs has matrices of 147 456 cells. The cells of the diagonal, and of pairs that were not timed, are
+//! `None`.
 
 use super::imagined::{Imagined, Simulated};
 use serde::{Deserialize, Serialize};
@@ -45,8 +46,8 @@ impl<'a> Inputs<'a> {
 pub struct Probe {
     /// The CPUs, by the kernel's numbers: row and column `i` below are `cpus[i]`.
     pub cpus: Vec<u32>,
-    /// The median one-way hand-over from `cpus[i]` to `cpus[j]`, in ns, shape `[n][n]`. `None`
-    /// where no pair was timed.
+    /// The median one-way hand-over from `cpus[i]` to `cpus[j]`, in ns, shape `[n][n]`. `None` for a pair that was not
+    /// timed.
     pub hand_over_ns: Vec<Vec<Option<f64>>>,
     /// The lowest and the highest slice of each pair, in ns, in the same shape.
     pub spread_ns: Vec<Vec<Option<(f64, f64)>>>,
@@ -54,14 +55,15 @@ pub struct Probe {
     /// Empty in files of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub working_sets: Vec<WorkingSet>,
-    /// Whether the times agree with the topology, in a sentence.
+    /// Whether the times agree with the topology, as text.
     pub verdict: String,
     /// Whether the times spread too far to trust the verdict.
     pub noisy: bool,
 }
 
 impl Probe {
-    /// The times from each CPU to each other CPU, sorted, by the distance of the two CPUs.
+    /// The times from each CPU to each other CPU, sorted, by the distance of the two CPUs. CPUs that `t` does not have
+    /// are left out.
     pub fn times(&self, t: &Topology) -> BTreeMap<Distance, Vec<f64>> {
         let mut times = BTreeMap::<Distance, Vec<f64>>::new();
         for (from, row) in self.cpus.iter().zip(&self.hand_over_ns) {
@@ -126,7 +128,7 @@ impl State {
     }
 }
 
-/// The runs of a complete report: the run's name, its title, and the command that adds it.
+/// The runs of a complete report: each run's name, its title, and the command that adds it.
 pub const EXPECTED: [(&str, &str, &str); 7] = [
     ("percpu", "Per-CPU data", "warmcore bench percpu"),
     ("false-sharing", "False sharing", "warmcore bench false-sharing"),

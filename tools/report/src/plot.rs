@@ -15,15 +15,15 @@ use warmcore_results::{Row, Span, Timeline};
 
 /// The width of a chart in SVG units.
 const WIDTH: u32 = 520;
-/// The size of text.
+/// The size of text, in SVG units.
 const TEXT: u32 = 14;
-/// The height of a row of a chart.
+/// The height of a row of the charts of [`answers`] and [`times`].
 const ROW: u32 = 46;
-/// The margins above the first row and below the last row.
+/// The margins above the first row of a chart and, in the chart of [`answers`], below the last row.
 const MARGINS: (u32, u32) = (8, 44);
-/// The margin to the left and to the right of the scale: half of the width of a label at the end of the scale.
+/// The margin to the left and to the right of the scale of [`Log::x`], where half of a label has room.
 const SIDE: u32 = 28;
-/// The margin to the left of text.
+/// The margin between text and the left or right edge of a chart.
 const INDENT: i32 = 8;
 
 /// A colour, by its index in [`INKS`]. Plotters gets a code for it; the style sheet of the page or of a separate picture
@@ -107,8 +107,8 @@ fn drawn(height: u32, label: &str, draw: impl FnOnce(&Area<'_>)) -> String {
     )
 }
 
-/// The picture for a separate file. Its colours are plain values; programs that support style sheets also show the dark
-/// colours.
+/// The chart `svg` for a separate file. Its colours are plain values. A style sheet replaces them by the dark ones if
+/// the user prefers a dark page.
 pub(super) fn alone(svg: &str) -> String {
     let value = |name: &str, is_dark: bool| {
         let found = PALETTE.iter().find(|(known, ..)| *known == name);
@@ -159,6 +159,7 @@ struct Log {
 
 impl Log {
     /// The scale from the largest step that is not above any value to the smallest step that is not below any value.
+    /// Values that are not positive are ignored. Without such a step the scale ends at the first or the last step.
     fn around(values: impl Iterator<Item = f64>, steps: &[f64]) -> Self {
         let (least, most) = values
             .filter(|v| *v > 0.0)
@@ -175,19 +176,19 @@ impl Log {
     }
 }
 
-/// 1, 2 and 5 of each power of ten from 0.001 to a billion.
+/// 1, 2 and 5 times each power of ten from 0.001 to a billion.
 fn steps() -> Vec<f64> {
     (-3..10).flat_map(|power| [1.0, 2.0, 5.0].map(|step| step * 10f64.powi(power))).collect()
 }
 
-/// The steps of a scale, and whether each has room for a label.
+/// The steps of a scale, and whether each has a label: all steps if there are at most nine, else the powers of ten.
 fn ticks(low: f64, high: f64) -> Vec<(f64, bool)> {
     let all: Vec<f64> = steps().into_iter().filter(|step| (low..=high).contains(step)).collect();
     let is_wide = all.len() > 9;
     all.into_iter().map(|step| (step, !is_wide || step.log10().fract().abs() < 1e-9)).collect()
 }
 
-/// Draws vertical lines, and labels for as many of them as there is room for.
+/// Draws a vertical line for each step of the scale, and the labels that [`ticks`] chooses.
 fn grid(area: &Area<'_>, scale: &Log, top: i32, bottom: i32, label: impl Fn(f64) -> String) {
     for (step, has_label) in ticks(scale.low, scale.high) {
         line(area, (scale.x(step), top), (scale.x(step), bottom), Ink::LINE, 1);
@@ -227,7 +228,8 @@ pub(super) fn answers(answers: &[Answer], label: &str) -> String {
     })
 }
 
-/// A chart of medians with their intervals: a line per variant, on a logarithmic scale of their unit.
+/// A chart of medians with their intervals, on a logarithmic scale: a line for each row whose median is positive. All
+/// rows have the unit of the first one.
 pub(super) fn variants(rows: &[&Row], label: &str) -> String {
     const LINE: u32 = 40;
     let rows: Vec<&&Row> = rows.iter().filter(|row| row.median > 0.0 && row.median.is_finite()).collect();
@@ -253,7 +255,8 @@ pub(super) fn variants(rows: &[&Row], label: &str) -> String {
     })
 }
 
-/// A chart of the id that each CPU had over time: a panel per policy, a lane per CPU, the id's number in each mark.
+/// A chart of the id that each CPU had over time: a panel per policy and a lane per CPU. In a lane, a box with the id's
+/// number is a burst, and a line of the id's colour is the time in which the CPU had the id.
 pub(super) fn timelines(timelines: &[Timeline], label: &str) -> String {
     if timelines.is_empty() {
         return String::new();
@@ -319,7 +322,7 @@ pub(super) fn times(operations: &[Operation], legend: &[&str], label: &str) -> S
             if let (Some(left), Some(right)) = (ends.clone().min(), ends.max()) {
                 line(area, (left, y + 30), (right, y + 30), Ink::LINE, 3);
             }
-            // Draw Warmcore's mark last, so that it is on top.
+            // Warmcore's time is the first: draw its mark last, so that it is on top.
             for (class, ns) in operation.times.iter().rev() {
                 mark(area, (scale.x(*ns), y + 30), *class);
             }
@@ -336,7 +339,7 @@ fn draw_legend<'n>(area: &Area<'_>, left: i32, across: usize, names: impl Iterat
     }
 }
 
-/// Draws the mark of a class. Each class has a different colour and shape.
+/// Draws the mark of a class. Classes 0 to 4 each have another colour and shape.
 fn mark(area: &Area<'_>, at: (i32, i32), class: usize) {
     let ink = Ink::class(class).rgb();
     match class {
@@ -361,7 +364,8 @@ pub(super) struct Curve {
     pub is_published: bool,
 }
 
-/// A chart of curves over a number of CPUs, threads or clients, which is on a logarithmic horizontal scale.
+/// A chart of curves over a number of CPUs, threads or clients, which is on a logarithmic horizontal scale. The
+/// vertical scale, in `unit`, is logarithmic if `is_log`.
 pub(super) fn curves(curves: &[Curve], x_name: &str, unit: &str, is_log: bool, label: &str) -> String {
     let named: Vec<&Curve> = curves.iter().filter(|curve| !curve.is_published).collect();
     let across = if named.iter().any(|curve| curve.name.chars().count() > 24) { 1 } else { 2 };
@@ -426,7 +430,7 @@ fn short(value: f64) -> String {
     match value.abs() {
         v if v >= 1e6 => format!("{}M", value / 1e6),
         v if v >= 1e3 => format!("{}k", value / 1e3),
-        // A step is 1, 2, 2.5 or 5 times a power of ten, so further digits are a rounding error.
+        // The numbers are multiples of a round step (`nice`, `steps`), so further digits are rounding errors.
         _ => format!("{}", (value * 1e6).round() / 1e6),
     }
 }

@@ -14,7 +14,7 @@ pub enum Level {
     All,
 }
 
-/// What a step needs besides a toolchain. If that is missing the step is skipped, since no step downloads anything.
+/// What a step needs besides a toolchain. If that is missing the step is skipped, since no step installs anything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Needs {
     Nothing,
@@ -34,10 +34,11 @@ pub enum Needs {
 pub enum Work {
     /// Calls cargo with the step's arguments.
     Cargo,
-    /// Builds and runs the tests that the arguments name; then the examples in the documentation, if
-    /// `also_documentation`.
+    /// Builds and runs the tests that the arguments name, without those of [`LONG`] if `leaves_out_long`; then the
+    /// examples in the documentation, if `also_documentation`.
     Tests { also_documentation: bool, leaves_out_long: bool },
-    /// Runs again test programs that the step `of` built.
+    /// Runs again the test programs of `packages` (all if it is empty) that the step `of` built, or of these programs
+    /// only the tests of [`LONG`] if `only_long`.
     Again { of: &'static str, packages: &'static [&'static str], only_long: bool },
 }
 
@@ -52,9 +53,9 @@ pub struct Step {
     pub args: &'static str,
     pub env: &'static [(&'static str, &'static str)],
     pub needs: Needs,
-    /// How much CPU time the step's tests may use without printing a line.
+    /// How much CPU time a test program or a cargo command of the step may use without printing a line.
     pub limit: Duration,
-    /// Seconds on two cores that do nothing else, from a cold start: the estimate before there is a measured time.
+    /// The estimate before there is a measured time: seconds on two cores that do nothing else, from a cold start.
     pub seconds: u32,
 }
 
@@ -69,7 +70,7 @@ const fn tests(name: &'static str, level: Level, seconds: u32, args: &'static st
     Step { work, ..step(name, level, seconds, args) }
 }
 
-/// A step that runs programs of tests again.
+/// A step that runs test programs again.
 const fn again(
     name: &'static str,
     level: Level,
@@ -80,9 +81,10 @@ const fn again(
     Step { work: Work::Again { of, packages, only_long: false }, ..step(name, level, seconds, "") }
 }
 
-/// Tests that run only with `--full`: the package, the program, and the test's name, or `None` for all tests of the
-/// program. Each takes a minute or about that of CPU time from a cold start: the first three programs compile tokio again
-/// in a separate folder, the fourth runs tasks for seconds, and the single test measures a whole report.
+/// Tests that `cargo xtask test` leaves out and `--full` runs: the package, the program, and the test's name, or `None`
+/// for all tests of the program. From a cold start each takes about a minute of CPU time: the first three programs
+/// compile tokio again in a separate folder, the fourth runs tasks for seconds, and the single test measures a whole
+/// report.
 pub const LONG: [(&str, &str, Option<&str>); 5] = [
     ("warmcore", "alone", None),
     ("warmcore", "readme_server", None),
@@ -91,14 +93,15 @@ pub const LONG: [(&str, &str, Option<&str>); 5] = [
     ("warmcore-cli", "cli", Some("a_report_is_a_folder_that_stands_alone")),
 ];
 
-/// The crates whose code differs by the backend.
+/// The crates whose code differs by the backend of per-CPU data.
 const BACKENDS: &[&str] = &["warmcore-percpu", "warmcore-budget", "warmcore-tenant"];
 
 /// The crates of `BACKENDS`, and the crate that registers a thread's area for restartable sequences.
 const AREAS: &[&str] = &["warmcore-sys", "warmcore-percpu", "warmcore-budget", "warmcore-tenant"];
 
-/// Each package but xtask. Cargo builds examples of the documentation without packages that have no library, so without the
-/// features that xtask needs of `syn`: with xtask in the first command, all that depends on `syn` would be built twice.
+/// Each package but xtask. When cargo builds the examples of the documentation, it leaves out packages without a
+/// library, and so the features of `syn` that xtask needs. If xtask were in the command that builds the tests, all that
+/// depends on `syn` would be built twice.
 const EACH: &str = "test --workspace --exclude xtask";
 const EACH_RELEASE: &str = "test --release --workspace --exclude xtask";
 
@@ -112,7 +115,7 @@ const OWN_AREAS: &[(&str, &str)] = &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
 const STRICT: &[(&str, &str)] = &[("WARMCORE_BUDGET", "atomic")];
 
 impl Step {
-    /// The command line that runs this step alone.
+    /// The command line that runs this step's cargo command alone.
     pub fn command(&self) -> String {
         let env: String = self.env.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
         format!("{env}cargo {}", self.args)
@@ -214,8 +217,8 @@ pub fn all() -> Vec<Step> {
                 "check --target aarch64-unknown-linux-gnu -p warmcore-percpu",
             )
         },
-        // The crate budget is only built, because its tests depend on mimalloc, which is in C and needs a C compiler
-        // for musl.
+        // The tests of the crate budget are left out: they depend on mimalloc, which is in C and needs a C compiler for
+        // musl.
         Step {
             needs: Needs::Target("x86_64-unknown-linux-musl"),
             ..tests(
@@ -247,12 +250,12 @@ fn thorough() -> Vec<Step> {
     let crates = "test --release -p warmcore-percpu -p warmcore-budget -p warmcore-tenant";
     vec![
         tests("adapter", level, 900, "test --release --manifest-path adapters/datafusion/Cargo.toml"),
-        // These steps also run the examples in the documentation on each backend.
+        // These two steps run the tests and the examples in the documentation on a backend each.
         Step { env: ATOMIC, work: documentation, ..tests("backend atomic, examples", level, 90, crates) },
         Step { env: PLAIN, work: documentation, ..tests("backend plain, examples", level, 90, crates) },
         Step { needs: Needs::Cargo("semver-checks"), ..step("public interface", level, 300, SEMVER) },
-        // The tests of the runtime that are marked `ignore`: all combinations of which `shares` and `weights` otherwise
-        // test samples.
+        // The tests of the runtime that are marked `ignore`: all combinations of which the other tests in `shares.rs`
+        // and `weights.rs` test samples.
         Step {
             limit: Duration::from_hours(4),
             ..tests(
@@ -276,7 +279,7 @@ const MSRV: &str = "1.93";
 
 const MSRV_CHECK: &str = "+1.93 check -p warmcore --all-features";
 
-/// Compares the public interface with that of the newest tag, or of the commit before if there is no tag.
+/// Compares the public interface with that of the newest tag, or of the commit before this one if there is no tag.
 const SEMVER: &str = "xtask semver";
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
-//! The arguments of `warmcore sim`, and the command line that reproduces a run.
+//! The arguments of `warmcore sim` and `warmcore layout`, and the command lines that repeat a run.
 //!
-//! There is a subcommand for each table, one for all tables, and one for a user's tasks. The help of each is complete
-//! and ends with an example. Seeds are counted from 0; `--seed 7 --seeds 1` simulates the eighth seed.
+//! There is a subcommand for each table, one for all tables, and one for a user's tasks. The help of each has an
+//! example and the names of the machines. Seeds are counted from 0; `--seed 7 --seeds 1` simulates the eighth seed.
 
 use super::load;
 use anyhow::{bail, ensure};
@@ -42,7 +42,7 @@ pub(super) enum What {
     /// The wake queue's first version by the number of clients
     #[command(after_help = table("warmcore sim wake-queue-by-load --quick --seeds 5"))]
     WakeQueueByLoad(Run),
-    /// Its third version, with and without reading the average idle time, by the number of clients
+    /// The wake queue's third version, with and without reading the average idle time, by the number of clients
     #[command(after_help = table("warmcore sim wake-queue-v3-by-load --quick --seeds 5"))]
     #[command(name = "wake-queue-v3-by-load")]
     WakeQueueV3ByLoad(Run),
@@ -76,7 +76,7 @@ pub(super) struct Common {
     pub parquet: Option<PathBuf>,
 }
 
-/// The arguments of a table.
+/// The arguments of a subcommand that simulates a table or all tables.
 #[derive(Debug, clap::Args)]
 pub(super) struct Run {
     #[command(flatten)]
@@ -86,8 +86,8 @@ pub(super) struct Run {
     pub quick: bool,
 }
 
-/// The arguments of `warmcore sim false-sharing`. With `--layout` it does the same as `warmcore layout`; that was the
-/// command's name in version 0.1.
+/// The arguments of `warmcore sim false-sharing`. With `--layout` it does the same as `warmcore layout`, which in
+/// version 0.1 had to be called in this way.
 #[derive(Debug, clap::Args)]
 pub(super) struct FalseSharing {
     #[command(flatten)]
@@ -149,7 +149,7 @@ impl LayoutArgs {
 /// The most seeds of a run. A larger number is probably a typing error.
 const SEEDS_MAX: u64 = 1_000_000;
 
-/// The largest first seed, so that the last seed does not overflow.
+/// The largest first seed, so that the end of the seeds' range does not overflow.
 const SEED_MAX: u64 = u64::MAX - SEEDS_MAX;
 
 const MARKS: &str = "\
@@ -215,8 +215,9 @@ impl Common {
         self.seed..self.seed + self.seeds
     }
 
-    /// Checks that no file is read or written twice, and that every output can be written. `read` and `written` are
-    /// further files that are read and written.
+    /// Checks that no file is overwritten that is also read or written as another output, that no output is a folder,
+    /// and that Parquet can be written if it is asked for. `read` and `written` are files that are read and written
+    /// besides those of `self`.
     fn check(&self, read: &[&Option<PathBuf>], written: &[&Option<PathBuf>]) -> anyhow::Result<()> {
         ensure!(
             cfg!(feature = "parquet") || self.parquet.is_none(),
@@ -242,7 +243,7 @@ impl Common {
         Ok(())
     }
 
-    /// The command that repeats the run, without the output files.
+    /// Appends the machine and the seeds to a command that repeats the run. The seeds are the first and their number.
     fn said(&self, words: &mut Vec<String>, seeds: (u64, u64)) {
         if let Some(machine) = &self.machine {
             words.extend(["--machine".to_owned(), quoted(machine)]);
@@ -254,7 +255,7 @@ impl Common {
     }
 }
 
-/// A file's canonical name, even if it doesn't exist yet.
+/// A file's canonical name. The file need not exist; if its folder does not exist either, this is `path`.
 fn real(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let named = || Some(std::fs::canonicalize(folder).ok()?.join(path.file_name()?));
@@ -311,7 +312,7 @@ impl Args {
         self.settings().1
     }
 
-    /// The tables that a subcommand simulates.
+    /// The tables that the subcommand simulates; none for `load`.
     pub(super) fn kinds(&self) -> Vec<TableKind> {
         TableKind::ALL.into_iter().filter(|kind| ["tables", kind.name].contains(&self.name())).collect()
     }
@@ -324,12 +325,12 @@ impl Args {
         }
     }
 
-    /// The command that repeats the run.
+    /// The command that repeats the simulation of tables, without its output files.
     pub(super) fn said(&self) -> String {
         self.command(self.name(), (self.common().seed, self.common().seeds))
     }
 
-    /// The command that repeats one seed of one table.
+    /// The command that repeats one table with `seed`, or with all seeds of this run.
     pub(super) fn replay(&self, kind: &TableKind, seed: Option<u64>) -> String {
         let common = self.common();
         self.command(kind.name, seed.map_or((common.seed, common.seeds), |seed| (seed, 1)))
@@ -373,7 +374,8 @@ impl FalseSharing {
 }
 
 impl load::Args {
-    /// The command that repeats the load with these seeds, under this policy or all.
+    /// The command that repeats the load under `policy`, or under all policies. `seeds` are the first seed and the
+    /// number of seeds.
     pub fn said(&self, policy: Option<&str>, seeds: (u64, u64)) -> String {
         let mut words =
             vec!["warmcore sim load --tasks".to_owned(), quoted(&self.tasks.display().to_string())];

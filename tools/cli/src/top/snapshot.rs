@@ -1,10 +1,9 @@
 //! A process's report on its runtime, and the difference between two reports.
 //!
 //! A worker is busy while its thread uses a CPU: in tasks of the runtime, in its driver, or in tasks of `tokio::spawn`,
-//! which run inside the driver and are called foreign. The share of foreign tasks is computed from the CPU time of the
-//! thread minus the time that it spent outside of the driver, so it includes the work of the driver itself; it is not
-//! shown for a worker without foreign tasks. The time of a tenant is an estimate: with 10 000 short polls a second its
-//! error is about 4 %.
+//! which run inside the driver and are called foreign. The share of foreign tasks is the CPU time of the thread minus
+//! the time that it spent outside of the driver, so it includes the work of the driver itself; it is 0 for a worker
+//! without foreign tasks. The time of a tenant is an estimate: with 10 000 short polls a second its error is about 4 %.
 //!
 //! Source: docs/json.md, "top".
 
@@ -50,14 +49,14 @@ const RENAMED: [(&str, &str); 8] = [
 /// The number of characters of a name that are shown.
 const NAME_MAX: usize = 64;
 
-/// Cuts a name to [`NAME_MAX`] characters, and removes unprintable ones.
+/// Cuts a name to [`NAME_MAX`] characters, and replaces unprintable ones by spaces.
 fn shown(name: &str) -> String {
     printable(name, ' ').chars().take(NAME_MAX).collect()
 }
 
 impl Snapshot {
-    /// Reads a report, which may come from any process: its text is made printable, and error messages don't repeat any
-    /// of it.
+    /// Reads a report, which may come from any process: its names are made printable, and error messages repeat no part
+    /// of its text but the version's number.
     pub fn parse(line: &str) -> anyhow::Result<Self> {
         const PREVIOUS: u32 = SCHEMA - 1;
         #[derive(Deserialize)]
@@ -95,7 +94,7 @@ impl Snapshot {
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[expect(missing_docs, reason = "as in `WorkerStats`")]
 pub struct Rates {
-    /// From 0 to 1.
+    /// The share of the time in which the worker's thread used a CPU, from 0 to 1.
     pub busy: f64,
     /// The share of the time in foreign tasks and in the driver that runs them, from 0 to 1; 0 without such tasks.
     pub foreign: f64,
@@ -109,12 +108,11 @@ pub struct Rates {
     pub long_polls: f64,
 }
 
-/// A worker that is busy for a smaller share of the time is not reported as dominated by foreign tasks: other processes
-/// may use the rest of its CPU.
+/// A worker that is busy for at most this share of the time is not reported as dominated by foreign tasks.
 const BUSY_MIN: f64 = 0.25;
 
 impl Rates {
-    /// Whether the worker spends most of its busy time in foreign tasks.
+    /// Whether the worker is busy for more than `BUSY_MIN` and spends most of that time in foreign tasks.
     pub fn is_dominated(&self) -> bool {
         self.busy > BUSY_MIN && self.foreign > self.busy / 2.0
     }
@@ -133,22 +131,22 @@ pub struct Use {
     pub polls: f64,
 }
 
-/// A report, and the rates since the report before.
+/// A report, and the rates since an earlier report of the same process.
 #[derive(Debug, Clone)]
 pub struct Interval {
     /// The later report.
     pub now: Snapshot,
     /// By worker.
     pub rates: Vec<Rates>,
-    /// By tenant, the longest-running first.
+    /// By tenant, the one with the most CPU time in the interval first.
     pub uses: Vec<Use>,
     /// Wakes per second by threads that are not workers.
     pub remote_schedules: f64,
 }
 
 impl Interval {
-    /// Makes an interval from the later report and the rates since the earlier one. If both reports are of the same
-    /// moment, or of different runtimes, the rates are zero.
+    /// Makes an interval from the later report and the rates since the earlier one. The rate of a counter that did not
+    /// increase is zero. If both reports are of the same moment, all rates are zero.
     pub fn between(before: &Snapshot, now: Snapshot) -> Self {
         let ns = now.at_ns.saturating_sub(before.at_ns);
         let per_second = |before: u64, now: u64| match ns {
@@ -199,13 +197,13 @@ impl Interval {
         self.rates.iter().map(of).sum()
     }
 
-    /// Returns the workers that spend most of their busy time in foreign tasks.
+    /// Returns the indices of the workers that foreign tasks dominate ([`Rates::is_dominated`]).
     pub fn dominated(&self) -> impl Iterator<Item = usize> {
         self.rates.iter().enumerate().filter(|(_, rates)| rates.is_dominated()).map(|(i, _)| i)
     }
 
-    /// Returns the worker that spends most time in foreign tasks, and the number of idle workers. `None` if no idle
-    /// worker could take over work.
+    /// Returns the index of the dominated worker that spends most time in foreign tasks, and the number of workers that
+    /// are less than half as busy as this one. `None` if no worker is dominated, or none is less than half as busy.
     pub fn foreign_imbalance(&self) -> Option<(usize, usize)> {
         let foreign = |worker: usize| self.rates[worker].foreign;
         let most = self.dominated().max_by(|a, b| foreign(*a).total_cmp(&foreign(*b)))?;
@@ -213,7 +211,7 @@ impl Interval {
         (idle > 0).then_some((most, idle))
     }
 
-    /// The last-level caches, each with its workers, in the order of their numbers.
+    /// The numbers of the last-level caches, in ascending order, each with the indices of its workers.
     pub fn llcs(&self) -> Vec<(u32, Vec<usize>)> {
         let mut llcs = std::collections::BTreeMap::<u32, Vec<usize>>::new();
         for (i, worker) in self.now.metrics.workers.iter().enumerate() {

@@ -1,11 +1,11 @@
 //! Measures how long one cache line takes from CPU to CPU.
 //!
 //! Two pinned threads pass a number back and forth on one line: one makes it odd, the other even. A slice times one
-//! pair for about a millisecond, and its result is the median of its batches; a round is one slice of every pair, so
-//! that a disturbance affects all pairs alike. One way is half of the round trip. 2 CPUs take 16 rounds, 2 s; the 657
-//! pairs of 384 CPUs take 16 rounds, 15 s.
+//! pair for 0.3 to 3 ms, and its result is the median of its batches; a round is one slice of every pair, so that a
+//! disturbance affects all pairs alike. One way is half of the round trip. One pair of CPUs takes 16 rounds, 2 s; the
+//! 657 pairs that are timed of 384 CPUs take 16 rounds, 15 s.
 //!
-//! Both threads write the line, in alternation; no other thread accesses it.
+//! Both threads write the line, in turn; no other thread accesses it.
 //!
 //! Source: github.com/nviennot/core-to-core-latency, whose numbers are in crates/topo/machines.toml: the same exchange, so
 //! that the results can be compared.
@@ -23,36 +23,38 @@ use warmcore_sys::{affinity, clock, platform};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, CpuSet, Nanos};
 
-/// The intended time of a probe with many pairs, and the time at which it stops.
+/// The intended time of the slices of a probe with many pairs.
 const AIM: Duration = Duration::from_secs(15);
+/// The time after which no slice begins.
 const STOP: Duration = Duration::from_secs(20);
 /// The number of rounds. Fewer rounds would not show drift; more don't improve the result.
 const ROUNDS: std::ops::RangeInclusive<u32> = 5..=16;
-/// The least duration of a round, even with one pair: a hypervisor may move CPUs several times a second, and a probe of
-/// 50 ms would not show that.
+/// The least duration of a round but the last, even with one pair: a hypervisor may move CPUs several times a second,
+/// and a probe of 50 ms would not show that.
 const ROUND_MIN: Duration = Duration::from_millis(100);
 const SLICE: std::ops::RangeInclusive<Duration> = Duration::from_micros(300)..=Duration::from_millis(3);
 /// The overhead of a slice: two threads are pinned, one of them is started.
 const SLICE_OVERHEAD: Duration = Duration::from_micros(300);
-/// A slice is abandoned if one thread does not answer for this long: a cgroup's quota stops threads for up to 100 ms at a
-/// time, a hypervisor stops a CPU for less.
+/// A slice is abandoned if a thread still waits for the other this long after the slice's intended end: a cgroup's
+/// quota stops threads for up to 100 ms at a time, a hypervisor stops a CPU for less.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// The number of round trips between two readings of the clock: 5 µs at 25 ns one way, of which reading the clock is
 /// 0.5 %.
 const BATCH: u64 = 100;
-/// The number of tries of a waiting thread between two readings of the clock, 40 to 400 µs. Then the thread yields,
-/// since the other thread may need this CPU.
+/// The number of tries of a waiting thread between two readings of the clock, 40 to 400 µs. After a reading the thread
+/// yields, since the other thread may need this CPU.
 const TRIES: u32 = 4096;
 /// The number that ends the exchange.
 const OVER: u64 = u64::MAX;
 
-/// Times pairs of the CPUs that this process may use, and interprets the times.
-/// `progress(done, of)` is called after each slice.
+/// Times pairs of the CPUs that this process may use, and interprets the times. Then times walks over a working set
+/// that moves between CPUs.
 ///
-/// Touches one cache line at a time. Takes 2 s on 2 CPUs, 20 s at most.
+/// `progress(done, of)` is called after each slice. The slices take 2 s on 2 CPUs, 20 s at most.
 ///
 /// # Errors
-/// Fewer than two CPUs are allowed, a thread can't be pinned, no pair gave a time, or SIGINT or SIGTERM came.
+/// Fewer than two CPUs are allowed, a thread can't be started or pinned, no pair gave a time, or SIGINT or SIGTERM
+/// came.
 pub fn probe(topology: &Topology, progress: &dyn Fn(u64 /*done*/, u64 /*of*/)) -> anyhow::Result<Probe> {
     let usable = topology.usable();
     let pairs = pairs(topology, &usable);
@@ -116,7 +118,8 @@ fn time(pairs: &[(CpuId, CpuId)], progress: &dyn Fn(u64, u64)) -> anyhow::Result
     Ok(slices)
 }
 
-/// Returns the number of rounds and the length of a slice: together about [`AIM`], or less if that is enough.
+/// Returns the number of rounds and the length of a slice. All slices with their overhead take about [`AIM`], or less
+/// if that is enough.
 fn plan(pairs: u32) -> (u32, Duration) {
     let fit = AIM.as_micros() / (u128::from(pairs) * (Duration::from_millis(1) + SLICE_OVERHEAD).as_micros());
     let rounds = (fit as u32).clamp(*ROUNDS.start(), *ROUNDS.end());
@@ -124,7 +127,7 @@ fn plan(pairs: u32) -> (u32, Duration) {
     (rounds, slice.clamp(*SLICE.start(), *SLICE.end()))
 }
 
-/// Restores the thread's affinity when it is dropped.
+/// Gives the thread that drops it this affinity.
 pub(super) struct AffinityGuard(pub(super) CpuSet);
 
 impl Drop for AffinityGuard {
@@ -138,7 +141,7 @@ fn play(a: CpuId, b: CpuId, slice: Duration) -> anyhow::Result<Option<f64>> {
     let line = &*Box::new(Padded::new(AtomicU64::new(0)));
     pin(a)?;
     std::thread::scope(|scope| {
-        // End the other thread even if the follower can't be started or the leader panics.
+        // End the follower even if the leader panics.
         let _end = End(line);
         let follower = std::thread::Builder::new().name("probe".into()).spawn_scoped(scope, move || {
             let _end = End(line);
@@ -165,7 +168,7 @@ fn pin(cpu: CpuId) -> anyhow::Result<()> {
     })
 }
 
-/// Ends the exchange when it is dropped, so that the other thread ends too, even after a panic.
+/// Ends the exchange when it is dropped, so that after a panic of one thread the other ends too.
 struct End<'a>(&'a AtomicU64);
 
 impl Drop for End<'_> {
@@ -178,7 +181,8 @@ fn after(duration: Duration) -> Nanos {
     Nanos(clock::now().0 + duration.as_nanos() as u64)
 }
 
-/// Makes the number odd, over and over; returns the median one-way time of a batch.
+/// Makes the number odd, over and over; returns the median one-way time of a batch. `None` if the follower did not
+/// answer in time.
 fn lead(line: &AtomicU64, slice: Duration) -> Option<f64> {
     let give_up = after(slice + TIMEOUT);
     // The second exchange succeeds when the follower has been started, pinned and woken.
@@ -197,14 +201,14 @@ fn lead(line: &AtomicU64, slice: Duration) -> Option<f64> {
         batches.push((now.0 - began.0) as f64 / (2 * BATCH) as f64);
         began = now;
     }
-    // The first quarter warms up: clocks speed up, the CPU wakes from its sleep state.
+    // Leave the first quarter of the batches out: clocks speed up, the CPU wakes from its sleep state.
     let cold = batches.len() / 4;
     let warm = &mut batches[cold..];
     warm.sort_by(f64::total_cmp);
     warm.get(warm.len() / 2).copied()
 }
 
-/// Makes the number even, over and over, until the exchange ends.
+/// Makes the number even, over and over, until the exchange ends or a wait exceeds `give_up`.
 fn follow(line: &AtomicU64, give_up: Nanos) {
     let mut number = 1;
     while pass(line, number, give_up) {

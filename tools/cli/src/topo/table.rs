@@ -1,6 +1,4 @@
-//! The transfer times as text: a matrix for few CPUs, a row per distance for many CPUs.
-//!
-//! The text depends only on the [`Probe`] and the topology, so a probe from a file gives the same text.
+//! The hand-over times of a cache line as text: a row per distance; for few CPUs also a matrix of all pairs.
 
 use super::boxes::wrap;
 use super::pairs::ALL_PAIRS_CPUS_MAX;
@@ -9,7 +7,8 @@ use warmcore_report::Probe;
 use warmcore_topo::{Distance, Topology};
 use warmcore_types::{CpuId, CpuSet};
 
-/// The probe in lines of at most `width` columns: times, groups, verdict.
+/// The probe as text: times, groups, verdict. Sentences are wrapped at `width` columns; the rows of distances take 72
+/// columns.
 pub(super) fn table(t: &Topology, probe: &Probe, width: usize) -> String {
     let timed = timed(probe);
     let mut lines = wrap("One-way hand-over of a cache line from CPU to CPU, in ns", width, 0);
@@ -32,7 +31,7 @@ pub(super) fn table(t: &Topology, probe: &Probe, width: usize) -> String {
     lines.join("\n") + "\n"
 }
 
-/// The pairs of a probe, each once.
+/// The pairs of a probe that have a time, each once.
 fn timed(probe: &Probe) -> Vec<Timed> {
     let n = probe.cpus.len();
     let pairs = (0..n).flat_map(|i| (i + 1..n).map(move |j| (i, j)));
@@ -45,7 +44,7 @@ fn timed(probe: &Probe) -> Vec<Timed> {
     pairs.filter_map(pair).collect()
 }
 
-/// The medians of all pairs as a matrix. For 16 CPUs, with numbers and times of three digits, it takes 68 columns.
+/// The medians of all pairs as a matrix. For 16 CPUs, with numbers and times of three digits, it takes 67 columns.
 fn matrix(probe: &Probe) -> Vec<String> {
     let time = |ns: &Option<f64>| ns.map_or("·".to_owned(), round);
     let head = std::iter::once(String::new()).chain(probe.cpus.iter().map(u32::to_string));
@@ -60,7 +59,7 @@ fn matrix(probe: &Probe) -> Vec<String> {
     rows.iter().map(line).collect()
 }
 
-/// A row for each distance between the timed CPUs, as the kernel reports them.
+/// A line of titles, and a row for each distance that the kernel reports between the CPUs of a timed pair.
 fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
     let head = format!(
         "{:<26} {:>6} {:>8} {:>14} {:>14}",
@@ -78,14 +77,14 @@ fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
     std::iter::once(head).chain(by_distance(t, timed).iter().map(row)).collect()
 }
 
-/// The groups of CPUs that the times show: a line for each level but the last, whose group has all CPUs.
+/// The groups of CPUs that the times show: a line for each level at which there is more than one group.
 fn by_time(timed: &[Timed]) -> Vec<String> {
     let levels = levels(timed);
     let cpus: CpuSet = timed.iter().flat_map(|p| [p.a, p.b]).collect();
     let line = |(_, hi): &(f64, f64)| {
         let groups = groups(timed, *hi);
         let shown: Vec<String> = groups.iter().map(|g| format!("[{g}]")).collect();
-        // With hundreds of CPUs the groups would be too long; the table is enough.
+        // With more than `ALL_PAIRS_CPUS_MAX` CPUs the groups would be too long; the rows of `distances` are enough.
         let listed = cpus.len() <= ALL_PAIRS_CPUS_MAX && groups.len() > 1;
         listed.then(|| format!("by time, within {} ns: {}", round(*hi), shown.join(" ")))
     };

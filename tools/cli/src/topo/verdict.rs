@@ -2,9 +2,9 @@
 //!
 //! A pair is steady if its slowest round took at most twice its fastest; only steady pairs are compared with the
 //! kernel's topology. The sorted times are divided into levels: a new level begins where a time is more than 1.6 × the
-//! time before it. CPUs that are linked by pairs of one level are a group. Then each pair's time is compared with the
-//! distance that the kernel reports, and each last-level cache must be one group. On 2 × EPYC 9654 there are levels at
-//! 9, 23, 100 and 195 ns.
+//! time before it. CPUs that are linked by pairs of a level or of a faster one are a group of that level. Each pair's
+//! time is compared with the distance that the kernel reports, and the CPUs of each last-level cache must be one group.
+//! On 2 × EPYC 9654 there are levels at 9, 23, 100 and 195 ns.
 //!
 //! Source: crates/topo/machines.toml, `c2c_*`; a test compares the limits below with them.
 
@@ -25,8 +25,8 @@ const LLC_NS_KNOWN: &str = "15.7 to 60";
 /// A time that is more than this times the next lower one begins a new level. On the known machines, neighbouring times
 /// within one cache differ by a smaller factor, and those of different levels by a larger one.
 const GAP: f64 = 1.6;
-/// If the rounds of a pair differ by a larger factor, a hypervisor has moved a CPU between them: clock rates and other
-/// processes make a smaller difference, another place in the machine a larger one.
+/// The largest factor between the rounds of a steady pair. A larger one means that a hypervisor has moved a CPU between
+/// two rounds, or that the machine is busy or its clock rates change.
 const STEADY_MAX: f64 = 2.0;
 /// If more than this share of the pairs is not steady, the times are noisy. With fewer than 20 pairs, one unsteady pair
 /// is enough; of hundreds of pairs, some are disturbed by other processes.
@@ -67,8 +67,8 @@ impl Timed {
     }
 }
 
-/// Describes whether the times agree with the topology, and whether they spread too far to trust the result.
-/// `hypervisor` is the one that the CPU reports.
+/// Describes whether the times agree with the topology. The second value is whether they spread too far to trust the
+/// description. `hypervisor` is the name that the CPU reports, if it reports one.
 pub(super) fn verdict(t: &Topology, times: &[Timed], hypervisor: Option<&str>) -> (String, bool) {
     let machine = hypervisor.map_or("machine".to_owned(), |name| format!("virtual machine ({name})"));
     let (steady, moving): (Vec<Timed>, Vec<Timed>) = times.iter().partition(|p| p.is_steady());
@@ -87,7 +87,7 @@ pub(super) fn verdict(t: &Topology, times: &[Timed], hypervisor: Option<&str>) -
     (said.join(" "), noisy)
 }
 
-/// Describes the pairs that were not steady.
+/// Describes the pairs that were not steady; `None` if there are none.
 fn spread(moving: &[Timed], noisy: bool, machine: &str, is_virtual: bool) -> Option<String> {
     let widest = moving.iter().max_by(|a, b| (a.hi_ns / a.lo_ns).total_cmp(&(b.hi_ns / b.lo_ns)))?;
     let others = match moving.len() - 1 {
@@ -120,7 +120,7 @@ fn like(ns: f64) -> &'static str {
     }
 }
 
-/// Describes where steady pairs disagree with the kernel's topology.
+/// Describes where steady pairs disagree with the kernel's topology, a sentence for each disagreement.
 fn doubts(t: &Topology, steady: &[Timed], hypervisor: Option<&str>) -> Vec<String> {
     let at = |pair: &Timed| t.distance(pair.a, pair.b);
     let pick = |is: &dyn Fn(&Timed, Distance) -> bool| -> Vec<Timed> {
@@ -185,7 +185,7 @@ fn one_cache(llc: &Llc, pairs: &[Timed], who: &str, is_virtual: bool) -> Option<
             shown.join(" and "),
         ));
     }
-    // If no cache is listed, the whole socket counts as one cache, and the limit does not apply.
+    // If the kernel lists no cache (level 0), the whole socket counts as one cache, and the limit does not apply.
     let slow = median(pairs).filter(|ns| llc.level > 0 && *ns > LLC_NS_MAX)?;
     let why = match is_virtual {
         true => format!("{who} hides a boundary"),
@@ -200,7 +200,8 @@ fn one_cache(llc: &Llc, pairs: &[Timed], who: &str, is_virtual: bool) -> Option<
     ))
 }
 
-/// `cpu0 and cpu1 (and 3 more pairs)`, `7–9 ns`.
+/// The names of the first three pairs, and the range of all medians:
+/// `cpu0 and cpu1, cpu2 and cpu3, cpu4 and cpu5 (and 1 more pair)`, `7–9 ns`. `None` if there are no pairs.
 fn examples(pairs: &[Timed]) -> Option<(String, String)> {
     let names: Vec<String> = pairs.iter().take(EXAMPLES).map(Timed::name).collect();
     let more = match pairs.len().saturating_sub(EXAMPLES) {
@@ -212,7 +213,7 @@ fn examples(pairs: &[Timed]) -> Option<(String, String)> {
     Some((names.join(", ") + &more, format!("{} ns", range(lo, hi))))
 }
 
-/// The pairs by the distance that the kernel reports.
+/// The pairs by the distance that the kernel reports, [`Distance::Other`] if it reports none.
 pub(super) fn by_distance(t: &Topology, timed: &[Timed]) -> BTreeMap<Distance, Vec<Timed>> {
     let mut of = BTreeMap::<Distance, Vec<Timed>>::new();
     for pair in timed {
@@ -254,7 +255,7 @@ pub(super) fn levels(pairs: &[Timed]) -> Vec<(f64, f64)> {
     times.chunk_by(|a, b| *b <= a * GAP).map(|level| (level[0], level[level.len() - 1])).collect()
 }
 
-/// The CPUs of the pairs, in groups that pairs of at most `ns` link.
+/// The CPUs of the pairs, in groups that pairs of at most `ns` link. A CPU that no such pair links is a group.
 pub(super) fn groups(pairs: &[Timed], ns: f64) -> Vec<CpuSet> {
     let mut groups: Vec<CpuSet> = Vec::new();
     let mut join = |cpus: CpuSet| {
@@ -274,7 +275,7 @@ pub(super) fn groups(pairs: &[Timed], ns: f64) -> Vec<CpuSet> {
     groups
 }
 
-/// `23–195`, or `23` where both ends round to it.
+/// `23–195`, or `23` if both bounds round to 23.
 pub(super) fn range(lo: f64, hi: f64) -> String {
     match (round(lo), round(hi)) {
         (lo, hi) if lo == hi => lo,
@@ -282,7 +283,7 @@ pub(super) fn range(lo: f64, hi: f64) -> String {
     }
 }
 
-/// Formats a time with at least two digits, and no more digits than are known.
+/// Formats a time with one decimal below 9.95 ns, and without decimals above.
 pub(super) fn round(ns: f64) -> String {
     if ns < 9.95 { format!("{ns:.1}") } else { format!("{ns:.0}") }
 }
