@@ -1,6 +1,6 @@
 //! Error: why an input cannot be simulated, and where in it the reason is.
 //!
-//! An error is a location, a fact, and what to do. Costs, layouts and programs use the same type under other names.
+//! An error is a location, a fact, and what to do. Costs, machines and programs use the same type under other names.
 
 use std::fmt;
 

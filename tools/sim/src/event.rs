@@ -1,9 +1,9 @@
 //! Event: a queue of events in a deterministic order.
 //!
-//! A heap with four children per node. Its order is (time, class, sequence), which is stored in two words and
-//! compared as one number. Of two events at the same time the one with the lower class comes first, and of two in one
-//! class the one that was pushed first. Removing the top leaves a hole that the next push fills, since most events
-//! push another one. An event of 8 bytes takes 24; the four children of a node are on two cache lines.
+//! A heap with four children per node. Its order is (time, class, sequence), which is stored in two words and compared
+//! as one number. Of two events at the same time the one with the lower class comes first, and of two in one class the
+//! one that was pushed first. Removing the top leaves a hole for the next push, since most events push another one. An
+//! event of 8 bytes takes 24; the four children of a node are on two or three cache lines.
 //!
 //! # Source
 //!
@@ -14,7 +14,7 @@ use warmcore_types::Nanos;
 /// Children of a node.
 const ARITY: usize = 4;
 
-/// Bits of a key's second word for the sequence; the rest is the class.
+/// Bits of [`Entry::order`] for the sequence; the rest is the class.
 const SEQUENCE_BITS: u32 = 56;
 
 #[derive(Debug, Clone, Copy)]
@@ -118,7 +118,7 @@ impl<T: Copy> Events<T> {
         self.pop_until(Nanos(u64::MAX))
     }
 
-    /// Fills the hole with the last event, if no push has filled it.
+    /// Fills the hole, if there is one, with the last event.
     #[inline]
     fn fill(&mut self) {
         if std::mem::take(&mut self.has_hole)

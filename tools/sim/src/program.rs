@@ -3,8 +3,8 @@
 //! A program is a flat list of steps, built by chaining calls or read from rt-app's JSON. A step that takes time
 //! ([`run`](Program::run), [`touch`](Program::touch)) may be preempted; a step that affects other tasks or may block
 //! ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment. If a task is
-//! woken while it does not wait, its next `wait` returns at once. Names of tasks and locks are resolved when the
-//! simulation begins, so two programs may name each other. A step takes 40 bytes.
+//! woken outside of a `wait`, one later `wait` returns at once. Names of tasks and locks are resolved when the
+//! simulation runs, so two programs may name each other. A step takes 40 bytes.
 //!
 //! ```
 //! use warmcore_sim::program::Program;
@@ -28,24 +28,24 @@ mod tests;
 
 pub use crate::error::Error as ProgramError;
 
-/// The most loops within each other.
+/// The most loops that may be nested.
 pub const LOOPS_MAX: usize = 6;
 
-/// The most levels of programs that fork each other. Each level may double the number of tasks.
+/// The most levels of programs that fork each other. Each level may multiply the number of tasks.
 pub const FORKS_MAX: usize = 64;
 
-/// The longest that a step may take: 104 days. The clock has room for a thousand such steps.
+/// The longest run, sleep, timer period or delay: 104 days. A simulation's clock has room for a thousand of them.
 pub const LENGTH_MAX: Nanos = Nanos(1 << 53);
 
-/// A task of a simulation.
+/// Identifies a task of a simulation. The number of a forked task that has ended may be used again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct TaskId(pub u32);
 
-/// A process: tasks that share concurrency ids. The kernel's `mm`.
+/// Identifies a process: tasks that share concurrency ids. The kernel's `mm`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ProcessId(pub u32);
 
-/// An account of a budget.
+/// Identifies an account of a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AccountId(pub u32);
 
@@ -56,14 +56,14 @@ pub enum Length {
     Fixed(Nanos),
     /// Uniformly distributed between two values.
     Between(Nanos, Nanos),
-    /// Uniformly distributed around a mean, by up to this percentage of it.
+    /// Uniformly distributed around a mean, by up to this percentage of it; above 100 counts as 100.
     Around(Nanos, u32),
     /// Exponentially distributed, with this mean.
     Exponential(Nanos),
 }
 
 impl Length {
-    /// The longest that a draw can be.
+    /// An upper bound of each draw.
     pub fn longest(self) -> Nanos {
         match self {
             Self::Fixed(ns) => ns,
@@ -76,7 +76,7 @@ impl Length {
         }
     }
 
-    /// The next draw of `entity`; `count` is the number of its draws.
+    /// Draws a length for `entity`. `count` is the number of draws of `entity` so far; a `Fixed` length does not count.
     #[inline]
     pub fn draw(self, random: Random, entity: u64, count: &mut u64) -> Nanos {
         let mut bits = || {
@@ -113,7 +113,7 @@ impl From<RangeInclusive<u64>> for Length {
 /// The task that a step wakes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WakeTarget {
-    /// The task of this name.
+    /// The spawned task of this name; of several, the one that was spawned last.
     Named(String),
     /// This task.
     Task(TaskId),
@@ -192,7 +192,7 @@ pub(crate) enum Op {
     },
     Wait,
     Sleep(Length),
-    /// Sleeps until `period` after the timer's last use.
+    /// Sleeps until `period` after the time for which the timer was last set: see [`Program::timer`].
     Timer {
         period: Nanos,
         is_absolute: bool,
@@ -225,32 +225,34 @@ pub(crate) enum Op {
         times: u32,
         end: u32,
     },
-    /// Ends a loop that began at that step.
+    /// Ends the loop that begins at this step.
     End(u32),
 }
 
 /// The number of rounds of an endless loop.
 pub(crate) const FOREVER: u32 = u32::MAX;
 
-/// A program. A clone shares its steps, so many tasks of a kind take little memory.
+/// A program. A clone shares its steps. A simulation copies the steps at each
+/// [`spawn`](crate::simulation::Simulation::spawn).
 #[derive(Debug, Clone, Default)]
 pub struct Program {
     pub(crate) name: String,
     pub(crate) ops: Arc<Vec<Op>>,
     pub(crate) names: Arc<Vec<String>>,
-    /// Shared, so that a tree of forks takes no more memory than its source text.
+    /// The programs that it forks. A child may be shared, so that a tree of forks that is read from a file takes no
+    /// more memory than the file's text.
     pub(crate) children: Arc<Vec<Arc<Program>>>,
     pub(crate) affinities: Arc<Vec<TaskAffinity>>,
     pub(crate) starts_at: Arc<TaskAffinity>,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
     pub(crate) delay: Option<Length>,
-    /// (step, location in a file), for this step and those after it.
+    /// (step, location in a file): the location of this step and of those after it, up to the next step that is listed.
     pub(crate) locations: Arc<Vec<(u32, Arc<str>)>>,
 }
 
 impl Program {
-    /// An empty program. Its task has the same name.
+    /// Creates a program without steps. Its tasks have the same name.
     pub fn new(name: impl Into<String>) -> Self {
         Self { name: name.into(), ..Self::default() }
     }
@@ -277,7 +279,7 @@ impl Program {
         self
     }
 
-    /// Its tasks belong to this process.
+    /// Puts its tasks, and those that they fork, into this process, unless a forked program names another one.
     pub fn in_process(mut self, process: ProcessId) -> Self {
         self.process = Some(process);
         self
@@ -289,7 +291,7 @@ impl Program {
         self
     }
 
-    /// Begins this long after the task was spawned or forked.
+    /// Lets its tasks begin this long after they were spawned or forked.
     pub fn after(mut self, delay: impl Into<Length>) -> Self {
         self.delay = Some(delay.into());
         self
@@ -345,7 +347,7 @@ impl Program {
         self.op(Op::WriteLine(line))
     }
 
-    /// Wakes a task. If that task does not wait, its next `wait` returns at once.
+    /// Wakes a task that is in a `wait`. If it is not, one later `wait` of it returns at once.
     pub fn wake(self, target: impl Into<WakeTarget>) -> Self {
         self.wake_op(target.into(), false)
     }
@@ -373,18 +375,21 @@ impl Program {
         self.op(Op::Sleep(length.into()))
     }
 
-    /// Sleeps until `period` after this timer's last use; if that time has passed, does not sleep. `slot` selects one
-    /// of the task's timers, 0 to 3. An absolute timer never skips a period.
+    /// Sets a timer to `period` after the time for which it was last set, the first time to `period` from now, and
+    /// sleeps until then. `slot` selects one of the task's timers, 0 to 3. If the time has passed, the task does not
+    /// sleep, and a relative timer is set to the current time. An absolute timer keeps the time that has passed, so it
+    /// never skips a period.
     pub fn timer(self, slot: u8, period: Nanos, is_absolute: bool) -> Self {
         self.op(Op::Timer { period, is_absolute, slot })
     }
 
-    /// Lets the other queued tasks run first.
+    /// Gives up the CPU and stays runnable. With fair order the queued task that has run least comes first; in batches
+    /// the task goes into the next batch.
     pub fn yield_now(self) -> Self {
         self.op(Op::Yield)
     }
 
-    /// Creates a task that runs `child`, in the same process unless `child` names one.
+    /// Creates a task that runs `child`, in this task's process unless `child` names one.
     pub fn fork(self, child: Program) -> Self {
         self.fork_shared(Arc::new(child))
     }
@@ -400,7 +405,7 @@ impl Program {
         self.op(Op::Join)
     }
 
-    /// Takes a lock, and waits while another task holds it.
+    /// Takes a lock, after waiting while a task holds it.
     pub fn lock(self, name: &str) -> Self {
         self.named_op(name, Op::Lock)
     }
@@ -436,8 +441,8 @@ impl Program {
         self.named_op(name, |name| Op::Barrier { name, parties })
     }
 
-    /// Charges an account. A refused charge is counted, and the task continues; its later `uncharge` omits the units
-    /// that were refused.
+    /// Charges an account. A refused charge is counted, and the task continues; its later uncharges of this account
+    /// omit the units that were refused.
     pub fn charge(self, account: AccountId, units: u64) -> Self {
         self.op(Op::Charge(account, units))
     }
@@ -452,7 +457,8 @@ impl Program {
         self.named_op(name, Op::Mark)
     }
 
-    /// Restricts where the task may run from now on. It moves when it next waits.
+    /// Restricts where the task may run from now on. A task on a CPU that is no longer allowed moves when it is next
+    /// woken or stolen.
     pub fn allow(mut self, affinity: impl Into<TaskAffinity>) -> Self {
         Arc::make_mut(&mut self.affinities).push(affinity.into());
         let at = self.affinities.len() as u32 - 1;

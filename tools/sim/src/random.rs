@@ -14,7 +14,7 @@ use warmcore_types::Nanos;
 #[cfg(test)]
 mod tests;
 
-/// What a number is for, so that two uses by one entity never share a stream.
+/// What a number is for, so that two uses by one entity have different streams.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u64)]
 pub enum Purpose {

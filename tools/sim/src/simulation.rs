@@ -1,14 +1,14 @@
 //! Simulation: a machine on which tasks run, on a virtual clock.
 //!
-//! A loop takes the next event and changes the state. When a decision is due, it calls the policies of `sched`, `cid`
-//! and `budget`, and carries out what they return. Between two steps of a task nothing happens on its CPU. Two
-//! programs that wake each other cost two events for each wake. Everything runs on one thread.
+//! A loop takes the next event and changes the state. When a decision is due, it calls the scheduling policy, `cid` and
+//! `budget`, and carries out what they return. Everything runs on one thread.
 //!
 //! `sched_state` is what scheduling policies see; `step` runs programs; `switch` gives CPUs to tasks; `wake` queues
 //! woken tasks; `process` has the concurrency ids.
 //!
-//! **Not simulated:** priorities and groups, clock frequencies, interrupts other than ticks, timers and wakes, cache
-//! misses in the rest of a step that was preempted, active balancing.
+//! **Not simulated:** priorities and groups, clock frequencies (except in the first pass over memory after a deep idle
+//! state), interrupts other than ticks, timers and wakes, cache misses in the rest of a step that was preempted, active
+//! balancing.
 //!
 //! # Source
 //!
@@ -75,7 +75,8 @@ mod event_class {
     pub(super) const SEARCH: u8 = 6;
 }
 
-/// The CPU or task of an event, and the generation for which it was pushed: with an older generation it is stale.
+/// The CPU or task of an event. `generation`: for STEP, AWAKE and SEARCH that of the CPU when the event was pushed, and
+/// the event is stale if the CPU has another one by then; for PREEMPT the task to preempt; else 0.
 #[derive(Debug, Clone, Copy)]
 struct Target {
     index: u32,
@@ -95,8 +96,8 @@ pub struct Simulation<P, O = ()> {
     random: Random,
     events: Events<Target>,
     codes: Vec<Code>,
-    /// The linked steps of all programs, one program after the other. `parts`: where those of each program begin and
-    /// end.
+    /// The linked steps of all programs, one program after the other. `parts`: where those of each code (see `Code`)
+    /// begin and end.
     steps: Vec<Op>,
     parts: Vec<(u32, u32)>,
     names: Names,
@@ -178,7 +179,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Nanos(self.sched.now)
     }
 
-    /// The machine as policies see it. Its CPUs are those of the topology, in that order.
+    /// The machine as policies see it. Its CPUs are numbered by their index in the topology.
     pub fn machine(&self) -> &SchedDomains {
         &self.sched.machine
     }
@@ -188,7 +189,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         &mut self.memory
     }
 
-    /// The observer, at the end.
+    /// Ends the simulation. Returns its observer.
     pub fn into_observer(self) -> O {
         self.observer
     }
@@ -209,7 +210,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         ProcessId(self.processes.len() as u32 - 1)
     }
 
-    /// A process: the counters of its concurrency ids.
+    /// A process, with the counters of its concurrency ids.
     pub fn process_of(&self, id: ProcessId) -> &process::Process {
         &self.processes[id.0 as usize]
     }
@@ -231,10 +232,11 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.accounts.drain(account)
     }
 
-    /// Creates a task that runs `program`. It is woken when the simulation next runs.
+    /// Creates a task that runs `program`. It is woken at the present virtual time, or later by the program's delay.
     ///
     /// # Errors
-    /// A program that fails [`Program::check`], or names CPUs or a process that this machine does not have.
+    /// A program that fails [`Program::check`], that names CPUs that the machine does not have or that are no LLC, node
+    /// or whole machine, or that names a process that this simulation does not have.
     pub fn spawn(&mut self, program: &Program) -> Result<TaskId, ProgramError> {
         program.check()?;
         let code = self.load(program)?;
@@ -247,7 +249,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Ok(TaskId(id))
     }
 
-    /// Creates a task that has not begun.
+    /// Creates a task that has not begun. `parent`: the task that forks it, or `NONE`.
     fn make(&mut self, code: u32, entity: u64, parent: u32) -> u32 {
         let of = &self.codes[code as usize];
         let mut task = Task::new(code, entity, of.starts_at);
@@ -267,7 +269,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let tasks = &mut self.sched.tasks;
         let id = self.free.pop().unwrap_or(tasks.len() as u32);
         if tasks.len() == tasks.capacity() {
-            // Grow by an eighth: tasks are large, and doubling would leave half of the capacity empty.
+            // Grow by an eighth and 16: tasks are large, and doubling would leave half of the capacity empty.
             tasks.reserve_exact(tasks.len() / 8 + 16);
         }
         if id as usize == tasks.len() {
@@ -288,11 +290,13 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         length.draw(self.random, task.entity, &mut task.draws).0
     }
 
-    /// Runs until all tasks have ended, or until the clock shows `until`.
+    /// Runs until all tasks that are not daemons have ended, or no event is left, or the next event is due after
+    /// `until`.
     ///
     /// # Errors
-    /// A name that no task has; a program that continues without time passing, or that unlocks a lock it does not
-    /// hold.
+    /// A wake of a task that does not exist; a program that continues without time passing, that unlocks a lock it does
+    /// not hold or ends with a lock, or that uncharges more than is charged; a fork beyond the most tasks; the clock's
+    /// end.
     pub fn run(&mut self, until: Nanos) -> Result<Report, ProgramError> {
         self.link()?;
         while self.num_alive_tasks > 0 || !self.has_end {
@@ -343,7 +347,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         false
     }
 
-    /// Pushes an event of a CPU or task, which is stale if the generation is older by then.
+    /// Pushes an event of a CPU or task. `generation`: see [`Target`].
     #[inline]
     fn push_event(&mut self, at: u64, class: u8, index: u32, generation: u32) {
         self.events.push(Nanos(at), class, Target { index, generation });

@@ -1,14 +1,14 @@
 //! Kernel: Linux's placement, with the settings that its developers argued about.
 //!
 //! `wake.rs`: a woken task goes to its waker's CPU or to its previous CPU (`wake_affine`), or to an idle CPU of the
-//! same LLC. If cores have several threads, the idle CPU is on a wholly idle core if there is one; else it is found
-//! by a search in the order of the kernel's CPU numbers, as deep as SIS_UTIL allows. A new task goes to the part of
-//! the machine with the most idle CPUs.
+//! same LLC. If neither of the two is idle, a search of the LLC finds the idle CPU: on a wholly idle core if cores have
+//! several threads and there is such a core; else in the order of the kernel's CPU numbers, as deep as SIS_UTIL allows.
+//! A new task goes to the part of the machine with the most idle CPUs.
 //!
 //! `balance.rs`: a CPU that runs out of tasks searches its domains from the innermost to the outermost for a waiting
-//! task. It does not search if it is usually idle for less time than the search costs. A CPU that was kicked
-//! ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU where tasks wait) searches whatever the
-//! cost, but each domain at most once per interval.
+//! task. It does not search a domain if it is usually idle for less time than the search up to that domain costs. A CPU
+//! that was kicked ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU where stealable tasks
+//! wait) searches whatever the cost, but each domain at most once per interval.
 //!
 //! `record.rs`: the state that the kernel keeps from one decision to the next. The simulation stores it.
 //!
@@ -17,18 +17,20 @@
 //!
 //! # What a simulation provides
 //! [`SharedQueue`](warmcore_sched::SharedQueue) is the part of this placement that a runtime can use. [`KernelView`]
-//! has fourteen more facts, of which five matter: `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`,
+//! has fourteen more facts, of which five matter most: `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`,
 //! `last_ran`.
 //!
-//! - `is_idle` is the kernel's `available_idle_cpu`: no task runs there, waits there or is on its way there.
-//! - The examination of a CPU is one call: `is_idle` in a wake, `runs` in a search. A simulation that counts the
-//!   calls has the cost of the search; `newidle_cost` is the same count for a domain times the cost of a call.
-//! - [`StealDecision::From`] takes the task that has not run for the longest time. [`StealDecision::Shard`] takes the
-//!   first task of the shared wake queue, and removes it from the CPU where it waits ([`SimPolicy::enters`]).
-//! - `usage_in` averages the time that CPUs *run*. With a pair of tasks per CPU that wake each other, half of the
-//!   CPUs are leaving an idle state at any time: none of them counts as idle, but `usage_in` is only two thirds. So
-//!   wakes continue to search, which keeps the machine in this state.
-//! - A hot window opens only for a task that leaves its CPU idle.
+//! - `is_idle` is the kernel's `available_idle_cpu`: no task runs there, waits there or is on its way there. A CPU that
+//!   searches is not idle either.
+//! - The examination of a CPU is one call: `is_idle` in a wake, `runs` in a search. A simulation that counts the calls
+//!   has the cost of the search; `newidle_cost` is the highest cost of these calls so far in a domain.
+//! - [`StealDecision::From`] takes the task of that CPU's queue that has not run for the longest time.
+//!   [`StealDecision::Shard`] takes the first task of the shared wake queue, and removes it from the CPU where it waits
+//!   ([`SimPolicy::enters`]).
+//! - `usage_in` averages the time that CPUs *run*. With pairs of tasks that wake each other, many CPUs are leaving an
+//!   idle state at any time: none of them counts as idle, and `usage_in` does not count them as running. So wakes
+//!   continue to search, which keeps the machine in this state.
+//! - A hot window opens only for a task that leaves its CPU idle (`Settings::keep_idle_only`).
 //!
 //! # Source
 //! Linux 6.6: `select_task_rq_fair`, `wake_affine`, `select_idle_sibling`, `select_idle_cpu`, `find_idlest_cpu`,
@@ -55,7 +57,7 @@ use warmcore_types::{CpuId, Nanos};
 /// Whether a CPU that runs out of tasks searches other CPUs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum Newidle {
-    /// If it is usually idle for longer than the search costs, as in Linux.
+    /// If it is usually idle for at least as long as the search costs, as in Linux.
     #[default]
     Gated,
     /// Always, whatever the search costs.
@@ -67,43 +69,47 @@ pub enum Newidle {
 /// What a search does with an idle CPU that is kept for another task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum HotRule {
-    /// Passes over it, however many such CPUs the search has passed over. A search that has used up its depth and
-    /// found only such CPUs ends at its target, mostly the waker's CPU, and the task waits there. v1, September 2023.
+    /// Passes over it, however many such CPUs the search has passed over. A search that has used up its depth and found
+    /// no other idle CPU ends at its target, the waker's CPU or the previous one, and the task waits there. v1,
+    /// September 2023.
     V1,
-    /// Passes over such CPUs for half of the depth, then takes the next one; otherwise as `V1`. v2, November 2023.
+    /// Passes over at most half as many such CPUs as the depth, then takes the next one; otherwise as `V1`. v2,
+    /// November 2023.
     #[default]
     V2,
-    /// Passes over such CPUs for half of the depth; a search that has found only such CPUs takes the first of them.
-    /// The text of v2 describes this; the code of v2 takes the first one only at the end of the LLC.
+    /// Passes over at most half as many such CPUs as the depth; then, or if the search has found no other idle CPU, it
+    /// takes the first of them. The text of v2 describes this; the code of v2 takes the first one only at the end of
+    /// the LLC.
     V2Text,
 }
 
-/// A shared queue of v3 serves this many CPUs of an LLC (`SHARED_RUNQ_SHARD_SZ`), or fewer.
+/// An LLC has one shared queue of v3 for each this many of its CPUs (`SHARED_RUNQ_SHARD_SZ`), rounded up.
 const QUEUE_CPUS: usize = 6;
 
-/// The largest number of v3's queues for a shard of [`SHARD_CPUS_MAX`] CPUs.
+/// The number of v3's queues for a shard of [`SHARD_CPUS_MAX`] CPUs, the largest one.
 const QUEUES_PER_SHARD: usize = SHARD_CPUS_MAX.div_ceil(QUEUE_CPUS);
 
 /// The version of the shared wake queue: which tasks enter it, and when a CPU takes from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum QueueRule {
-    /// One queue per LLC. A task that is woken on its previous CPU enters. A CPU that runs out of tasks takes from the
+    /// One queue per LLC. A task that is not pinned enters when it is woken on its previous CPU. A CPU takes from the
     /// queue before it searches. v1, June 2023.
     #[default]
     V1,
     /// One queue per six CPUs of an LLC; a CPU looks into all of them, its own first. A task that is not pinned enters
     /// whenever it is put on a run queue: woken, new, moved, or put back.
     ///
-    /// A CPU that has found no task there searches only if it is usually idle for longer than searching the first
-    /// domain beyond the LLC costs. The search then begins with the innermost domain: the patch means to skip the
-    /// domains within the LLC, but its loop begins anew.
+    /// A CPU that has just run out of tasks and found none there searches only if it is usually idle for at least as
+    /// long as searching the first domain beyond the LLC costs. The search then begins with the innermost domain: the
+    /// patch means to skip the domains within the LLC, but its loop begins anew.
     ///
     /// v3, August 2023. The time of the look into the queues is part of the search's cost, as in the measurement of
     /// September.
     V3,
-    /// As v3 with a check: a CPU neither looks into the queues nor searches if it is usually idle for less time than
-    /// a search of its LLC costs, or a look into the queues. The experiment of September 2023 that was measured
-    /// beside v3. Which domain's cost it compared was not posted; the LLC is the domain in the diff of 30 August.
+    /// As v3 with a check: a CPU that has just run out of tasks neither looks into the queues nor searches if it is
+    /// usually idle for less time than a search of its LLC costs, or a look into the queues. A kicked CPU for which
+    /// this holds only searches. The experiment of September 2023 that was measured beside v3. Which domain's cost it
+    /// compared was not posted; the LLC is the domain in the diff of 30 August.
     V3Checked,
 }
 
@@ -114,7 +120,8 @@ pub struct Kernel {
     pub hot_windows: bool,
     /// What such a search does with an idle CPU that is kept.
     pub hot_rule: HotRule,
-    /// Whether woken tasks are also put into a shared queue, from which CPUs take tasks before they search.
+    /// Whether tasks are also put into a shared queue (which ones: `queue_rule`), from which CPUs take tasks before
+    /// they search.
     pub wake_queue: bool,
     /// The version of that shared queue.
     pub queue_rule: QueueRule,
@@ -122,9 +129,9 @@ pub struct Kernel {
     pub sis_node: bool,
     /// Whether a CPU that runs out of tasks searches other CPUs.
     pub newidle: Newidle,
-    /// A task that ran less than this ago has its data in that CPU's cache, and a search leaves it there
-    /// (`sched_migration_cost`). 0: a search takes every task. Hot windows count a sleep of this or more as a long
-    /// one. A CPU's average idle time is at most twice this, or twice what a search costs if that is more.
+    /// A task that ran less than this ago has its data in that CPU's cache, and a search beyond the core leaves it
+    /// there at first (`sched_migration_cost`). 0: a search takes every task. Hot windows count a sleep of this or more
+    /// as a long one. A CPU's average idle time is at most twice this, or twice what a search costs if that is more.
     pub migration_cost: Nanos,
 }
 
@@ -159,8 +166,8 @@ impl SimPolicy for Kernel {
         machine.shards() * if self.queue_rule == QueueRule::V1 { 1 } else { QUEUES_PER_SHARD }
     }
 
-    /// With v1, only a task that was woken on its previous CPU enters, since another CPU was chosen on purpose. A
-    /// pinned task never enters.
+    /// With v1, only a task that was woken on its previous CPU enters: any other CPU was chosen on purpose. A pinned
+    /// task never enters.
     fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         let is_pinned = matches!(allowed, Allowed::Cpu(_));
         let is_meant = self.queue_rule != QueueRule::V1 || why == Enqueued::WokenOnPrevCpu;
@@ -184,8 +191,8 @@ impl SimPolicy for Kernel {
         decision.search(me, now)
     }
 
-    /// `nohz_balancer_kick`, `find_new_ilb`: if the CPU has two tasks, the idle CPU with the lowest number is to
-    /// search.
+    /// `nohz_balancer_kick`, `find_new_ilb`: if `at` has two tasks or more, the idle CPU with the lowest kernel number
+    /// is to search.
     fn cpu_to_notify(
         &self,
         machine: &SchedDomains,
@@ -201,8 +208,8 @@ impl SimPolicy for Kernel {
             .min_by_key(|cpu| machine.kernel_cpu(*cpu))
     }
 
-    /// The periodic balance between two busy CPUs: moves half of the difference, if `other` has at least two tasks
-    /// more and the difference is more than the domain tolerates.
+    /// The periodic balance of a busy CPU: moves at most half of the difference, if `other` has at least two tasks more
+    /// and the difference is more than the domain tolerates.
     fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let (here, there) = (view.runs(me), view.runs(other));
         let imbalance = balance::imbalance_pct(machine.distance(me, other));
@@ -216,7 +223,8 @@ impl SimPolicy for Kernel {
 }
 
 impl Kernel {
-    /// The shared queues of a CPU's LLC, the CPU's own first. Their numbers begin at the LLC's first shard.
+    /// The shared queues of a CPU's LLC, the CPU's own first. Their numbers begin at that of the LLC's first shard, in
+    /// v3 times `QUEUES_PER_SHARD`.
     fn queues_of(&self, machine: &SchedDomains, cpu: CpuId) -> impl Iterator<Item = usize> {
         let llc = machine.within(cpu, Distance::Llc);
         let first = machine.shard_of(llc[0]);
@@ -226,8 +234,8 @@ impl Kernel {
                 (first * QUEUES_PER_SHARD, llc.len().div_ceil(QUEUE_CPUS))
             }
         };
-        // `shared_runq_shard_idx`: by number, so that CPUs with adjacent numbers share a queue; on some machines
-        // these are the threads of a core.
+        // `shared_runq_shard_idx`: by kernel number, so that CPUs 2n and 2n + 1 share a queue; on some machines these
+        // are the threads of a core.
         let own = (machine.kernel_cpu(cpu).0 >> 1) as usize % all;
         (0..all).map(move |step| first + (own + step) % all)
     }

@@ -1,8 +1,8 @@
 //! Check: whether a simulation can run a program.
 //!
-//! Loops have to be nested correctly; no step may take longer than [`LENGTH_MAX`]; an endless loop has to take time.
-//! Errors that depend on the machine or on other programs are found when the simulation loads the program. Each
-//! program's steps are checked once, however often it is forked.
+//! Loops have to be nested correctly; no length may be more than [`LENGTH_MAX`]; an endless loop needs a step in which
+//! time may pass. Errors that depend on the machine or on other programs are found when the simulation loads and links
+//! the program. Each program's steps are checked once per process, however often it is forked.
 
 use super::{
     FOREVER, FORKS_MAX, LENGTH_MAX, LOOPS_MAX, Length, Op, ProcessId, Program, ProgramError, TIMERS,
@@ -19,14 +19,15 @@ impl Program {
     /// Checks whether a simulation can run this program.
     ///
     /// # Errors
-    /// Loops nested too deep, or not closed where they were opened; an endless loop that takes no time; lengths over
-    /// [`LENGTH_MAX`]; a timer beyond 3; a working set of two kinds of pages; forks over more than [`FORKS_MAX`]
-    /// levels.
+    /// Loops nested too deep, or not closed where they were opened; an endless loop without a step in which time may
+    /// pass; lengths over [`LENGTH_MAX`]; a timer beyond 3; a working set of two kinds of pages; `touch_cid` outside of
+    /// a process; a barrier for no task; forks over more than [`FORKS_MAX`] levels.
     pub fn check(&self) -> Result<(), ProgramError> {
         self.check_family(self.process, 0, &mut Checked::new()).map(|_| ())
     }
 
-    /// Checks this program and all that it forks, each once. Returns the number of levels below it.
+    /// Checks this program, at this level of forks, and all that it forks, each once per process. Returns the number of
+    /// levels below it.
     fn check_family(
         &self,
         process: Option<ProcessId>,

@@ -3,9 +3,9 @@
 //! `tasks` has a key per kind of thread: how many (`instance`), where (`cpus`), from when (`delay`), how often
 //! (`loop`), and events in the order in which they are written, possibly in `phases`. A timer belongs to its thread,
 //! whatever its `ref`. `mem` passes over the beginning of one buffer per thread, which is as large as the thread's
-//! largest `mem`. Keys about other properties of scheduling (policies, priorities, clamps) and about logs are ignored
-//! and listed; unknown keys are errors. Times are in microseconds in the file (`duration`: in seconds) and in
-//! nanoseconds in programs.
+//! largest `mem`. Keys about other properties of scheduling (policies, priorities, clamps) and about logs, as well as
+//! `resources` and `iorun`, are ignored and listed; unknown keys are errors. Times are in microseconds in the file
+//! (`duration`: in seconds) and in nanoseconds in programs.
 //!
 //! # Source
 //!
@@ -35,9 +35,9 @@ mod json;
 /// What a file describes.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// A program per thread.
+    /// A program per thread that begins with the simulation.
     pub programs: Vec<Program>,
-    /// How long to run.
+    /// How long to run; `None`: without a limit.
     pub duration: Option<Nanos>,
     /// The locations of keys that were ignored.
     pub ignored: Vec<String>,
@@ -76,7 +76,7 @@ const HARMLESS_GLOBAL: &[&str] = &[
     "cumulative_slack",
 ];
 
-/// The other keys of a task or phase.
+/// The other keys of a task or phase: events and properties.
 const EVENTS: &[&str] = &[
     "run", "runtime", "sleep", "mem", "timer", "lock", "unlock", "wait", "sync", "signal", "broad", "resume",
     "suspend", "barrier", "yield", "fork", "iorun", "loop", "cpus", "instance", "delay", "phases",
@@ -97,9 +97,9 @@ const CPU_MAX: i64 = 1 << 14;
 /// Reads the text of a file.
 ///
 /// # Errors
-/// Text that is no JSON, with line and column; a file that rt-app would not accept, with the location:
-/// `tasks.web.phases.p1.run`; a `suspend` without a `resume`, or a `wait` without a signal, which would wait for
-/// ever.
+/// Text that is no JSON, with line and column; a file that rt-app would not accept, or that is beyond the limits of
+/// this reader, with the location: `tasks.web.phases.p1.run`; a `suspend` or `wait` for a name that no `resume`,
+/// `signal`, `broad` or `sync` of the file names, which would wait for ever.
 pub fn read(text: &str) -> Result<Load, ProgramError> {
     if text.trim().is_empty() {
         return wrong("the file", "is empty", "describe one thread at least: { \"tasks\": { … } }");
@@ -172,7 +172,7 @@ fn rounds(value: &Json, location: &str) -> Result<u32, ProgramError> {
     Ok(u32::try_from(n).unwrap_or(FOREVER))
 }
 
-/// Repeats what `body` adds to the program.
+/// Repeats what `body` adds to the program. With `times` = 1 there is no loop step.
 fn looped(
     program: Program,
     times: u32,
@@ -236,12 +236,12 @@ struct Reader<'a> {
     tasks: &'a Object,
     duration: Option<Nanos>,
     ignored: Vec<String>,
-    /// Waits, as (location, name); and the names that are signalled.
+    /// Waits, as (location, name). `told`: the names that are signalled.
     waits: Vec<(String, &'a str)>,
     told: BTreeSet<&'a str>,
     /// Programs of tasks that are forked, each read once.
     forked: BTreeMap<&'a str, Arc<Program>>,
-    /// The number of threads that meet at each barrier.
+    /// The number of threads that meet at each barrier, without forked ones.
     parties: BTreeMap<&'a str, u32>,
 }
 
@@ -338,7 +338,7 @@ impl<'a> Reader<'a> {
         Ok(())
     }
 
-    /// A thread's program.
+    /// Reads a thread's program.
     fn thread(
         &mut self,
         thread: &mut Thread<'a>,
@@ -508,7 +508,7 @@ impl<'a> Reader<'a> {
         Ok(p.timer(slot as u8, period, is_absolute))
     }
 
-    /// The program of a task that is forked by name.
+    /// Returns the program of a task that is forked by name; reads it at the first fork.
     fn forked(
         &mut self,
         thread: &Thread<'a>,

@@ -1,8 +1,8 @@
 //! Account: the budget accounts of a simulation.
 //!
 //! They are accounts of `warmcore-budget` with its stock kind `lock`, as in the published kernel. The CPU is a
-//! simulated one. A simulation runs on one thread, so a lock is never contended. A charge that a stock serves costs
-//! `Settings::charge`.
+//! simulated one. A simulation runs on one thread, so a lock is never contended. Each charge, and each uncharge, costs
+//! `Settings::charge`, whether or not a stock serves it.
 
 use crate::program::AccountId;
 use warmcore_budget::stock::{Key, LockedStocks};

@@ -1,8 +1,8 @@
 //! Code: a program as a simulation runs it, with its names resolved.
 //!
-//! There are two passes. `load`, when a program is spawned, finds CPUs and processes that this machine does not have.
-//! `link`, when the simulation runs, resolves the tasks and locks that programs name. A forked program is loaded
-//! once, with the program that forks it. A step takes 40 bytes.
+//! There are two passes. `load`, when a program is spawned, finds CPUs that this machine does not have and processes
+//! that the simulation does not have. `link`, when the simulation runs, resolves the tasks and locks that programs
+//! name. A forked program is loaded once per spawn, with the program that forks it. A step takes 40 bytes.
 
 use super::task::{NONE, WaitQueue};
 use super::{Simulation, TaskCounts};
@@ -126,7 +126,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         (0..self.sched.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
     }
 
-    /// Restricts where a task may run from now on, and updates the CPUs of its process, as the kernel does for an
+    /// Restricts where a task may run from now on, and tells its process's ids the CPUs, as the kernel does for an
     /// `mm`.
     pub(super) fn allow(&mut self, id: u32, place: Allowed) {
         let task = self.sched.task(id);
@@ -138,8 +138,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Resolves the names in programs that are not linked yet. A program with an unknown name stays unlinked until the
-    /// next call.
+    /// Resolves the names in programs that are not linked yet. A program with an unknown name, and those loaded after
+    /// it, stay unlinked until the next call.
     pub(super) fn link(&mut self) -> Result<(), ProgramError> {
         for code in &mut self.codes[self.parts.len()..] {
             let program = &code.program;

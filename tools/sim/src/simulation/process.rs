@@ -1,9 +1,9 @@
 //! Process: tasks that share data and concurrency ids. The kernel's `mm`.
 //!
 //! A task that gets a CPU enters its process's ids there, and leaves them when it loses the CPU. At intervals, when a
-//! tick finds a running task of the process, ids that are unused by the rule of [`Expiry`] are freed. Each id has an
-//! area of data; a task touches the area of its current id. Per CPU and process: 8 bytes for ids, 8 for the time of
-//! their last use.
+//! tick finds a running task of the process, ids that are unused by the rule of [`Expiry`], and ids that are not below
+//! the policy's bound, are freed. Each id has an area of data; a task touches the area of its current id. Per CPU and
+//! process: 8 bytes for ids, 8 for the time of their last use.
 //!
 //! # Source
 //!
@@ -64,7 +64,7 @@ pub struct Process {
     plan: Plan,
     /// The largest number of tasks that it had at the same time.
     members: u32,
-    /// Numbers of tasks that have left, for new tasks.
+    /// Numbers of tasks that have left the process, for new tasks.
     free: Vec<u32>,
     areas: Vec<Option<ExtentId>>,
     /// By CPU: when its id was last used.
@@ -97,7 +97,7 @@ impl Process {
         self.cids.at(cpu)
     }
 
-    /// Areas that were touched.
+    /// The number of areas that were touched.
     pub fn areas(&self) -> usize {
         self.areas.iter().flatten().count()
     }

@@ -1,7 +1,7 @@
 //! Report: the results of a simulation so far.
 //!
-//! A report has counts per task and per CPU, marks and events. In a deadlock, it has what each task waits for, and
-//! which tasks could end the wait. Forked tasks that have ended are summed by program. The hash depends on every
+//! A report has counts per task and per CPU, marks and events. In a deadlock, it has what each blocked task waits for,
+//! and which tasks could end the wait. Forked tasks that have ended are summed by program. The hash depends on every
 //! event, in order and time.
 
 use super::Simulation;
@@ -38,10 +38,10 @@ pub struct Waiting {
     pub task: String,
     /// What it waits for.
     pub for_what: WaitsFor,
-    /// The tasks that could end the wait: the holder of the lock, or tasks whose program has a step that ends it. At
-    /// most eight.
+    /// The tasks that could end the wait: the holder of the lock, the children, or tasks whose program has a step that
+    /// ends it. At most eight.
     pub whom: Vec<String>,
-    /// The step at which it waits.
+    /// The location of the step at which it waits.
     pub place: String,
 }
 
@@ -78,12 +78,12 @@ pub enum Outcome {
     Deadlock(Vec<Waiting>),
 }
 
-/// The results of a task.
+/// The results of a task, or of all forked tasks of one name that have ended.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct TaskReport {
     /// The name of its program.
     pub name: String,
-    /// How many tasks there were: more than one for forked tasks that have ended.
+    /// How many tasks these are: 1, or the number of forked tasks that have ended.
     pub tasks: u64,
     /// The counts, summed over these tasks.
     #[serde(flatten)]
@@ -93,7 +93,7 @@ pub struct TaskReport {
 /// The results of a simulation so far.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Report {
-    /// How it ended.
+    /// How the run ended.
     pub outcome: Outcome,
     /// The virtual time.
     #[serde(rename = "now_ns", serialize_with = "number")]
@@ -106,7 +106,7 @@ pub struct Report {
     pub hash: u64,
     /// How often each mark was passed.
     pub marks: Vec<(String, u64)>,
-    /// By task.
+    /// By task; after these one per name of forked tasks that have ended.
     pub tasks: Vec<TaskReport>,
     /// By CPU, in the topology's order.
     pub cpus: Vec<CpuCounts>,
@@ -119,7 +119,7 @@ fn number<S: serde::Serializer>(time: &Nanos, serializer: S) -> Result<S::Ok, S:
 }
 
 impl Report {
-    /// Whether all tasks have ended.
+    /// Whether all tasks that are not daemons have ended.
     pub fn is_complete(&self) -> bool {
         self.outcome == Outcome::Ended
     }
@@ -142,7 +142,7 @@ impl Report {
         total
     }
 
-    /// The share of the machine's time in which it ran tasks, in thousandths.
+    /// The share of the CPUs' time in which they ran tasks, in thousandths.
     pub fn busy_per_mille(&self) -> u64 {
         let busy: u128 = self.cpus.iter().map(|cpu| u128::from(cpu.busy_ns)).sum();
         (busy * 1000 / (u128::from(self.now.0.max(1)) * self.cpus.len().max(1) as u128)) as u64
@@ -257,7 +257,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                         owner => vec![name(owner)],
                     };
                     let name = at.name.clone();
-                    // It waits at the step before its next.
+                    // It waits at the step before `Task::step`.
                     let for_what =
                         match (tasks[id as usize].step as usize).checked_sub(1).map(|step| ops(id)[step]) {
                             Some(Op::Barrier { .. }) => WaitsFor::Barrier(name),

@@ -1,7 +1,8 @@
-//! Scheduler state: CPUs, tasks and queues at this moment. It is the state that a scheduling policy reads.
+//! Scheduler state: CPUs, tasks and queues at this moment. A scheduling policy reads it through `View` and
+//! `KernelView`.
 //!
-//! Counts that policies ask for often are updated with each change: idle CPUs and queued tasks per shard. An event
-//! thus examines all CPUs only if the policy does. A CPU takes at most 512 bytes.
+//! Counts that policies ask for often, such as idle CPUs and queued tasks per shard, are updated with each change. An
+//! event thus examines all CPUs only if the policy does. A `Cpu` takes at most 512 bytes.
 
 use super::queue::{List, RunQueue};
 use super::settings::{Order, Settings};
@@ -18,7 +19,7 @@ pub(crate) enum CpuState {
     /// It is idle and parked.
     #[default]
     Idle,
-    /// It is leaving its idle state after a wake, or it searches for work.
+    /// It is leaving its idle state after a wake or a kick, or it searches for work.
     Coming,
     /// It runs a task.
     Running,
@@ -27,28 +28,29 @@ pub(crate) enum CpuState {
 /// Counts of one CPU since the start.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, serde::Serialize)]
 pub struct CpuCounts {
-    /// Time in which it ran tasks.
+    /// Time in which it ran tasks, including the switches and ticks that delay them.
     pub busy_ns: u64,
-    /// How often a task began to run.
+    /// How often a task got the CPU, without the times when a task kept it.
     pub switches: u64,
-    /// How often another CPU sent it an interrupt: to leave its idle state, or to preempt for a wakee.
+    /// How often it got an interrupt from elsewhere: to leave its idle state, or to preempt for a wakee.
     pub ipis: u64,
     /// How often it left an idle state.
     pub idle_exits: u64,
-    /// Timer ticks.
+    /// Timer ticks, which come only while it runs a task.
     pub ticks: u64,
     /// Tasks that it took from other CPUs' queues or from a shared queue.
     pub pulled: u64,
-    /// Searches of other CPUs' run queues that it began right after it ran out of work, while tasks were queued.
+    /// Searches of other queues that it began right after it ran out of tasks, while the counts showed a surplus
+    /// elsewhere.
     pub searches: u64,
-    /// Of those, searches that found nothing and ended before every CPU was examined, because the CPU is usually idle
-    /// for less time than the rest of the search costs.
+    /// With fair order: of those, searches that found nothing and ended before every CPU was examined, although a CPU
+    /// had more than one task. Mostly the CPU is usually idle for less time than the rest of the search costs.
     pub gated: u64,
     /// Time in which it searched.
     pub search_ns: u64,
 }
 
-/// A CPU. The fields that a switch needs come first, on four lines: state, clocks, queue, counts.
+/// A CPU. The fields that a switch needs most come first, on three cache lines: state, clocks, queue.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Cpu {
@@ -56,13 +58,13 @@ pub(crate) struct Cpu {
     /// It is idle, and a timer is set at which it will search for work.
     pub(crate) has_search_timer: bool,
     pub(crate) ticks: bool,
-    /// It ran out of work just now.
+    /// Whether its search or idle time began with running out of tasks. A kick clears this.
     pub(crate) is_newly_idle: bool,
-    /// It runs something, and shares its core's execution units with its siblings.
+    /// It runs a task or searches, so it shares its core's execution units with its siblings.
     pub(crate) is_busy: bool,
     /// The task that runs on it will block right after the wake that is being decided.
     pub(crate) sleeps_next: bool,
-    /// Searches in a row that found nothing.
+    /// Decisions to steal in a row that could not be carried out.
     pub(crate) tries: u8,
     pub(crate) current: u32,
     /// Generation of the pending step, wakeup or search event: events of other generations are stale.
@@ -70,12 +72,12 @@ pub(crate) struct Cpu {
     pub(crate) core: u32,
     pub(crate) shard: u32,
     pub(crate) kernel: CpuId,
-    /// In thousandths of a core without a busy sibling.
+    /// The speed of this thread, in thousandths of a core without a busy sibling.
     pub(crate) speed: u32,
     /// What remains of the current step at `since`, at full speed.
     pub(crate) remaining_ns: u64,
     pub(crate) since: u64,
-    /// When the step ends; below, when its event is due, which is never later than that.
+    /// When the step ends. `event_at`: when the step's event is due, which is never later.
     pub(crate) ends_at: u64,
     pub(crate) event_at: u64,
 
@@ -84,7 +86,7 @@ pub(crate) struct Cpu {
     /// Up to this time the current task's run time is in its `vruntime`.
     pub(crate) vruntime_at: u64,
     pub(crate) min_vruntime: u64,
-    /// When it became running or idle.
+    /// When it last became busy or idle, or began or ended a search.
     pub(crate) state_since: u64,
     pub(crate) average_run: u64,
     pub(crate) average_idle: AverageIdle,
@@ -93,7 +95,7 @@ pub(crate) struct Cpu {
     pub(crate) queue: RunQueue,
 
     /// What the current search will result in; the CPU's `AWAKE` event ends the search. `None`: it does not search.
-    /// Below, the task that had the CPU before the search.
+    /// `had`: the task that had the CPU before the search.
     pub(crate) found: Option<StealDecision>,
     pub(crate) had: u32,
     /// The cost of that search, in ns by distance. A wake on this CPU ends the search after one of these parts.
@@ -101,8 +103,9 @@ pub(crate) struct Cpu {
 
     pub(crate) counts: CpuCounts,
     pub(crate) imbalance_count: u32,
-    /// About its searches, by distance: failures in a row; below, the highest cost and the time of the last search.
-    /// Index 0 is the examination of shared queues.
+    /// About its searches, by distance. `failed`: those in vain in a row, and `balanced_at`: the time of the last one,
+    /// both without searches right after running out of tasks. `newidle`: the highest cost; its index 0 is the
+    /// examination of shared queues.
     pub(crate) failed: [u8; 6],
     pub(crate) newidle: [NewidleCost; 6],
     pub(crate) balanced_at: [u64; 6],
@@ -111,7 +114,7 @@ pub(crate) struct Cpu {
 /// The initial `vruntime` of a CPU: high enough that subtracting a credit does not underflow.
 const INITIAL_VRUNTIME: u64 = 1 << 40;
 
-/// The part of a CPU's state that policies read of many CPUs in a row, kept apart: four CPUs on a cache line.
+/// The part of a CPU's state that policies read of many CPUs in a row, in a list of its own: four CPUs on a cache line.
 #[derive(Debug, Clone, Default)]
 struct CpuSummary {
     state: CpuState,
@@ -129,9 +132,9 @@ pub(crate) struct Shard {
     pub(crate) idle: u32,
     /// Stealable tasks queued on its CPUs, whether or not they are also in its shared queue.
     pub(crate) backlog: u32,
-    /// CPUs with more tasks than the one that runs or is about to run.
+    /// CPUs with more than one task, running or queued.
     pub(crate) overloaded: u32,
-    /// Cores of which all CPUs are idle.
+    /// Cores whose first CPU is in this shard and of which all CPUs are idle.
     pub(crate) idle_cores: u32,
     /// How much its CPUs ran lately.
     pub(crate) usage: Usage,
@@ -142,7 +145,7 @@ pub(crate) struct Shard {
 pub(crate) struct Core {
     /// Range of its CPUs in `SchedState::of_cores`.
     pub(crate) cpus: (u32, u32),
-    /// Its CPUs that run something.
+    /// Its CPUs that run a task or search.
     pub(crate) busy: u32,
     /// Its CPUs that are idle.
     pub(crate) idle: u32,
@@ -169,17 +172,17 @@ pub(crate) struct SchedState {
     of_cores: Vec<u32>,
     /// Idle CPUs.
     pub(crate) idle: u32,
-    /// CPUs that search for work: those on their way out of an idle state, and idle ones with a search timer.
+    /// CPUs that search, that leave an idle state, or that are idle with a search timer.
     pub(crate) num_searching: u32,
-    /// Stealable tasks that are queued anywhere.
+    /// Queued tasks that are not pinned, and tasks that are only in a shared queue.
     pub(crate) waiting: u32,
-    /// CPUs that have more than one task; below, tasks in shared queues.
+    /// CPUs that have more than one task. `num_injected`: tasks in shared queues.
     pub(crate) overloaded: u32,
     pub(crate) num_injected: u32,
-    /// CPUs examined since this was last reset.
+    /// Calls of `View::is_idle` since this was last reset: the CPUs that a wake examined.
     pub(crate) cpus_examined: Cell<u32>,
-    /// The CPU that searches. Below, of that search: its sequence number, the CPUs examined so far by distance, and
-    /// the shared queues that were examined.
+    /// The CPU that searches. The next three fields are about that search: its sequence number, the CPUs examined so
+    /// far by distance, and the shared queues that were examined.
     pub(crate) searching_cpu: Cell<Option<u32>>,
     search_seq: Cell<u32>,
     pub(crate) examined_by_distance: [Cell<u32>; 6],
@@ -318,7 +321,7 @@ impl SchedState {
         before
     }
 
-    /// Adds a task to a CPU's count, or subtracts one.
+    /// Adds a task to a CPU's count, or subtracts one if `by` is `u32::MAX`.
     #[inline]
     fn count_runs(&mut self, cpu: u32, by: u32) {
         let runs = &mut self.summaries[cpu as usize].runs;
@@ -332,7 +335,7 @@ impl SchedState {
     }
 
     /// Whether an idle CPU has any reason to search. With fair order: a CPU that has more than one task (Linux
-    /// `rd->overload`), or a task in a shared queue.
+    /// `rd->overload`), or a task in a shared queue. In batches: a queued task that is not pinned.
     #[inline]
     pub(crate) fn has_surplus(&self) -> bool {
         match self.order {
@@ -364,7 +367,7 @@ impl SchedState {
         self.waiting = self.waiting.wrapping_add(by);
     }
 
-    /// Queues a task on a CPU, and also in the shared queue `enters` if there is one.
+    /// Queues a task on a CPU, with `is_lifo` in its LIFO slot; also in the shared queue `enters` if there is one.
     pub(crate) fn enqueue(&mut self, cpu: u32, id: u32, is_lifo: bool, enters: Option<usize>) {
         self.count_waiting(cpu, id, true);
         self.tasks[id as usize].queued_on = cpu;
@@ -392,7 +395,8 @@ impl SchedState {
         self.waiting += 1;
     }
 
-    /// The first task queued on this CPU that enters a shared queue once the CPU is awake, and that queue.
+    /// The first task queued on this CPU that enters a shared queue once the CPU is awake, and that queue. Clears the
+    /// task's `enters`.
     pub(crate) fn enters_late(&mut self, cpu: u32) -> Option<(u32, usize)> {
         let all = self.cpus[cpu as usize].queue.all(&self.tasks);
         let mut all = all.map(|id| (id, self.tasks[id as usize].enters));
@@ -465,7 +469,8 @@ impl SchedState {
         first.filter(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))
     }
 
-    /// Converts a task's `vruntime` from the clock of its last CPU to that of `to`.
+    /// Converts a task's `vruntime` from the clock of its last CPU to that of `to`, and raises it to at most `credit`
+    /// below that clock.
     pub(crate) fn migrate_vruntime(&mut self, id: u32, to: u32, credit: u64) {
         let (task, min) = (&mut self.tasks[id as usize], self.cpus[to as usize].min_vruntime);
         match std::mem::replace(&mut task.vruntime_cpu, to) {
@@ -478,7 +483,8 @@ impl SchedState {
         task.vruntime = task.vruntime.max(min.saturating_sub(credit));
     }
 
-    /// Sets a CPU's state, and updates the counts of idle and searching CPUs.
+    /// Sets a CPU's state, updates the counts of running, idle and searching CPUs, and makes the CPU's pending event
+    /// stale.
     pub(crate) fn set_cpu_state(&mut self, cpu: u32, state: CpuState, has_search_timer: bool) {
         let at = &mut self.cpus[cpu as usize];
         let (was_idle, is_idle) = (at.state == CpuState::Idle, state == CpuState::Idle);

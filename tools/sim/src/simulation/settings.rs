@@ -1,8 +1,9 @@
 //! Settings: how the host of a simulation schedules, except for placement; and what its operations cost ([`Costs`]).
 //!
-//! The default is a kernel: fair order, ticks, time slices, preemption by wakees that have run little. The other host
-//! is [`Settings::runtime`]: it does not preempt tasks, and the policy decides the order of a batch. Times are in
-//! whole ns; by default the wake of an idle CPU in C1 takes 1500 ns.
+//! [`Settings::kernel`] is a kernel: fair order, ticks, time slices, preemption by wakees that have run little.
+//! [`Settings::runtime`] is a runtime: it does not preempt tasks, and the policy decides the order of a batch. The
+//! default preempts as a kernel does, and notifies and searches at a runtime's costs. Times are in whole ns; with the
+//! default costs the wake of an idle CPU in C1 takes 1500 ns.
 //!
 //! # Source
 //!
@@ -42,11 +43,12 @@ pub enum Order {
 pub struct Settings {
     /// The order in which tasks queue.
     pub order: Order,
-    /// Ticks per second on a CPU that runs something: 250 or 1000. 0: no ticks.
+    /// Ticks per second on a CPU that runs a task, such as 250 or 1000. 0: no ticks.
     pub hz: u32,
     /// A task that has run for this long is preempted at a tick if others are queued. `None`: never.
     pub slice: Option<Nanos>,
-    /// A wakee whose `vruntime` is smaller than the current task's by this much preempts it. `None`: never.
+    /// A wakee whose `vruntime` is smaller than the current task's by more than this preempts it, with fair order.
+    /// `None`: never.
     pub wake_granularity: Option<Nanos>,
     /// A sleeper's `vruntime` is at most this much behind its CPU's.
     pub sleeper_credit: Nanos,
@@ -54,16 +56,18 @@ pub struct Settings {
     pub long_run: Option<Nanos>,
     /// The speed of a thread whose sibling thread is busy, in thousandths. `None`: as in the machine's costs.
     pub smt_per_mille: Option<u32>,
-    /// The interval between scans for unused concurrency ids of a process.
+    /// The least interval between scans for unused concurrency ids of a process.
     pub compaction: Nanos,
-    /// The time of a charge, or of an uncharge, that a stock serves.
+    /// The time of each charge and each uncharge, as if a stock served it. An uncharge of refused units only takes no
+    /// time.
     pub charge: Nanos,
-    /// Whether the policy is also asked for a CPU to notify when a task is queued behind others and when a searching
-    /// CPU has found something. If not, it is asked at ticks only, as in the kernel.
+    /// Whether the policy is asked for a CPU to notify not only at ticks, but also when a task is queued on a running
+    /// CPU, when such a CPU switches and more tasks are queued, and when a CPU that was kicked or searched has found a
+    /// task. If not, it is asked at ticks only, as in the kernel.
     pub notify_at_once: bool,
-    /// Whether a CPU's hot window opens only if the CPU is idle after its task blocked.
+    /// Whether a CPU's hot window opens only if no task is queued there when its task blocks.
     pub keep_idle_only: bool,
-    /// Cache lines that a search reads of each CPU's run queue. 0: a search takes no time.
+    /// Cache lines that a search reads of each CPU's run queue. 0: that takes no time.
     pub look_lines: u32,
     /// Cache lines that move with a task from another CPU's run queue: the queue's lock and links, and the task's
     /// own. 0: moving takes no time.
@@ -94,7 +98,7 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// The kernel's own settings, for [`Kernel`](crate::policy::Kernel).
+    /// The settings of a kernel, for [`Kernel`](crate::policy::Kernel).
     pub fn kernel() -> Self {
         Self {
             notify_at_once: false,
@@ -137,7 +141,7 @@ pub(crate) struct Times {
     pub(crate) speed: [u32; 8],
     /// The time for a compaction to examine the id of one CPU.
     pub(crate) scan: u64,
-    /// By distance, in picoseconds: a waker's read of one line of another CPU, several of which overlap.
+    /// By distance, in picoseconds: a waker's read of one line of another CPU; several such reads overlap.
     pub(crate) look: [u64; 6],
     /// By distance, in picoseconds: the examination of one CPU's run queue by a search.
     pub(crate) search: [u64; 6],

@@ -1,9 +1,9 @@
 //! Step: what a running task does next.
 //!
 //! The times of steps add up until a step that affects other tasks: that step happens when the time has passed, at an
-//! event of its own. Successive passes over memory are computed as if each began at the end of the one before,
-//! without an event between them. So `run, wake, wait` costs two events: the end of the run, and the end of the
-//! wake's cost.
+//! event of its own. Successive passes over memory are computed as if each began at the end of the one before, without
+//! an event between them. The steps `run, wake, wait` take two events of the waker: the end of the run, and the end of
+//! the wake's cost.
 
 use super::task::{BlockedOn, NONE, TaskState};
 use super::{Simulation, event_class};
@@ -13,10 +13,11 @@ use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
 use crate::trace::{Observer, SwitchReason};
 use warmcore_types::{CpuId, Nanos};
 
-/// The clock stops here, at half of its range, so that times added to it fit.
+/// A step at this time or later is an error: half of the clock's range, so that times added to it fit.
 const CLOCK_MAX: u64 = 1 << 63;
 
-/// The most tasks at the same time. A program that forks without end gets an error at this number, which takes 2 GiB.
+/// A fork is an error while there are this many tasks or more, which take 2 GiB: so a program that forks without end
+/// ends.
 const TASKS_MAX: usize = 1 << 22;
 
 /// What the current task does next.
@@ -28,8 +29,8 @@ pub(super) enum StepOutcome {
 }
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// Runs the current task's steps until one takes time. `overhead`: what the CPU does before them. An error ends the
-    /// simulation; the task just leaves the CPU.
+    /// Runs the current task's steps until one takes time. `overhead`: what the CPU does before them. After an error
+    /// the task blocks, and `Simulation::run` returns the error.
     pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> StepOutcome {
         let id = self.sched.cpus[cpu as usize].current;
         self.run_steps(cpu, id, overhead).unwrap_or_else(|error| {
@@ -48,8 +49,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 "let the sim run for a shorter time",
             ));
         }
-        // `pending`: time that passes before the next step. `ran`: part of it is a run. `worked`: part of it is any
-        // step.
+        // `pending`: time that passes before the next step. `ran`: part of it is a run. `worked`: part of it is a run
+        // or a pass over memory.
         let (mut pending, mut ran, mut worked) = (overhead, false, false);
         for _ in 0..self.settings.steps_max {
             if pending >= LENGTH_MAX.0 {
@@ -159,7 +160,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Err(self.wrong(id, fact, "let it run, sleep or wait in its loop"))
     }
 
-    /// Runs a step that may block the task.
+    /// Runs a step that may block the task, or that yields.
     fn run_blocking_op(&mut self, cpu: u32, id: u32, op: Op) -> Result<StepOutcome, ProgramError> {
         let now = self.sched.now;
         let at_once = Ok(StepOutcome::Run(0));
@@ -186,7 +187,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 self.sleep_until(id, due)
             }
             Op::Yield => {
-                // The task goes behind all queued tasks.
+                // With fair order the task goes behind the first queued task. In batches `vruntime` is not used.
                 let behind = self.sched.cpus[cpu as usize].queue.least_vruntime(&self.sched.tasks);
                 let task = self.sched.task(id);
                 task.vruntime = behind.map_or(task.vruntime, |v| task.vruntime.max(v + 1));
@@ -244,7 +245,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         TaskState::Sleeping
     }
 
-    /// Hands a lock to the first waiter. Returns the cost.
+    /// Hands a lock to the first waiter, or frees it if there is none. Returns the cost.
     fn unlock(&mut self, cpu: u32, id: u32, wait_queue: u32) -> Result<u64, ProgramError> {
         let at = &mut self.wait_queues[wait_queue as usize];
         if at.owner != id {
@@ -290,7 +291,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// How many of the units that a task uncharges were never charged, because the charge was refused.
+    /// How many of the units that a task uncharges were never charged, because the charge was refused. They count as
+    /// uncharged from now on.
     fn take_refused(&mut self, id: u32, account: u32, units: u64) -> u64 {
         let refused = &mut self.codes[self.sched.tasks[id as usize].code as usize].refused;
         let Some(left) = refused.get_mut(&(id, account)) else { return 0 };
@@ -302,7 +304,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         taken
     }
 
-    /// Ends a task that has run all its steps. A lock that it holds would stay locked for ever.
+    /// Ends a task that has run all its steps. Holding a lock is an error, since the lock would stay locked for ever.
     fn end(&mut self, cpu: u32, id: u32) -> Result<(), ProgramError> {
         let code = &mut self.codes[self.sched.tasks[id as usize].code as usize];
         for (wait_queue, step) in &code.locks {

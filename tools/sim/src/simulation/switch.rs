@@ -1,12 +1,13 @@
 //! Switch: which task has a CPU, and what happens when it gets or loses it.
 //!
-//! A CPU without a task takes one from its shard's shared queue or from its own queue, or steals one as the policy
-//! decides; otherwise it goes idle. A search takes the time of the cache lines that it reads, and a stolen task the
-//! time of the lines that move with it. So the queues may have changed when the CPU acts on the result of its search.
+//! A CPU without a task takes one from its own queue, to which it first moves one of its shard's shared queue, or
+//! steals one as the policy decides; otherwise it goes idle. A search takes the time of the cache lines that it reads,
+//! and a stolen task the time of the lines that move with it. So the queues may have changed when the CPU acts on the
+//! result of its search.
 //!
 //! Threads of one core slow each other down: when one becomes busy or idle, the remaining time of its siblings' steps
-//! changes. Two busy threads run at 620 thousandths each. A step that got longer keeps its event, which is then found
-//! to be too early; only a step that got shorter gets a new event.
+//! changes. Two busy threads run at 620 thousandths each by default (`smt_speed_percent`). A step that got longer keeps
+//! its event, which is then found to be too early; only a step that now ends before its event gets a new one.
 //!
 //! # Source
 //!
@@ -25,13 +26,13 @@ use crate::trace::{Observer, SwitchReason};
 use warmcore_sched::StealDecision;
 use warmcore_types::{CpuId, Nanos};
 
-/// The most attempts in a row to steal. An attempt fails only if the policy decided on something impossible.
+/// The most attempts in a row to steal. An attempt fails if what the policy decided is not, or is no longer, possible.
 const STEAL_ATTEMPTS_MAX: u8 = 4;
 
 /// After failed attempts the CPU searches again after this time.
 const SEARCH_RETRY_NS: u64 = 1_000_000;
 
-/// Checks in a row that must find a neighbour with more tasks before tasks are moved.
+/// Checks in a row that must find a neighbour to take tasks from before tasks are moved.
 const IMBALANCE_CHECKS: u32 = 3;
 
 /// The nearest CPUs that `balance` chooses from.
@@ -59,7 +60,8 @@ impl Next {
 }
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// Handles a step's event: ends the step if it is over. Returns whether the event was stale.
+    /// Handles a step's event: ends the step if it is over, else pushes the event again. Returns whether it came too
+    /// early, which counts as stale.
     pub(super) fn finish_step(&mut self, cpu: u32) -> bool {
         let at = &mut self.sched.cpus[cpu as usize];
         if self.sched.now < at.ends_at {
@@ -73,7 +75,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         false
     }
 
-    /// Handles the event that a CPU is awake, or that its search is over.
+    /// Handles the event that a CPU has left its idle state, or that its search is over.
     pub(super) fn finish_wakeup(&mut self, cpu: u32) {
         let mut entering = 0;
         while let Some((id, queue)) = self.sched.enters_late(cpu) {
@@ -87,12 +89,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let next = next.after(entering);
         self.switch_to(cpu, None, next);
         if matches!(next, Next::Run(..)) && self.settings.notify_at_once {
-            // A CPU that found work wakes the next searcher, now that it no longer searches itself.
+            // A CPU that found a task makes the next CPU search, now that it no longer searches itself.
             self.notify_idle_cpu(cpu);
         }
     }
 
-    /// Continues the current task, and the tasks after it, until one takes time.
+    /// Continues the current task, and the tasks after it, until one takes time or there is no next task.
     pub(super) fn run_current(&mut self, cpu: u32, mut overhead: u64) {
         loop {
             match self.advance(cpu, overhead) {
@@ -262,7 +264,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         at.min_vruntime = at.min_vruntime.max(least);
     }
 
-    /// Chooses the next task of a CPU. `had`: the task that had it.
+    /// Chooses what a CPU does next. `had`: the task that just had it. `is_interrupted`: that task is still runnable.
     fn pick_next_task(&mut self, cpu: u32, had: Option<u32>, is_interrupted: bool) -> Next {
         if let Some(next) = self.pick_local(cpu, had) {
             return next;
@@ -274,7 +276,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             at.average_idle.idle(now);
         }
         if is_interrupted || !has_surplus {
-            // By the counts no task can be stolen, so the policy is not asked.
+            // By the counts no task can be stolen, or a runnable task was just put back: the policy is not asked.
             return Next::Idle(None);
         }
         at.counts.searches += u64::from(had.is_some());
@@ -284,8 +286,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.search(cpu)
     }
 
-    /// Takes the first task that is queued on this CPU, after moving one here from the shard's shared queue if that
-    /// one is queued on no CPU. `had`: the task that had the CPU.
+    /// Takes the first task that is queued on this CPU, after moving the first task of the shard's shared queue here if
+    /// that one is queued on no CPU. `had`: the task that had the CPU.
     fn pick_local(&mut self, cpu: u32, had: Option<u32>) -> Option<Next> {
         let shard = self.sched.cpus[cpu as usize].shard as usize;
         let mut cost = 0;
@@ -303,8 +305,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         first.is_some_and(|id| self.sched.tasks[id as usize].queued_on == NONE)
     }
 
-    /// The next task queued here, for `cost` and the cost of leaving a shared queue. A task that keeps its CPU was
-    /// not put into one.
+    /// Takes the next task queued here, for `cost` and the cost of leaving a shared queue. A task that keeps its CPU
+    /// (`had`) does not pay for leaving.
     fn dequeue(&mut self, cpu: u32, cost: u64, had: Option<u32>) -> Option<Next> {
         let (sched, policy) = (&mut self.sched, &self.policy);
         let (id, queue) = sched.dequeue(
@@ -323,12 +325,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.memory.write_line(kernel, self.queue_lines[queue], Nanos(self.sched.now)).0
     }
 
-    /// Moves the first task of a shared queue to this CPU's queue. Returns how long that takes, `None` without a
-    /// task.
+    /// Moves the first task of a shared queue to this CPU's queue. Returns how long that takes; `None` if there is none
+    /// or it may not run here.
     fn pop_inject(&mut self, me: CpuId, queue: usize) -> Option<u64> {
         let (id, on) = self.sched.pop_inject(queue, me)?;
         if on.is_none() && self.settings.order == Order::Fair {
-            // No CPU's clock applied when it woke, so the sleeper's credit is limited now.
+            // It was woken onto no CPU, so the sleeper's credit is limited now, by this CPU's clock.
             self.sched.migrate_vruntime(id, me.0, self.settings.sleeper_credit.0);
         }
         let from = on.or(self.sched.tasks[id as usize].prev_cpu());
@@ -336,7 +338,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Some(cost + self.enqueue_stolen(me.0, id))
     }
 
-    /// Moves a task from another CPU's queue to this one's. Returns how long that takes, `None` without a task.
+    /// Moves a task from another CPU's queue to this one's. Returns how long that takes; `None` if none there may run
+    /// here.
     fn steal(&mut self, me: CpuId, from: CpuId) -> Option<u64> {
         let (id, injected) = self.sched.steal(me, from, self.policy.steal_order())?;
         let leaving = injected.map_or(0, |queue| self.lock_queue(me.0, queue));
@@ -348,7 +351,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         (self.times.take[self.sched.machine.distance(me, from) as usize] + 500) / 1000
     }
 
-    /// Queues a task that was moved from another CPU. Returns the cost of entering a shared queue.
+    /// Queues a task that was taken from another CPU or a shared queue. Returns the cost of entering a shared queue.
     fn enqueue_stolen(&mut self, cpu: u32, id: u32) -> u64 {
         self.sched.migrate_vruntime(id, cpu, u64::MAX);
         let allowed = self.sched.tasks[id as usize].allowed;
@@ -380,7 +383,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Ends a search. If a task was queued here meanwhile, it runs; otherwise the search's result is applied.
+    /// Ends a search. If a task was queued here meanwhile, it runs; otherwise the search's result is applied. If that
+    /// is no longer possible, the CPU searches again.
     fn finish_search(&mut self, cpu: u32, found: StealDecision) -> Next {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -410,8 +414,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Carries out what the policy decided. `None`: that was not possible any more, and the policy has to be asked
-    /// again.
+    /// Carries out what the policy decided. `None`: that was not possible, and the policy has to be asked again. After
+    /// `STEAL_ATTEMPTS_MAX` such decisions the CPU goes idle instead.
     fn apply_steal(&mut self, cpu: u32, pull: StealDecision) -> Option<Next> {
         let (me, now) = (CpuId(cpu), self.sched.now);
         let cost = match pull {
@@ -439,7 +443,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         (at.tries >= STEAL_ATTEMPTS_MAX).then_some(Next::Idle(Some(now + SEARCH_RETRY_NS)))
     }
 
-    /// Asks the policy, and stores the cost of the search by distance in `Cpu::parts`.
+    /// Asks the policy what to steal, and stores the cost of the search by distance in `Cpu::parts`.
     pub(super) fn ask_steal(&mut self, cpu: u32) -> StealDecision {
         let now = Nanos(self.sched.now);
         let sched = &self.sched;
@@ -488,7 +492,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// A CPU becomes busy or idle: the other threads of its core become slower or faster.
+    /// Records that a CPU becomes busy or idle, if it was not: the other threads of its core become slower or faster.
     fn set_busy(&mut self, cpu: u32, is_busy: bool) {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -539,7 +543,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.schedule_step_end(cpu);
     }
 
-    /// Subtracts what was done of the step until now.
+    /// Subtracts from the step's remaining time what was done until now.
     fn charge_step(&mut self, cpu: u32) {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -581,7 +585,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.push_event(count * period + late, event_class::TICK, cpu, 0);
     }
 
-    /// A timer tick. Returns whether the event was stale because no task runs on the CPU.
+    /// Handles a timer tick. Returns whether the event was stale because no task runs on the CPU; then the ticks of the
+    /// CPU end.
     pub(super) fn tick(&mut self, cpu: u32) -> bool {
         if !self.is_running(cpu) {
             self.sched.cpus[cpu as usize].ticks = false;
@@ -631,8 +636,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Compares this CPU's queue with that of one of the nearest CPUs, chosen at random. After several checks in a
-    /// row that found more tasks there, some of them move here. Returns what that costs.
+    /// Compares this CPU's queue with that of one of the nearest CPUs, chosen at random. If this check and those before
+    /// it, `IMBALANCE_CHECKS` in a row, found tasks to take, the last one takes them. Returns what that costs.
     fn balance(&mut self, cpu: u32) -> u64 {
         let me = CpuId(cpu);
         let near = self.sched.machine.cpus().saturating_sub(1).min(NEIGHBOURS);
@@ -655,7 +660,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         cost
     }
 
-    /// Preempts this task for a wakee if it still runs there. Returns whether the event was stale.
+    /// Preempts the task `id` if it still runs on the CPU and another task is queued there. Returns whether the event
+    /// was stale.
     pub(super) fn preempt_for(&mut self, cpu: u32, id: u32) -> bool {
         let at = &self.sched.cpus[cpu as usize];
         let runs = at.state == CpuState::Running && at.current == id && at.queue.len() > 0;
@@ -665,7 +671,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         !runs
     }
 
-    /// Puts the current task back into the queue and switches to the next one.
+    /// Puts the current task back into the queue and switches to the next one, which may be the same.
     fn preempt(&mut self, cpu: u32) {
         self.charge_step(cpu);
         let remaining_ns = std::mem::take(&mut self.sched.cpus[cpu as usize].remaining_ns);
@@ -679,7 +685,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.switch_to(cpu, Some((prev, SwitchReason::Runnable)), next);
     }
 
-    /// Removes a task that has ended from its process, and frees its index if it was forked.
+    /// Removes a task that has ended from its process, and frees its index if it was forked and has no children left.
     fn reap_task(&mut self, id: u32) {
         let task = &self.sched.tasks[id as usize];
         debug_assert_eq!(task.state, TaskState::Dead);

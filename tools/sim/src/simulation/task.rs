@@ -29,7 +29,7 @@ pub(crate) enum TaskState {
     Sleeping,
     /// It is blocked until another task wakes it.
     Blocked(BlockedOn),
-    /// It has ended. Its index may be used again.
+    /// It has ended. If it was forked, its index may be used again.
     Dead,
 }
 
@@ -55,7 +55,7 @@ pub struct TaskCounts {
     pub switches: u64,
     /// How often it was woken.
     pub wakes: u64,
-    /// How often it was queued by a wake, by the distance from the CPU on which it last ran
+    /// How often a wake queued it on a CPU, by the distance of that CPU from the one on which it last ran
     /// ([`warmcore_sched::Distance`]).
     pub wakes_by_distance: [u64; 6],
     /// How often it began to run on another CPU than before, by distance. Index 0 is always 0.
@@ -84,8 +84,8 @@ impl TaskCounts {
     }
 }
 
-/// One run of a program. The fields that a wake and a switch need come first, on five lines: state and queues,
-/// clocks, program, counts, wakees.
+/// One run of a program. The fields that a wake and a switch need come first: state and queues, clocks, program,
+/// counts, wakees.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
 pub(crate) struct Task {
@@ -94,7 +94,7 @@ pub(crate) struct Task {
     /// The (previous, next) task in each of the lists that it is in.
     pub(crate) links: [(u32, u32); 2],
     pub(crate) prev_cpu: u32,
-    /// The CPU on which it is queued; below, the shared queue that it is in.
+    /// The CPU on which it is queued. `inject_queue`: the shared queue that it is in.
     pub(crate) queued_on: u32,
     pub(crate) inject_queue: u32,
     /// The shared queue that it enters once the CPU on which it is queued is awake.
@@ -113,7 +113,7 @@ pub(crate) struct Task {
     pub(crate) queued_at: u64,
     /// Its run time on the clock of `vruntime_cpu`.
     pub(crate) vruntime: u64,
-    /// What remains of the step in which it was preempted.
+    /// What remains of the step in which it was preempted, or the cost of its yield.
     pub(crate) remaining_ns: u64,
     pub(crate) migration_cost: Nanos,
     pub(crate) sleeps: SleepHistory,
@@ -123,11 +123,11 @@ pub(crate) struct Task {
 
     /// When it last lost a CPU.
     pub(crate) last_ran: u64,
-    /// The average time it runs before it blocks.
+    /// The average time that it runs from one block to the next.
     pub(crate) average_run: u64,
-    /// How long it ran since its latest wake.
+    /// How long it ran since it last blocked.
     pub(crate) burst: u64,
-    /// The entity for which its random numbers are drawn; below, how many were drawn.
+    /// The entity for which its random numbers are drawn. `draws`: how many were drawn.
     pub(crate) entity: u64,
     pub(crate) draws: u64,
     pub(crate) loops: [u32; LOOPS_MAX],
@@ -135,9 +135,9 @@ pub(crate) struct Task {
     pub(crate) counts: TaskCounts,
     pub(crate) flips: Flips,
 
-    /// Wakes that its `wait` has not used yet.
+    /// Wakes outside of a `wait`, each of which a later `wait` uses up.
     pub(crate) permits: u32,
-    /// The next task in the wait queue of a lock or condition.
+    /// The next task in the wait queue of a lock, condition or barrier.
     pub(crate) wait_next: u32,
     pub(crate) user: u32,
     pub(crate) parent: u32,

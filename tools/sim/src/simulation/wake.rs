@@ -2,7 +2,8 @@
 //!
 //! The policy is asked at the moment of the wake. An idle CPU takes the time of an interrupt and of leaving its idle
 //! state before it runs the wakee: on 2 × 56 cores in C1 the first instruction comes 1500 ns after the wake. Each CPU
-//! that the policy examines costs the waker a read of one line. A timer wakes from the CPU on which its task blocked.
+//! that the policy examines costs the waker a read of one line of its LLC, several of which overlap. A timer wakes from
+//! the CPU on which its task blocked.
 //!
 //! # Source
 //!
@@ -21,8 +22,8 @@ use warmcore_sched::{TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// Wakes a task for its `wait`. If it does not wait, its next `wait` returns at once. Returns the cost for the
-    /// waker.
+    /// Wakes a task for its `wait`. If it is in none and has not ended, one later `wait` of it returns at once. Returns
+    /// the cost for the waker.
     pub(super) fn wake_for_wait(&mut self, id: u32, by: u32, is_sync: bool) -> u64 {
         match self.sched.tasks[id as usize].state {
             TaskState::Blocked(BlockedOn::Wake) => self.wake_by(id, by, is_sync),
@@ -71,8 +72,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Makes a blocked task runnable. `by_task`: another task wakes it, not a timer. `delay`: the time until the wake
-    /// begins. Returns the cost for the waker.
+    /// Makes a blocked or new task runnable. `by_task`: another task wakes it, not a timer. `delay`: the time until the
+    /// wake begins. Returns the cost for the waker.
     pub(super) fn wake(&mut self, id: u32, waker: WakeSource, by_task: bool, delay: u64) -> u64 {
         let from = match waker {
             WakeSource::Cpu(cpu) => cpu.0,
@@ -128,7 +129,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             && from != cpu.0
             && self.sched.cpu(cpu).state != CpuState::Running
         {
-            // An idle CPU puts the wakee on its run queue itself, once it is awake (`ttwu_queue_wakelist`).
+            // A CPU that runs no task puts the wakee on its run queue itself once it is awake (`ttwu_queue_wakelist`),
+            // so the wakee enters the shared queue only then.
             self.sched.task(id).enters = queue.take().map_or(NONE, |queue| queue as u32);
         }
         let entering = match queue {
@@ -154,7 +156,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         looks * self.times.look[warmcore_sched::Distance::Llc as usize] / 1000 + entering
     }
 
-    /// Queues a woken task on a CPU. Wakes that CPU if it is idle, or preempts its task if that is due.
+    /// Queues a woken task on a CPU. Kicks that CPU if it is idle, cuts its search short if it searches, or preempts
+    /// its task if that is due.
     fn enqueue_wakee(
         &mut self,
         cpu: u32,
@@ -193,7 +196,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Preempts the current task for a wakee whose `vruntime` is smaller by more than the granularity.
+    /// With fair order: preempts the current task for a wakee whose `vruntime` is smaller by more than the granularity.
     fn maybe_preempt(&mut self, cpu: u32, id: u32, is_remote: bool) {
         let Some(granularity) = self.settings.wake_granularity.filter(|_| self.settings.order == Order::Fair)
         else {
@@ -226,7 +229,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let exit = self.exit_latency(cpu);
         let at = &mut self.sched.cpus[cpu as usize];
         debug_assert_eq!(at.state, CpuState::Idle, "only an idle CPU is kicked");
-        // The CPU's own timer wakes it in the same way, without an interrupt from another CPU.
+        // A CPU that its own timer wakes gets no interrupt from elsewhere, and `delay` would count the end of its idle
+        // state twice.
         let takes = self.times.kick + exit + if is_ipi { delay } else { 0 };
         at.counts.ipis += u64::from(is_ipi);
         at.counts.idle_exits += 1;
@@ -242,8 +246,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.memory.costs().cstate_after(idle).map_or(0, |state| state.exit.0)
     }
 
-    /// Makes an idle CPU search, unless a CPU searches already. Called when more tasks are queued at `at` than it
-    /// will soon run.
+    /// Makes the idle CPU that the policy names search, unless a CPU searches already. `at`: a CPU that may have more
+    /// tasks than it will soon run.
     pub(super) fn notify_idle_cpu(&mut self, at: u32) {
         if self.sched.num_searching > 0 || self.sched.idle == 0 || self.sched.waiting == 0 {
             return;

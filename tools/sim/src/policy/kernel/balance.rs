@@ -1,9 +1,9 @@
 //! Balance: which task a CPU takes when it has run out of tasks, or was kicked.
 //!
-//! It searches domain by domain from the innermost to the outermost: threads of the core, the LLC, the node, the
-//! socket, the machine. In each it chooses the busiest group, if that is enough busier than the CPU's own group; of
-//! its CPUs the one with the most tasks; of these tasks the one that has not run for the longest time, unless that
-//! ran there so recently that its data are still in the cache.
+//! The CPU searches domain by domain from the innermost to the outermost: threads of the core, the LLC, the node, the
+//! socket, the machine. In each it chooses the busiest group, if that is enough busier than the CPU's own group; of its
+//! CPUs the one with the most tasks, if it may take one of them; of these tasks the one that has not run for the
+//! longest time, unless that task ran there so recently that its data are still in the cache.
 //!
 //! A CPU that has just run out of tasks does not search a domain if it is usually idle for less time than searching
 //! that domain and those before it costs: a CPU that is idle for 30 µs at a time does not search 16 CPUs at 2 µs
@@ -18,19 +18,20 @@ use std::cmp::Reverse;
 use warmcore_sched::{Distance, StealDecision};
 use warmcore_types::{CpuId, Nanos};
 
-/// A kicked CPU takes a cache-hot task after this many searches in vain, up to the node.
+/// A CPU takes a cache-hot task from a domain up to the node after more than this many searches in vain in a row,
+/// counted when it was kicked.
 pub const CACHE_NICE_TRIES: u32 = 1;
 /// The same number for domains beyond the node.
 pub const CACHE_NICE_TRIES_FAR: u32 = 2;
 
-/// A kicked CPU searches a domain once in this many nanoseconds per CPU of it.
+/// A kicked CPU searches a domain at most once in this many nanoseconds per CPU of the domain.
 const INTERVAL_PER_CPU: u64 = 1_000_000;
 
-/// Between nodes a difference of this many tasks is tolerated while few tasks run, so that a pair of tasks that wake
-/// each other stays together.
+/// Between nodes a difference of up to this many tasks is tolerated while few tasks run, so that a pair of tasks that
+/// wake each other stays together.
 const NUMA_IMBALANCE_MIN: u64 = 2;
 
-/// By how many percent a group must be busier.
+/// How busy a group must be for a task to move, in percent of how busy the other group is: more than this.
 pub(super) fn imbalance_pct(domain: Distance) -> u64 {
     match domain {
         Distance::Same | Distance::Smt => 110,
@@ -87,7 +88,8 @@ impl Group {
 
 impl<V: KernelView> Decision<'_, V> {
     /// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference is ignored while at most `imb_numa_nr`
-    /// tasks would run here with the one that moves: one per LLC, or an eighth of the node's CPUs.
+    /// tasks would run here with the one that moves: one per LLC of the node, or if it has only one LLC an eighth of
+    /// its CPUs.
     pub(super) fn is_small_across_nodes(&self, at: CpuId, domain: Distance, runs: u64, differ: u64) -> bool {
         if domain <= Distance::Node || differ > NUMA_IMBALANCE_MIN {
             return false;
@@ -98,8 +100,8 @@ impl<V: KernelView> Decision<'_, V> {
     }
 
     /// Whether a free CPU looks into the shared queues before it searches. With the check of [`QueueRule::V3Checked`]
-    /// it does so if it is usually idle for longer than searching its LLC costs. Whether any CPU has more than one
-    /// task is asked only afterwards.
+    /// it does so if it is usually idle for at least as long as searching its LLC costs, and as a look into the queues
+    /// costs. Whether any CPU has more than one task is asked only afterwards.
     pub(super) fn queues_are_worth_a_look(&self, me: CpuId) -> bool {
         if self.kernel.queue_rule != QueueRule::V3Checked || self.kernel.newidle == Newidle::Always {
             return true;
@@ -116,7 +118,7 @@ impl<V: KernelView> Decision<'_, V> {
         if newly && kernel.newidle == Newidle::Off {
             return StealDecision::Nothing;
         }
-        // `rd->overload` is not set: no task waits anywhere. All CPUs share this flag.
+        // `rd->overload` is not set: no CPU has a waiting task. All CPUs share this flag.
         if !machine.shards_from(me).any(|shard| view.has_backlog_in(shard)) {
             return StealDecision::Nothing;
         }
@@ -199,7 +201,8 @@ fn is_imbalanced(local: &Group, busiest: &Group, pct: u64) -> bool {
     if local.group_type == GroupType::Overloaded {
         return 100 * busiest.load() > pct * local.load();
     }
-    // SD_PREFER_SIBLING: a group with more tasks than another gives some to it, though both have spare CPUs.
+    // SD_PREFER_SIBLING: a group with at least two tasks more than the local one gives one to it, though both may have
+    // spare CPUs.
     if local.group_type == GroupType::HasSpare && busiest.runs > local.runs + 1 {
         return true;
     }

@@ -6,21 +6,21 @@
 //! another task than the one that it woke before ([`Flips`]), updated by that task. Per shard, how much its CPUs ran
 //! lately (`Usage`).
 //!
-//! A new idle time has weight 1/8 in the average. The average is at most twice what a search costs, or twice the
-//! migration cost if that is more: 1 ms with Linux's 500 µs. So one long idle time counts no more than that.
+//! A new idle time has weight 1/8 in the average. The average is at most twice what a search of all domains costs, or
+//! twice the migration cost if that is more: 1 ms with Linux's 500 µs. So one long idle time raises it to that at most.
 //!
 //! For `Usage`, the time in which the CPUs ran tasks is summed per window of about a millisecond, and added to an
 //! average whose older part halves in 32 windows. A CPU that is leaving its idle state does not count as running. Four
-//! CPUs that always run give 4096. One CPU that begins to run gives 512 after 32 ms.
+//! CPUs that always run give 4096. One CPU that begins to run gives 512 after 32 windows, 34 ms.
 //!
 //! # Source
 //! Linux 6.6: `ttwu_do_activate`, `update_avg`, `update_newidle_cost`, `record_wakee`, `wake_wide`; `util_avg`: windows
-//! of 1024 µs, y³² = 1/2, and 1024 for a CPU that always runs.
+//! of 2²⁰ ns, y³² = 1/2, and 1024 for a CPU that always runs.
 
 use warmcore_sched::SYSCTL_MIGRATION_COST;
 use warmcore_types::Nanos;
 
-/// After a second the recorded costs fade, and half of the flips are forgotten.
+/// Once in this many ns a recorded cost fades, and half of a task's flips are forgotten.
 const SECOND: u64 = 1_000_000_000;
 
 /// How long a CPU is usually idle: the kernel's `avg_idle`.
@@ -53,7 +53,8 @@ impl AverageIdle {
         self.since = None;
     }
 
-    /// A task is woken on the idle CPU. `costliest`: the most that searching all domains has cost the CPU.
+    /// A task is woken on the CPU, which is idle or searches. `costliest`: the most that searching all domains has cost
+    /// the CPU.
     pub fn wake(&mut self, now: Nanos, costliest: Nanos, migration_cost: Nanos) {
         if let Some(since) = self.since.take() {
             let (idled, average) = (now.0.saturating_sub(since.0), self.average.0);
@@ -80,7 +81,7 @@ pub struct NewidleCost {
 }
 
 impl NewidleCost {
-    /// A search has cost this much. A cost that is not reached again fades by a hundredth a second.
+    /// A search has cost this much. A highest cost that is not exceeded fades by 3/256, at most once a second.
     pub fn searched(&mut self, cost: Nanos, now: Nanos) {
         if cost > self.most {
             (self.most, self.faded) = (cost, now);
@@ -114,8 +115,8 @@ impl Flips {
         }
     }
 
-    /// Whether one of the two tasks flips more often than an LLC has CPUs, and the other that many times more often
-    /// still. Then one of them wakes more tasks than can run in its LLC.
+    /// Whether the task with fewer flips has at least as many as an LLC has CPUs, and the other one at least `llc_cpus`
+    /// times as many. Then the other one wakes more tasks than can run in its LLC.
     pub fn is_wide(waker: &Self, wakee: &Self, llc_cpus: u32) -> bool {
         let (master, slave) = (waker.flips.max(wakee.flips), waker.flips.min(wakee.flips));
         slave >= llc_cpus && u64::from(master) >= u64::from(slave) * u64::from(llc_cpus)
@@ -128,13 +129,13 @@ const WINDOW: u64 = 1 << 20;
 /// The part of the older average that remains after a window, in 65536ths: 0.5^(1/32).
 const KEPT: u64 = 64_132;
 
-/// After this many windows nothing is left of the older average.
+/// After this many windows less than a thousandth is left of the older average.
 const WINDOWS_MAX: u64 = 320;
 
 /// How much a group of CPUs ran lately.
 #[derive(Debug, Default)]
 pub(crate) struct Usage {
-    /// CPUs that run something.
+    /// CPUs that run a task.
     running: u64,
     /// The time up to which everything is counted.
     at: u64,
@@ -145,7 +146,7 @@ pub(crate) struct Usage {
 }
 
 impl Usage {
-    /// A CPU begins or ends to run.
+    /// A CPU begins to run tasks, or stops.
     pub(crate) fn set_running(&mut self, now: u64, runs: bool) {
         self.count(now);
         self.running = if runs { self.running + 1 } else { self.running - 1 };

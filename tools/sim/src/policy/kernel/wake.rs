@@ -1,18 +1,18 @@
 //! Wake: which CPU a woken or new task goes to.
 //!
 //! First a target is chosen: the waker's CPU or the task's previous CPU. The task goes to the first of these that is
-//! idle: the target; the previous CPU, if it is of the same LLC; the CPU before that; an idle core, or an idle thread
-//! beside the previous CPU, or an idle CPU among the first `nr_idle_scan` after the target (10 of an LLC of 16 CPUs
-//! that is half used; none from 86 % on). If none is idle, the task waits on the target. A new task has no previous
-//! CPU: from the whole machine down to the core it goes to the group with the most idle CPUs, and stays in the
-//! waker's group if that has as many.
+//! idle: the target; the previous CPU, if it is of the target's LLC; the CPU before that, likewise; an idle core, or an
+//! idle thread beside the previous CPU, or an idle CPU among the first `nr_idle_scan` after the target (10 of an LLC of
+//! 16 CPUs that is half used; none from 86 % on). If none of them is idle, the task waits on the target. A new task has
+//! no previous CPU: from the whole machine down to the core it goes to the group with the most idle CPUs, or if none is
+//! idle with the fewest tasks per CPU, and stays in the waker's group if that is as good.
 //!
-//! Hot windows: a search passes over an idle CPU that is kept for another task, as [`HotRule`] defines. The target,
-//! the previous CPU, the one before it and the thread beside it are taken whether kept or not, as published. The
-//! rules differ in their effects. Under v1 and v2 a search that used up its depth on kept CPUs ends at the waker's
-//! CPU, so that two tasks that wake each other meet there and stay. If a task takes the first kept CPU instead, the
-//! task for which that CPU was kept must go elsewhere, and then does the same. A search that reaches the end of the
-//! LLC before it has used up its depth takes the first kept CPU under all rules.
+//! Hot windows: a search passes over an idle CPU that is kept for another task, as [`HotRule`] defines. The target, the
+//! previous CPU, the one before it and the thread beside the previous CPU are taken whether kept or not, as published.
+//! Under v1 and v2 a search that used up its depth on kept CPUs ends at the target, mostly the waker's CPU, so that two
+//! tasks that wake each other meet there and stay. If a task takes the first kept CPU instead, the task for which that
+//! CPU was kept must go elsewhere, and then does the same. A search that reaches the end of the LLC before it has used
+//! up its depth takes the first kept CPU under all rules.
 //!
 //! # Source
 //! `wake_affine_idle`, `wake_affine_weight`, `select_idle_sibling`, `select_idle_core`, `select_idle_smt`,
@@ -28,7 +28,7 @@ use warmcore_sched::policy::near::{
 use warmcore_sched::{Allowed, Distance, Wake, WakeDecision, WakeSource};
 use warmcore_types::CpuId;
 
-/// `imbalance_pct` of a domain within an LLC.
+/// `imbalance_pct` of all domains but a core.
 const IMBALANCE_PCT: u64 = 117;
 
 impl<V: KernelView> Decision<'_, V> {
@@ -117,7 +117,7 @@ impl<V: KernelView> Decision<'_, V> {
                     .iter()
                     .any(|other| machine.steps_behind(target, *other) < rank && self.takes(allowed, *other))
                 {
-                    continue; // With its sibling's turn.
+                    continue; // Examined with a sibling before.
                 }
                 let mut all_idle = true;
                 // Threads on which the task may not run are examined too: the core's caches should be unused.
@@ -160,13 +160,15 @@ impl<V: KernelView> Decision<'_, V> {
         Some(Found { cpu, hot_kept: kept.min(255) as u8, hot_broken })
     }
 
-    /// `test_idle_cores`: whether cores have several threads, and one of them is idle with all its threads.
+    /// `test_idle_cores`: whether the core of `near` has several threads, and a core of its LLC is idle with all its
+    /// threads.
     fn has_idle_core(&self, near: CpuId) -> bool {
         self.machine.within(near, Distance::Smt).len() > 1
             && llc_shards(self.machine, near).any(|shard| self.view.has_idle_core_in(shard))
     }
 
-    /// How many CPUs of an LLC a search examines, by the average use of the LLC.
+    /// How many CPUs of an LLC a search examines, by the average use of the LLC, or if there is none by its CPUs that
+    /// are not idle.
     fn depth(&self, near: CpuId) -> u32 {
         let used = llc_shards(self.machine, near).map(|shard| {
             self.view.usage_in(shard).unwrap_or_else(|| {
@@ -184,7 +186,7 @@ impl<V: KernelView> Decision<'_, V> {
             return prev;
         }
         let distance = self.machine.distance(this, prev);
-        // The wake comes from an interrupt on an idle CPU.
+        // If the waker's CPU is idle, the wake comes from an interrupt there.
         if distance <= Distance::Llc && view.is_idle(this) {
             return if view.is_idle(prev) { prev } else { this };
         }
@@ -195,14 +197,15 @@ impl<V: KernelView> Decision<'_, V> {
         if view.is_idle(prev) {
             return prev;
         }
-        // By load, with a small bonus for the waker's CPU. The waker's own part does not count if it sleeps next.
+        // By load, with a small bonus for the waker's CPU. The waker's own load does not count if the waker sleeps
+        // next.
         let own = if is_sync { SCALE } else { 0 };
         let here = view.load(this);
         if is_sync && own > here {
             return this;
         }
         let here = (here - own).saturating_mul(100);
-        // By the domain that has both CPUs: threads of a core have a smaller bonus.
+        // By the innermost domain that has both CPUs: the bonus is smaller among threads of a core.
         let bonus = (imbalance_pct(distance) - 100) / 2;
         let there = view.load(prev).saturating_mul(100 + bonus);
         if here < there.saturating_add(u64::from(is_sync)) { this } else { prev }
@@ -229,7 +232,7 @@ impl<V: KernelView> Decision<'_, V> {
         self.idlest_of(core, allowed).unwrap_or(at)
     }
 
-    /// `None`: the task may run on none of these CPUs.
+    /// What a group has on the CPUs that the task may run on. `None`: it may run on none of them.
     fn spare_capacity(&self, cpus: &[CpuId], allowed: Allowed) -> Option<SpareCapacity> {
         let mut all = SpareCapacity { cpus: 0, idle: 0, runs: 0 };
         for cpu in cpus.iter().filter(|cpu| self.takes(allowed, **cpu)) {

@@ -1,7 +1,7 @@
 //! Json: a JSON value whose objects keep the order of keys, and keys that occur twice.
 //!
 //! rt-app's events happen in the order of their keys, and workgen lets a key occur again; a map would lose both.
-//! Comments between `/*` and `*/` are replaced by blanks.
+//! Comments between `/*` and `*/` are replaced by blanks (`without_comments`).
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
@@ -33,7 +33,7 @@ impl Json {
     }
 }
 
-/// The text without comments, of the same length, so that lines and columns stay correct.
+/// Replaces each character of a comment except line ends by a blank, so that the lines of errors stay correct.
 pub(super) fn without_comments(text: &str) -> String {
     let (mut out, mut rest, mut in_text) = (String::with_capacity(text.len()), text, false);
     while let Some(c) = rest.chars().next() {
