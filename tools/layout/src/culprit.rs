@@ -2,15 +2,16 @@
 //! layout that avoids it.
 //!
 //! The layout lists the fields of each line; the profile lists how often each CPU reads and writes each field. A read
-//! costs P(the line was invalidated since its core's last touch) × the time to transfer the line. A field *suffers*
-//! if a touch of it costs more than on a line that has only this field. Its culprits are the other fields of its
-//! lines that other cores write, each with its share of the invalidations. If the same cores read and write a lock
-//! and its data at the same rates, neither is a culprit of the other. A culprit may be before or after the field in
-//! the line.
+//! hits in the core's own cache, or, if another core has written the line since its core's last touch, takes the time
+//! to transfer the line. A field *suffers* if its reads or its writes cost more than on a line that has only this
+//! field, by more than 5 % and more than 0.5 ns. Culprits of its reads are the other fields of its lines that other
+//! cores write; culprits of its writes are those that other cores write or read. Each has its share of the
+//! invalidations. If the same cores read and write a lock and its data at the same rates, the lock does not change how
+//! often a touch of the data misses. A culprit may be before or after the field in the line.
 //!
-//! In the kernel's `mm_struct` of April 2023, `mm_count` is at byte 88 and `pcpu_cid` at byte 96. On 224 CPUs 99 of
-//! 100 reads of `pcpu_cid` get the line from another core. Padding after `pcpu_cid` changes nothing, because
-//! `mm_count` is before it.
+//! In the kernel's `mm_struct` of April 2023, `mm_count` is at byte 88 and `pcpu_cid` at byte 96. On 224 CPUs of 112
+//! cores, at the rates of `fixtures/sim/hackbench.toml`, 96 of 100 reads of `pcpu_cid` get the line from another core.
+//! Padding after `pcpu_cid` changes nothing, because `mm_count` is before it.
 //!
 //! # Source
 //!
@@ -45,18 +46,18 @@ const SUFFERS_SHARE: f64 = 0.05;
 const SUFFERS_NS: f64 = 0.5;
 /// A field with a smaller share of the invalidations is not listed as a culprit.
 const BLAME_SHARE: f64 = 0.05;
-/// A line that is in transfer for a larger share of the time is close to saturation, where waiting times grow without
-/// bound.
+/// A line that is in transfer to a writer for a larger share of the time is close to saturation, where waiting times
+/// grow without bound.
 const BUSY: f64 = 0.5;
 
 /// What the touches of a profile cost in a layout.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Verdict {
-    /// The fields that the profile names, by offset.
+    /// The fields that the profile names, by offset and size.
     pub fields: Vec<FieldCost>,
     /// The cost of all touches of all fields, in ns per second.
     pub ns_per_s: f64,
-    /// The part of this cost that fields would not have on lines of their own.
+    /// The part of this cost that the touches would not have if each field were on lines of its own.
     pub excess_ns_per_s: f64,
     /// Lines that are in transfer to a writer for more than half of the time: (the line's number, that share).
     pub busy: Vec<(usize, f64)>,
@@ -85,7 +86,7 @@ pub struct FieldCost {
     pub read_ns: f64,
     /// The cost of a read in ns if the field had a line of its own.
     pub read_alone_ns: f64,
-    /// The cost of a write in ns.
+    /// The cost of a write in ns; 0 if there are no writes.
     pub write_ns: f64,
     /// The cost of a write in ns if the field had a line of its own.
     pub write_alone_ns: f64,
@@ -110,9 +111,9 @@ pub struct Blame {
     pub field: String,
     /// Its position relative to the field that suffers.
     pub stands: Stands,
-    /// Its share of the invalidations of the line by other fields.
+    /// Its share of the invalidations by touches of the other fields on the line. Touches by this core do not count.
     pub share: f64,
-    /// What it adds to each touch, in ns.
+    /// What it adds to each read, in ns; in `write_blame`, to each write.
     pub by_ns: f64,
 }
 
@@ -129,12 +130,13 @@ pub enum Stands {
 }
 
 impl Verdict {
-    /// The field from which this one's reads suffer most.
+    /// The field from which the reads of `field` suffer most. `None` if they do not suffer, or if the profile does not
+    /// name `field`.
     pub fn culprit_of(&self, field: &str) -> Option<&Blame> {
         self.fields.iter().find(|f| f.name == field)?.blame.first()
     }
 
-    /// The field of this name.
+    /// The costs of the field of this name, if the profile names it.
     pub fn field(&self, name: &str) -> Option<&FieldCost> {
         self.fields.iter().find(|f| f.name == name)
     }
@@ -151,7 +153,7 @@ pub struct Analyzer {
 }
 
 impl Analyzer {
-    /// Analyzes a profile, which is checked against the layout.
+    /// Adds up the profile's touches by field and core. The profile is checked against the layout.
     ///
     /// # Errors
     ///
@@ -177,7 +179,7 @@ impl Analyzer {
         self.unit
     }
 
-    /// The fields that the profile names: their indexes in the layout, each once.
+    /// The fields that the profile names, whole or in part: their indexes in the layout, each once.
     pub(crate) fn hot(&self, layout: &Layout) -> Vec<usize> {
         let mut hot: Vec<usize> =
             self.touched.iter().filter_map(|(name, _)| Some(layout.byte_range(name).ok()?.field)).collect();
@@ -186,7 +188,7 @@ impl Analyzer {
         hot
     }
 
-    /// What a touch of a line with these fields costs each core.
+    /// What a touch of a line with these fields (indexes in `touched`) costs each core.
     fn solve(&self, fields: &[usize]) -> Rc<Solved> {
         if let Some(solved) = self.known.borrow().get(fields) {
             return Rc::clone(solved);
@@ -275,7 +277,7 @@ impl Analyzer {
         Ok(verdict)
     }
 
-    /// Divides the excess cost of a field among the other fields on its lines.
+    /// Divides the excess cost of a field's reads, or of its writes, among the other fields on its lines (`company`).
     fn blame(
         &self,
         field: usize,
@@ -324,7 +326,8 @@ impl Analyzer {
         blame
     }
 
-    /// The touched fields for `warmcore_line`, in groups by the cores that write them, to list conflicts and to draw.
+    /// The touched fields for `warmcore_line`, to list conflicts and to draw. Fields that no core writes are one group;
+    /// of the others, those that the same cores touch at the same rates are one group.
     pub fn field_lines(&self, layout: &Layout) -> Vec<FieldLine<'_>> {
         let fields = self.touched.iter().filter_map(|(name, rates)| {
             let range = layout.byte_range(name).ok()?;
@@ -352,10 +355,11 @@ pub struct Culprit {
     pub machine: String,
     /// What the touches of the profile cost.
     pub verdict: Verdict,
-    /// Pairs of fields on one line that are in different groups of [`Analyzer::field_lines`], in words.
+    /// Pairs of fields in one unit (a line or a pair of lines) that are in different groups of
+    /// [`Analyzer::field_lines`], in words.
     pub conflicts: Vec<String>,
-    /// Layouts without the excess cost, the cheapest of each kind, in ascending order; last, for comparison, padding
-    /// after the field that suffers.
+    /// What [`relayouts`] found: layouts that remove the excess cost, the cheapest first; last, for comparison, padding
+    /// after the field whose reads suffer most.
     pub relayouts: Vec<Relayout>,
 }
 

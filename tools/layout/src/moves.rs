@@ -1,8 +1,8 @@
 //! Moves: other layouts of the same struct.
 //!
 //! Moved fields leave holes. All other fields stay at their offset in their line, so that nothing else changes. An
-//! array of unknown length stays the last field. Moving fields to a line before all others adds exactly one line if
-//! they fit into it.
+//! array of unknown length stays the last field. If the moved fields fit into one line, moving them to the front shifts
+//! all others by one line, or by the struct's alignment if that is larger.
 
 use crate::layout::{Field, Layout};
 use serde::Serialize;
@@ -34,8 +34,9 @@ impl Layout {
         holes
     }
 
-    /// The same struct with these fields (indexes in [`Layout::fields`]) at these offsets. `None` if an offset is
-    /// taken or not aligned. The struct grows if necessary.
+    /// The same struct with these fields (indexes in [`Layout::fields`]) at these offsets. `None` if the bytes there
+    /// belong to another field or to the elements of an array of unknown length, or if an offset is not aligned. The
+    /// struct grows if necessary.
     pub fn with(&self, moved: &[(usize, usize)]) -> Option<Self> {
         let mut layout = self.clone();
         let open = self.flexible().map(|last| self.fields[last].offset);
@@ -43,7 +44,7 @@ impl Layout {
             layout.fields[field].offset = offset;
         }
         if moved.iter().any(|&(field, _)| open.is_some_and(|open| layout.fields[field].end() > open)) {
-            return None; // The bytes of its elements.
+            return None; // The elements of the array of unknown length may have these bytes.
         }
         let fits = moved.iter().all(|&(field, offset)| {
             let f = &layout.fields[field];
@@ -54,7 +55,8 @@ impl Layout {
         fits.then(|| layout.tidy())
     }
 
-    /// The same struct with this many bytes of padding after a field.
+    /// The same struct with this many bytes of padding after a field, rounded up to the largest alignment of the fields
+    /// behind it.
     pub fn padded_after(&self, field: usize, bytes: usize) -> Self {
         let mut layout = self.clone();
         let end = layout.fields[field].end();
@@ -85,7 +87,8 @@ impl Layout {
         layout.tidy()
     }
 
-    /// The same struct with these fields on lines of their own after all others.
+    /// The same struct with these fields on lines of their own after all others, except an array of unknown length,
+    /// which stays behind them.
     pub fn at_the_end(&self, fields: &[usize], line: usize) -> Self {
         let mut layout = self.clone();
         let rest = self.fields.iter().enumerate().filter(|(i, _)| !fields.contains(i)).map(|(_, f)| f.end());
@@ -116,7 +119,7 @@ impl Layout {
     }
 }
 
-/// The offsets of fields that are packed from `start` on, the widest first.
+/// The offsets of fields that are packed from `start` on, the one with the largest alignment first.
 fn pack(all: &[Field], fields: &[usize], start: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..fields.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(all[fields[*i]].align));

@@ -2,11 +2,11 @@
 //! three published tables that have a row for each load.
 //!
 //! The simulations run pairs of tasks that wake each other (`hot_windows::pairs`), as many as the published run had
-//! clients. A row compares a change with Linux under the same load and seed. A row whose published change is small,
-//! or less than twice its variation, claims that nothing changes; the others claim the sign and the size of the
-//! change. Where Linux's own variation is above 15 %, nothing is claimed. Predictions from before the first run are
-//! in `predictions.toml`; those that failed are printed. The tables have 8, 11 and 11 loads. With Linux, one, one and
-//! two settings, and five seeds these are 355 simulations.
+//! clients. A row compares a change of the kernel with Linux under the same load and seed. A row whose published effect
+//! is at most 5 %, or at most twice its variation, claims that nothing changes; the others claim the sign of the effect
+//! and its size within a factor of two. Where Linux's own variation is above 15 %, nothing is claimed. Predictions from
+//! before the first run are in `predictions.toml`; those that failed are printed. The tables have 8, 11 and 11 loads,
+//! each for Linux and for one, one and two changes: with five seeds these are 355 simulations.
 //!
 //! # Source
 //!
@@ -79,7 +79,8 @@ struct Measured {
     changes: Changes,
 }
 
-/// The published change under each setting, in percent, with its coefficient of variation; or the rates.
+/// The published change under each setting, in percent, with its coefficient of variation; or the rates without and
+/// with the queue.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Changes {
@@ -89,7 +90,7 @@ enum Changes {
 }
 
 impl Measured {
-    /// By setting: the change in percent, and its coefficient of variation plus Linux's, if both were published.
+    /// By setting: the change in percent, and its coefficient of variation plus Linux's, if variations were published.
     fn changes(&self) -> Vec<(f64, Option<f64>)> {
         match self.changes {
             Changes::One { change_percent, cv } => vec![(change_percent, Some(self.base_cv + cv))],
@@ -102,10 +103,10 @@ impl Measured {
     }
 }
 
-/// A table.
+/// A table to simulate.
 struct Plan {
     name: &'static str,
-    /// The section of the published numbers.
+    /// The section of `published.toml` with its numbers.
     section: &'static str,
     source: &'static str,
     load: Load,
@@ -116,7 +117,7 @@ struct Plan {
 ///
 /// # Panics
 ///
-/// If the machine file has no such machine.
+/// If the machine file lacks the published machine.
 pub fn hot_windows(options: &Options) -> Table {
     let hot = Kernel { hot_windows: true, hot_rule: HotRule::V1, ..Kernel::default() };
     let plan = Plan {
@@ -133,7 +134,7 @@ pub fn hot_windows(options: &Options) -> Table {
 ///
 /// # Panics
 ///
-/// If the machine file has no such machine.
+/// If the machine file lacks the published machine.
 pub fn wake_queue(options: &Options) -> Table {
     let plan = Plan {
         name: "wake_queue_by_load",
@@ -145,12 +146,13 @@ pub fn wake_queue(options: &Options) -> Table {
     plan.table(options)
 }
 
-/// The third version, in which every enqueue enters the queue, without and with a check of the average idle time
-/// first. The table shows whether the gain came only from newidle balancing that stops too early.
+/// The third version of the shared wake queue under tbench, by the number of clients: every enqueue enters the queue,
+/// without and with a check of the average idle time first. The table shows whether the gain came only from newidle
+/// balancing that stops too early.
 ///
 /// # Panics
 ///
-/// If the machine file has no such machine.
+/// If the machine file lacks the published machine.
 pub fn wake_queue_v3(options: &Options) -> Table {
     let queue = |queue_rule| Kernel { wake_queue: true, queue_rule, ..Kernel::default() };
     let plan = Plan {
@@ -166,7 +168,7 @@ pub fn wake_queue_v3(options: &Options) -> Table {
     plan.table(options)
 }
 
-/// The tolerance of a row, by the published change and its variation.
+/// The name of a row's tolerance, by the published change, its variation and Linux's own.
 fn tolerance(change: f64, cv: Option<f64>, base_cv: f64) -> &'static str {
     match () {
         () if base_cv > NOISE => "by_load.noise",
@@ -184,7 +186,8 @@ impl Plan {
         let published_cpus =
             SimMachine::named(&published.machine).map_or(1, |machine| machine.topology.cpus.len());
         let cpus = machine.topology.cpus.len();
-        // Another machine runs as many clients per CPU. A quick run takes every third load.
+        // Another machine runs as many clients per CPU as the published one, at most 8. A quick run takes every third
+        // load.
         let every = if options.quick { 3 } else { 1 };
         let loads: Vec<&Measured> = published.rows.iter().step_by(every).collect();
         let clients = |load: &Measured| {

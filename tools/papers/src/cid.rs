@@ -1,17 +1,18 @@
 //! What a burst costs after a pause if the thread then works on the data of another id, as published with Linux 6.13.
 //!
-//! `cid/sim.rs` has the program. It runs for each published number of threads and delay; the data are found by the
-//! CPU's number, by an id of each policy of `warmcore-cid`, or by an id under the rules of Linux 6.19. The rows have
-//! four forms. The last three contain values that were chosen after looking at the table:
+//! `cid/sim.rs` has the program. It runs for each of [`sizes`] and each published delay; the data are found by the
+//! CPU's number, by an id of a policy of `warmcore-cid`, or by an id under the rules of Linux 6.19. The rows of the
+//! published columns have four forms. The last three contain values that were chosen after looking at the table:
 //!
 //! - *Predicted*: the machine's numbers and the kernel's defaults.
-//! - *Informed*: 1000 ticks per second, and a core that leaves a deep state is at its base clock.
-//! - *Probed*: an area of the CPU's own costs after a sleep what was measured in the two columns in which no area moves, so
-//!   that the third column is compared separately.
-//! - *Fitted*: also two costs of a page fault.
+//! - *Informed*: 1000 ticks per second, stale clocks of idle CPUs, and a core that leaves a deep state is at its base
+//!   clock.
+//! - *Probed*: 1000 ticks and stale clocks; and an area of the CPU's own costs after a sleep what was published for the
+//!   two columns in which no area moves (`per_cpu`, `cachelocal`), so that the column `kept` is compared separately.
+//! - *Fitted*, at 200 ms: as *probed*, and a page fault costs one of two values, by the number of threads per cache.
 //!
-//! There are 8 rows of three columns. With 8 threads and 10 ms, a pause of 80 ms is shorter than the 100 ms after
-//! which an id is freed, so all columns are equal whatever the costs. One seed takes 168 runs and 70 ms.
+//! The published table has 8 rows of three columns. With 8 threads and 10 ms, a pause of 80 ms is shorter than the
+//! 100 ms after which an id is freed, so all columns are equal whatever the costs. One seed takes 144 runs.
 //!
 //! # Source
 //! "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads", Linux 6.13.
@@ -35,7 +36,8 @@ const SAME: f64 = 0.02;
 /// The probability in percent that a thread ends after a burst, in the rows of threads that come and go.
 pub(crate) const CHURN_PERCENT: u64 = 25;
 
-/// The program as it was published, on a kernel with its default configuration: 250 ticks per second.
+/// The program as it was published, with 8 threads and 200 ms, on a kernel with its default configuration: 250 ticks
+/// per second.
 pub const PUBLISHED: Setup = Setup {
     threads: 8,
     llcs: 1,
@@ -52,13 +54,13 @@ pub const PUBLISHED: Setup = Setup {
 /// The rules of each column: by default those of Linux.
 #[derive(Debug, Clone, Copy)]
 pub struct Columns {
-    /// `kept`: Linux 6.4 to 6.12.
+    /// The rules of the column `kept`: Linux 6.4 to 6.12.
     pub kept: Index,
-    /// `cachelocal`: 6.13.
+    /// The rules of the column `cachelocal`: Linux 6.13.
     pub local: Index,
-    /// `lowest`: 6.3.
+    /// The rules of the rows `lowest`: Linux 6.3.
     pub lowest: Index,
-    /// `task-owned`: 6.19.
+    /// The rules of the rows `task-owned`: Linux 6.19.
     pub owned: Index,
 }
 
@@ -73,8 +75,8 @@ impl Default for Columns {
     }
 }
 
-/// The numbers of threads, each with the number of last-level caches over which they are spread: the cores of one cache, one
-/// core of each cache, all cores, all CPUs.
+/// The numbers of threads, each with the number of last-level caches over which they are spread: the cores of one
+/// cache, one core of each cache, all cores, all CPUs.
 pub fn sizes(topology: &Topology) -> Vec<(u32, u32)> {
     let in_first = topology.cores.iter().filter(|core| core.cpus.is_subset(&topology.llcs[0].cpus)).count();
     let llcs = topology.llcs.len();

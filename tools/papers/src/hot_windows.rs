@@ -6,10 +6,10 @@
 //! for a while before it waits, so the other task is woken while its waker still runs. Loads go from half a pair per
 //! CPU upwards, one run per load, seed and setting.
 //!
-//! Counting windows double in length: each is as long as all before it. The run ends when two successive windows
-//! agree; if none do, it is marked as transient. The machine has two states, with many migrations and with few. The
-//! table claims that both occur at some load, not at which load. 224 pairs at 5 µs a turn make 10 M wakes a second,
-//! of which 80 to 160 ms are simulated.
+//! Counting windows double in length: each is as long as all the time before it. The run ends when two successive
+//! windows agree; if none do, it is marked as transient. The machine has two states, with many migrations and with
+//! few. The table claims that both occur at some load, not at which load. The published 224 pairs make 6.3 or 13.7 M
+//! round trips a second, by state; 80 to 160 ms are simulated.
 //!
 //! # Source
 //!
@@ -46,11 +46,13 @@ struct Regimes {
 }
 
 impl Regimes {
-    /// Thousands of round trips per second, and the share of the clients' wakes that migrate.
+    /// The state with many migrations: thousands of round trips per second, and the share of the clients' wakes that
+    /// migrate.
     fn storm(&self) -> (f64, f64) {
         (self.storm_rr_per_s / 1e3, self.storm_migrating)
     }
 
+    /// The state with few migrations: the same two numbers.
     fn settled(&self) -> (f64, f64) {
         (self.settled_rr_per_s / 1e3, self.settled_migrating)
     }
@@ -68,39 +70,40 @@ const AFTER_WAKE: u64 = 20;
 /// The data that each side passes over in a turn: the stacks, the socket, the task. An estimate.
 const DATA_KIB: u32 = 16;
 
-/// [`TURN`] was chosen with knowledge of the published rates.
+/// The input of every row: [`TURN`] was chosen with knowledge of the published rates.
 const KNEW: &str = "5 µs a turn: a round number, chosen before the first run with knowledge of the rate";
 
 /// Pairs per CPU, in percent.
 const LOADS: &[u32] = &[50, 75, 85, 100, 125];
 
-/// The input of the row that chooses its load.
+/// The input of a row that chooses its load.
 const CHOSEN: &str = "the load is the one that matches best";
 
-/// The most seeds that a run by load takes.
+/// The most seeds of this table and of those in `by_load.rs`.
 pub(super) const SEEDS_MAX: u64 = super::SEEDS_MIN as u64;
 
-/// Two windows agree if their round trips per second differ by at most this share.
+/// Two windows agree if their round trips per second differ by at most this share of the earlier one's.
 pub const AGREE: f64 = 0.02;
 
-/// The machine on which hot windows and the shared wake queue are tried together: 2 × 96 cores, and their loads.
+/// The machine on which hot windows and the shared wake queue are tried together: 2 × 96 cores.
 const TOGETHER: &str = "epyc9654_2p";
+/// Pairs per CPU on that machine, in percent.
 const TOGETHER_LOADS: &[u32] = &[50, 85, 100];
 
 /// Each pair begins this long after the one before.
 const NEXT_PAIR: Nanos = Nanos(10_000);
 
-/// The counting windows: each begins where the one before ends and is as long as all before it.
+/// The counting windows: each begins where the one before ends and is as long as all the time before it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Windows {
     /// The begin of the first window.
     pub from: Nanos,
-    /// The latest end of a window.
+    /// The latest end of a window after the first.
     pub until: Nanos,
 }
 
 impl Windows {
-    /// In milliseconds.
+    /// Creates windows from times in milliseconds.
     pub const fn ms(from: u64, until: u64) -> Self {
         Self { from: Nanos(from * 1_000_000), until: Nanos(until * 1_000_000) }
     }
@@ -121,14 +124,14 @@ pub struct Shape {
     pub hz: u32,
 }
 
-/// The result of a run.
+/// The result of a run: that of its last window.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Trips {
     /// Thousands of round trips per second.
     pub k_per_second: f64,
-    /// The share of the clients' wakes that were placed on another CPU than the task last ran on.
+    /// The share of the clients' wakes that were placed on another CPU than the one on which the client last ran.
     pub migrating: f64,
-    /// Whether the window before agrees. If not, the result is that of a transient.
+    /// Whether this window and the one before it agree. If not, the result is that of a transient.
     pub is_settled: bool,
     /// The end of the window.
     pub until: Nanos,
@@ -141,7 +144,7 @@ impl Trips {
     }
 }
 
-/// Runs pairs that wake each other, on a machine with this kernel.
+/// Runs pairs that wake each other, on a machine with this kernel, until two windows agree or the last one ends.
 ///
 /// # Panics
 ///
@@ -168,7 +171,7 @@ pub fn pairs(machine: &SimMachine, kernel: Kernel, seed: u64, shape: Shape) -> T
         sim.spawn(&of_client).unwrap_or_else(|e| panic!("{e}"));
     }
     let mut until = |at: u64| sim.run(Nanos(at)).unwrap_or_else(|e| panic!("{e}"));
-    // Wakes of the clients, as the report counted them.
+    // All wakes of the clients, and those that migrated.
     let wakes = |report: &Report| {
         let clients = report.tasks.iter().filter(|task| task.name.starts_with("client"));
         clients.fold((0, 0), |(all, moved), task| {
@@ -200,7 +203,7 @@ pub fn pairs(machine: &SimMachine, kernel: Kernel, seed: u64, shape: Shape) -> T
     }
 }
 
-/// The settings that are compared: Linux, and Linux with hot windows.
+/// The two settings that are compared: Linux, and Linux with hot windows.
 fn settings() -> [(&'static str, Kernel); 2] {
     let linux = Kernel::default();
     [("Linux", linux), ("hot windows", Kernel { hot_windows: true, ..linux })]
@@ -210,7 +213,7 @@ fn settings() -> [(&'static str, Kernel); 2] {
 ///
 /// # Panics
 ///
-/// If the machine file has no such machine.
+/// If the machine file lacks the published machine, or the machine of 2 × 96 cores.
 pub fn table(options: &Options) -> Table {
     let machine = options.machine_or(MACHINE);
     let is_published = machine.name == MACHINE;
@@ -262,7 +265,7 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-/// The results of each run, by seed.
+/// The results of each run, by seed: at most [`SEEDS_MAX`] seeds.
 pub(super) fn trips_by_run(
     options: &Options,
     machine: &SimMachine,
@@ -279,7 +282,7 @@ fn transients(trips: &[Trips]) -> usize {
     trips.iter().filter(|trips| !trips.is_settled).count()
 }
 
-/// The rows of a run: the round trips, and the share of the wakes that migrate. `published`: both numbers.
+/// The rows of a run: the round trips, and the share of the wakes that migrate. `published`: the same two numbers.
 fn trip_rows(
     name: &str,
     trips: &[Trips],
@@ -297,7 +300,7 @@ fn trip_rows(
     ]
 }
 
-/// The row of what one run gains over another one, seed by seed.
+/// The row of what the run `new` gains over the run `old`, seed by seed.
 pub(super) fn gain_row(name: String, old: &[Trips], new: &[Trips], inputs: &[&'static str]) -> Row {
     let both = || old.iter().zip(new);
     let unsettled = both().filter(|(old, new)| !(old.is_settled && new.is_settled)).count();
@@ -305,7 +308,7 @@ pub(super) fn gain_row(name: String, old: &[Trips], new: &[Trips], inputs: &[&'s
     row.with_inputs(inputs).transient(unsettled)
 }
 
-/// Both changes together on 24 LLCs of 8 cores, compared with Linux under the same load.
+/// The rows of Linux, of hot windows, of the wake queue, and of the two together, on 24 LLCs of 8 cores.
 fn together(options: &Options) -> Vec<Row> {
     let machine = SimMachine::named(TOGETHER).unwrap_or_else(|e| panic!("{e}"));
     let linux = Kernel::default();
@@ -328,8 +331,8 @@ fn together(options: &Options) -> Vec<Row> {
     names.iter().zip(&by_run).flat_map(|(name, trips)| trip_rows(name, trips, &[KNEW], None)).collect()
 }
 
-/// Whether both states of the machine occur at any load: the run with the highest share of migrations, and, of the
-/// runs with at least a pair per CPU, the one with the lowest.
+/// The rows of the two states of the machine: of Linux's runs the one with the highest share of migrations, and of all
+/// runs with at least a pair per CPU the one with the lowest. A run counts by its seed with the most migrations.
 fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Regimes>) -> Vec<Row> {
     let most = |trips: &[Trips]| trips.iter().fold(0.0, |most: f64, trips| most.max(trips.migrating));
     let runs = || shapes.iter().zip(by_run.chunks(2)).filter(|((_, shape), _)| shape.data_kib > 0);

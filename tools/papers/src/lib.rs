@@ -1,10 +1,12 @@
 //! Papers: published tables, simulated, row by row, with the tolerances that were written down beforehand.
 //!
-//! A table is a list of rows, and has one file. A row names its tolerance. A row with inputs (`inputs`) beyond the
-//! machine's own numbers counts as fitted, even if its tolerance is that of a prediction. A row that cannot fail
-//! gives the reason (`by_construction`), and is not counted. Next to a claimed row is the number of a null model, in
-//! which the proposal has no effect. A row's number is the median over the seeds. The row is met if the median and
-//! the mean are within the tolerance. With fewer than five seeds it claims nothing.
+//! A table is a list of rows; each public module that has a function `table` makes one, and `by_load` makes three. A
+//! row that claims something names its tolerance. Such a row with inputs (`inputs`) beyond the machine's own numbers
+//! counts as fitted, even if its tolerance is that of a prediction. A row that cannot fail gives the reason
+//! (`by_construction`), and is not counted. A claimed row may also have the number of a null model, in which the
+//! proposal has no effect. A row's number is the median over the seeds. The row is met if the median and the mean are
+//! within the tolerance, and the simulation of each seed settled. With fewer than five seeds whose numbers differ it
+//! claims nothing.
 
 #![forbid(unsafe_code)]
 
@@ -24,7 +26,8 @@ pub mod wake_queue;
 
 pub use options::{Options, Progress};
 
-/// A section of the published numbers, which are compared and printed, and never read by a simulation.
+/// A section of the published tables. Their results are only compared and printed; a simulation may take a row's load
+/// from them (a number of CPUs, threads or clients).
 ///
 /// # Panics
 ///
@@ -62,7 +65,7 @@ pub struct Prediction {
 ///
 /// # Panics
 ///
-/// If none were made for this table.
+/// If `predictions.toml` has no rows for this table.
 pub fn first_predictions(table: &str) -> Vec<Prediction> {
     #[derive(Deserialize)]
     struct Rows {
@@ -94,11 +97,11 @@ pub enum Mark {
     Predicted,
     /// Some input was chosen with knowledge of the table; `inputs` names it.
     Fitted,
-    /// Nothing is claimed.
+    /// The tolerance claims nothing.
     NotClaimed,
-    /// Nothing was published: the row is a result of the simulation alone.
+    /// Nothing was published and there is no tolerance: the row is a result of the simulation alone.
     New,
-    /// It cannot fail, whatever the machine's numbers are.
+    /// The row cannot fail, whatever the machine's numbers are.
     ByConstruction,
 }
 
@@ -128,11 +131,11 @@ pub struct Row {
     pub unit: &'static str,
     /// The published number.
     pub published: Option<f64>,
-    /// The simulated number: the median over the seeds.
+    /// The simulated number: the median over the seeds; the mean if the row's name says so.
     pub simulated: f64,
-    /// The least and the largest over the seeds.
+    /// The least and the largest over the seeds; in a row of the mean, one standard error to each side of it.
     pub spread: (f64, f64),
-    /// By seed. A single number if the row does not depend on the seed.
+    /// The numbers by seed. A single one if the row does not depend on the seed.
     pub numbers: Vec<f64>,
     /// The tolerance that it must meet; `None` for a row that is only shown.
     pub tolerance: Option<Tolerance>,
@@ -140,9 +143,9 @@ pub struct Row {
     pub inputs: Vec<&'static str>,
     /// The number of a model in which the proposal has no effect.
     pub null: Option<f64>,
-    /// Why it cannot fail.
+    /// Why the row cannot fail, if it cannot.
     pub by_construction: Option<&'static str>,
-    /// Seeds that ended before two successive windows agreed.
+    /// The number of seeds whose simulation ended before two successive counting windows agreed ([`hot_windows`]).
     pub transient: usize,
 }
 
@@ -155,17 +158,18 @@ pub struct JsonRow {
     pub unit: String,
     /// The published measurement.
     pub published: Option<f64>,
-    /// The median over the seeds. This number and those below are `None` if they are infinite or not a number.
+    /// [`Row::simulated`]. JSON has no infinite numbers and no NaN: such a number here, in `mean`, `spread` or `null`
+    /// is read as `None`.
     pub simulated: Option<f64>,
     /// The mean over the seeds.
     pub mean: Option<f64>,
-    /// The least and the most over the seeds.
+    /// [`Row::spread`].
     pub spread: (Option<f64>, Option<f64>),
     /// The number of seeds.
     pub seeds: usize,
     /// The tolerance that the simulated number has to meet.
     pub tolerance: Option<Tolerance>,
-    /// The inputs that were chosen by looking at a published table.
+    /// [`Row::inputs`].
     pub inputs: Vec<String>,
     /// [`Mark::name`].
     pub mark: String,
@@ -175,9 +179,9 @@ pub struct JsonRow {
     pub null: Option<f64>,
     /// [`Row::is_null_met`].
     pub null_met: Option<bool>,
-    /// If the model itself determines the result: why.
+    /// Why the row cannot fail, if it cannot.
     pub by_construction: Option<String>,
-    /// The number of seeds whose simulation ended before two successive windows of time agreed.
+    /// The number of seeds whose simulation ended before two successive counting windows agreed.
     pub transient: usize,
 }
 
@@ -205,7 +209,7 @@ impl From<Row> for JsonRow {
     }
 }
 
-/// A published table, simulated. A report reads its rows from JSON.
+/// A published table, simulated. A report reads it from JSON, with [`JsonRow`] for its rows.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Table<R = Row> {
     /// `cid`, `drain`, …
@@ -214,7 +218,7 @@ pub struct Table<R = Row> {
     pub machine: String,
     /// The source of the published numbers, in a sentence.
     pub source: String,
-    /// The rows, in the published order.
+    /// The rows; those of published numbers are in the published order.
     pub rows: Vec<R>,
     /// Notes that a reader needs.
     pub notes: Vec<String>,
@@ -253,12 +257,16 @@ impl Row {
         Self { published, ..self }
     }
 
-    /// Sets the tolerance.
+    /// Sets the tolerance to the one of this name in `tolerances.toml`.
+    ///
+    /// # Panics
+    ///
+    /// If the file has none of this name.
     pub fn within(self, tolerance: &str) -> Self {
         Self { tolerance: Some(crate::tolerance::named(tolerance)), ..self }
     }
 
-    /// Sets the published number and the tolerance.
+    /// Sets the published number and the tolerance, as [`Row::beside`] and [`Row::within`] do.
     pub fn against(self, published: Option<f64>, tolerance: &str) -> Self {
         self.beside(published).within(tolerance)
     }
@@ -284,7 +292,7 @@ impl Row {
         Self { by_construction: Some(why), ..self }
     }
 
-    /// Sets how many seeds ended before two successive windows agreed.
+    /// Sets how many seeds ended before two successive counting windows agreed.
     pub fn transient(self, seeds: usize) -> Self {
         Self { transient: seeds, ..self }
     }
@@ -305,8 +313,8 @@ impl Row {
         }
     }
 
-    /// Whether the median and the mean are within the tolerance and all seeds settled. `None`: nothing is claimed, or
-    /// the row cannot fail.
+    /// Whether the median and the mean are within the tolerance and all seeds settled. `None`: nothing is claimed,
+    /// nothing was published to compare with, or the row cannot fail.
     pub fn is_met(&self) -> Option<bool> {
         let tolerance = self.tolerance.as_ref().filter(|_| self.by_construction.is_none())?;
         let [median, mean] =
@@ -314,15 +322,15 @@ impl Row {
         Some(median? && mean? && self.transient == 0)
     }
 
-    /// Whether the null model's number is within the tolerance. `None`: as for [`Row::is_met`], or without such a
-    /// model.
+    /// Whether the null model's number is within the tolerance. `None`: as for [`Row::is_met`], or if the row has no
+    /// null model.
     pub fn is_null_met(&self) -> Option<bool> {
         self.is_met()?;
         self.tolerance.as_ref()?.allows(self.null?, self.published)
     }
 }
 
-/// The median of sorted numbers: of an even count the mean of the two in the middle, of none NaN.
+/// The median of sorted numbers: the mean of the two in the middle if their count is even, NaN if there are none.
 pub fn median(sorted: &[f64]) -> f64 {
     match (sorted.len() / 2, sorted.len() % 2) {
         (0, 0) => f64::NAN,
@@ -331,13 +339,13 @@ pub fn median(sorted: &[f64]) -> f64 {
     }
 }
 
-/// Why a machine without published numbers claims nothing.
+/// Why the rows of a machine without published numbers claim nothing.
 pub const UNPUBLISHED: &str = "nothing published for this machine";
 
-/// Why a table of one to four seeds claims nothing.
+/// Why a row of one to four seeds claims nothing.
 pub const FEW_SEEDS: &str = "fewer than five seeds";
 
-/// How many of the rows for which something is claimed meet it, and how many those are.
+/// (met, claimed): how many rows are met (`Some(true)`), and how many claim something (`Some`).
 pub fn count_met(rows: impl Iterator<Item = Option<bool>>) -> (usize, usize) {
     rows.flatten().fold((0, 0), |(met, claimed), is_met| (met + usize::from(is_met), claimed + 1))
 }
@@ -350,14 +358,14 @@ impl From<Table> for Table<JsonRow> {
 }
 
 impl Table {
-    /// (met, claimed) rows, and (met, all) of the null models of claimed rows.
+    /// (met, claimed) of the rows, then (met, all) of the null models of those rows.
     pub fn tally(&self) -> [(usize, usize); 2] {
         [Row::is_met, Row::is_null_met].map(|met| count_met(self.rows.iter().map(met)))
     }
 
-    /// The table as it is reported. Rows without a seed are removed; rows with fewer than [`SEEDS_MIN`] seeds claim
-    /// nothing; on a requested machine without published numbers no row does. Notes say which costs of a requested
-    /// machine are estimates.
+    /// The table as it is reported. Rows without a seed are removed. A row with fewer than [`SEEDS_MIN`] seeds claims
+    /// nothing, unless it does not depend on the seed. On a requested machine without published numbers no row claims
+    /// anything. Notes say which costs of a requested machine are estimates.
     pub fn concluded(mut self, options: &Options) -> Self {
         let is_published = self.rows.iter().any(|row| row.published.is_some());
         self.rows.retain(|row| !row.numbers.is_empty());

@@ -1,14 +1,14 @@
 //! Tolerance: how far a simulated number may be from the published one, written down beforehand.
 //!
-//! `tolerances.toml` is embedded. A row of a table names its tolerance; an unknown name is a programming error.
-//! There are twenty-three entries; seven of them claim nothing and give the reason.
+//! `tolerances.toml` is embedded. A row of a table that claims something names its tolerance; an unknown name is a
+//! programming error. The file has twenty-three tolerances; seven of them claim nothing and give the reason.
 
 use serde::{Deserialize, Serialize};
 
 /// The file, as in the repository.
 const FILE: &str = include_str!("../tolerances.toml");
 
-/// What is compared.
+/// What is compared with the bounds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum What {
@@ -20,21 +20,21 @@ pub enum What {
     Simulated,
 }
 
-/// What is claimed.
+/// What a tolerance claims.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Claim {
     /// No input was fitted to this table.
     Emerges,
-    /// Some input was, and the row names it.
+    /// Some input was fitted to this table, and the row names it.
     Fitted,
-    /// Only the sign, and the largest size.
+    /// Only that the number is within the bounds: its sign, or its largest size.
     Bound,
     /// Nothing.
     None,
 }
 
-/// An entry of the file.
+/// A tolerance, as the file has it.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Tolerance {
@@ -50,7 +50,7 @@ pub struct Tolerance {
     pub high: f64,
     /// What is claimed.
     pub claim: Claim,
-    /// Why nothing is claimed.
+    /// Why nothing is claimed, if so.
     pub why: Option<String>,
 }
 
@@ -60,7 +60,7 @@ struct File {
     tolerance: Vec<Tolerance>,
 }
 
-/// All entries, in the file's order.
+/// All tolerances, in the file's order.
 ///
 /// # Panics
 ///
@@ -70,11 +70,11 @@ pub fn all() -> Vec<Tolerance> {
     file.tolerance
 }
 
-/// The entry of this name.
+/// The tolerance of this name.
 ///
 /// # Panics
 ///
-/// If there is none.
+/// If the file has none of this name.
 pub fn named(id: &str) -> Tolerance {
     let found = all().into_iter().find(|tolerance| tolerance.id == id);
     found.unwrap_or_else(|| panic!("no tolerance is called {id:?} in tolerances.toml"))

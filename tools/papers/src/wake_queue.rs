@@ -1,11 +1,11 @@
 //! Wake queue: a build with many jobs, with and without a shared queue per LLC, with and without wakers that search
 //! the neighbouring LLCs, by how a CPU that runs out of work searches.
 //!
-//! `make -jN` as a graph of tasks: make forks a shell for each file as soon as another has ended. The shell forks the
-//! driver. The driver forks the compiler and the assembler, which sleeps until data has come through the pipe. Each
-//! waits for its children. Then come the checker and the dependency fixer. At the end of the build the last jobs run
-//! alone, and then make links. Every setting compiles the same files in the same order: the random lengths are drawn
-//! per file.
+//! `make -jN` as a graph of tasks: make forks N shells, one for a file, and another one as soon as a file is done. The
+//! shell forks the driver. The driver forks the compiler, and the assembler, which sleeps until data has come through
+//! the pipe. Each parent waits for its children. Then the shell forks the checker and the dependency fixer. At the end
+//! of the build the last jobs run alone, and then make links. Every setting compiles the same files in the same order:
+//! the random lengths are drawn per file.
 //!
 //! A simulation has 32 files per CPU instead of some hundred, 0.25 s each. Only ratios are compared, since the time
 //! at the end when few jobs run is a larger part of a shorter build. `tolerances.toml` allows time ratios of −0.6 %…0
@@ -40,7 +40,7 @@ const PARTS: u32 = 8;
 const GRAPH: &str =
     "the job graph: a pipe and even lengths came in after earlier graphs had shown no effect, or noise";
 
-/// A build that takes longer hangs.
+/// A build that takes longer than this, an hour, counts as one that hangs.
 const TOO_LONG: Nanos = Nanos(3_600_000_000_000);
 
 /// The published numbers of a machine.
@@ -48,7 +48,7 @@ const TOO_LONG: Nanos = Nanos(3_600_000_000_000);
 struct Published {
     #[serde(rename = "where")]
     machine: String,
-    /// With neither, with SIS_NODE, with the queue, with both.
+    /// With neither change, with SIS_NODE, with the queue, with both.
     rows: [Measured; 4],
 }
 
@@ -88,7 +88,7 @@ fn build(machine: &SimMachine, kernel: Kernel, seed: u64, files_per_cpu: u32) ->
     }
 }
 
-/// make: at most this many files at a time.
+/// The program `make`, which builds `files` files, at most `at_once` at a time.
 pub fn make(at_once: u32, files: u32) -> Program {
     let around = |us: u64| Length::Around(Nanos(us * 1000), 30);
     let compiler =
@@ -121,7 +121,7 @@ pub fn make(at_once: u32, files: u32) -> Program {
         .run(around(20_000))
 }
 
-/// The settings that are compared with Linux.
+/// The settings: Linux, and those that are compared with it. A quick run has the first four.
 fn settings(quick: bool) -> Vec<(&'static str, Kernel)> {
     let linux = Kernel::default();
     let all = vec![
@@ -137,11 +137,11 @@ fn settings(quick: bool) -> Vec<(&'static str, Kernel)> {
     all.into_iter().take(if quick { 4 } else { 8 }).collect()
 }
 
-/// The table, for one machine or all published ones.
+/// The table, for the requested machine or for all published ones.
 ///
 /// # Panics
 ///
-/// If the machine file has no such machine, or a build hangs.
+/// If the machine file lacks a published machine, or a build hangs.
 pub fn table(options: &Options) -> Table {
     let published: Vec<Published> = super::published("wake_queue");
     let all: Vec<SimMachine> = match &options.machine {
@@ -171,7 +171,7 @@ fn machine_rows(machine: &SimMachine, published: Option<&Published>, options: &O
     let settings = settings(options.quick);
     let files = if options.quick { FILES_PER_CPU / 4 } else { FILES_PER_CPU };
     let done = options.each_per_seed(&settings, |(_, kernel), seed| build(machine, *kernel, seed, files));
-    // By setting: one number per seed, compared with the first setting of the same seed.
+    // One number per seed: of the setting at this index, compared with the first setting under the same seed.
     let numbers = |at: usize, of: &dyn Fn(Built, Built) -> f64| -> Vec<f64> {
         done.iter().map(|seed| of(seed[at], seed[0])).collect()
     };
@@ -217,8 +217,8 @@ fn mean(row: Row) -> Row {
     Row { simulated: mean, spread: (mean - error, mean + error), ..row }
 }
 
-/// Whether newidle balancing just stops too early: for one machine, the queue's effect if the balancer never stops,
-/// and if there is no balancer.
+/// A note on whether newidle balancing just stops too early: for one machine, how the build's time changes if the
+/// balancer never stops, if there is none, and with the queue. `None` without these settings.
 fn answer(machine: &str, rows: &[Row]) -> Option<String> {
     let of = |setting: &str| row_named(rows, &format!("{machine}, {setting}"));
     let time = |setting: &str| of(&format!("{setting}, time, mean and its error"));

@@ -1,14 +1,14 @@
 //! Perf: a profile from the output of `perf c2c report --stdio` and `perf mem report --stdio`.
 //!
 //! Both commands print samples of loads and stores with their data addresses. Given the address of a struct
-//! ([`Base`]), a sample inside the struct counts as a touch of the field at that offset. `perf c2c` prints samples by
+//! ([`Base`]), a sample at an offset that a field has counts as a touch of that field. `perf c2c` prints samples by
 //! line (its *pareto* table: counts of a line, and the share of each offset in them) and the number of CPUs, with
 //! `--node-info` also their list. `perf mem` prints samples by data symbol or address, without CPUs, so all CPUs are
 //! assumed.
 //!
-//! Samples are the same fraction of all touches of one kind. So the ratios between fields are right, while a cost per
-//! second is that of the samples only; a note in the report states this. A line of two fields that 160 CPUs contend
-//! for is four rows of the pareto table.
+//! The samples of loads are the same fraction of the loads of each field, and those of stores of its stores. So the
+//! ratios between fields are right, while a cost per second is that of the samples only; a note in the report states
+//! this.
 //!
 //! # Source
 //!
@@ -36,7 +36,8 @@ impl Base {
         hex(text).map_or_else(|| Self::Symbol(text.to_owned()), Self::Address)
     }
 
-    /// The offset of a symbol or address from the base, if it is not before it.
+    /// The offset of an address, or of `symbol+0x8`, from the base. `None` if an address is before the base, or if the
+    /// text has another symbol, or has a symbol where the base is an address (and the reverse).
     fn offset_of(&self, symbol: &str) -> Option<u64> {
         // `[.] shared+0x8`, `[k] 0xffff8a0b8f1a2c48`.
         let symbol = symbol.split_once("] ").map_or(symbol, |(_, name)| name).trim();
@@ -55,13 +56,13 @@ pub fn is_perf(text: &str) -> bool {
     text.contains(PARETO) || (text.contains("# Samples:") && text.contains("Data Symbol"))
 }
 
-/// By (field, CPUs): loads and stores.
+/// By (field, CPUs): loads and stores. The CPUs are a list (`0-7`), or `#` and their number, or empty for all.
 type Counts = BTreeMap<(String, String), (f64, f64)>;
 
 /// A profile from output of `perf`, and notes about it.
 ///
 /// # Errors
-/// A text without samples in the struct; `perf c2c` with a base that is a symbol.
+/// A text without samples in a field of the struct; `perf c2c` with a base that is a symbol.
 pub fn from_perf(
     text: &str,
     layout: &Layout,
@@ -119,11 +120,11 @@ pub fn from_perf(
     Ok((profile, notes))
 }
 
-/// Reads the rows of the pareto table. Returns their number.
+/// Adds the samples of the pareto table to `counts`. Returns the number of its rows with an offset.
 fn c2c(text: &str, base: u64, layout: &Layout, counts: &mut Counts) -> usize {
     let table = text.split_once(PARETO).map_or("", |(_, behind)| behind);
-    // Columns of loads come first: remote, local, and in newer versions peer; then the same number of cycles, or one
-    // more.
+    // Columns of loads come first: remote, local, and in newer versions peer. Further right are as many columns of
+    // cycles, and one for the load.
     let has_peer =
         table.lines().take_while(|l| !l.trim_start().starts_with("---")).any(|l| l.contains("Peer"));
     let (of_loads, cycles) = if has_peer { (3, 4) } else { (2, 3) };
@@ -168,7 +169,8 @@ fn c2c(text: &str, base: u64, layout: &Layout, counts: &mut Counts) -> usize {
     rows
 }
 
-/// Reads the rows of `perf mem report`, whose columns are marked by dots below the header. Returns their number.
+/// Adds the samples of `perf mem report` to `counts`. Returns the number of its rows. Dots below the header mark where
+/// columns begin.
 fn mem(text: &str, base: &Base, layout: &Layout, counts: &mut Counts) -> usize {
     let (mut is_store, mut columns, mut names, mut rows) = (false, Vec::new(), "", 0);
     for row in text.lines() {
@@ -187,7 +189,7 @@ fn mem(text: &str, base: &Base, layout: &Layout, counts: &mut Counts) -> usize {
         let Some(symbol) = of("Data Symbol") else { continue };
         rows += 1;
         let samples = of("Samples").and_then(|n| n.parse::<u32>().ok()).map_or(1.0, f64::from);
-        // On AMD and Arm one event samples both loads and stores.
+        // On AMD and Arm one event samples both loads and stores, and a column has which of them a row is.
         let store = is_store && !of("Memory access").unwrap_or_default().to_lowercase().contains("load");
         if let Some(field) = base.offset_of(symbol).and_then(|offset| field(layout, offset)) {
             let (loads, stores) = if store { (0.0, samples) } else { (samples, 0.0) };
@@ -197,7 +199,7 @@ fn mem(text: &str, base: &Base, layout: &Layout, counts: &mut Counts) -> usize {
     rows
 }
 
-/// Where columns begin in a line of dots.
+/// Where columns begin in a line of dots that begins with `#`.
 fn starts(dots: &str) -> Vec<usize> {
     let bytes = dots.as_bytes();
     (1..bytes.len()).filter(|&i| bytes[i] == b'.' && bytes[i - 1] == b' ').collect()
@@ -221,7 +223,7 @@ fn add(counts: &mut Counts, field: String, cpus: String, loads: f64, stores: f64
     *sum = (sum.0 + loads, sum.1 + stores);
 }
 
-/// The value of `# sample duration :   1005.123 ms`, which `--header` prints.
+/// The value of `# sample duration :   1005.123 ms`, which `--header` prints, in seconds.
 fn duration(text: &str) -> Option<f64> {
     let line = text.lines().find_map(|l| l.strip_prefix("# sample duration")?.split_once(':'))?.1;
     let ms: f64 = line.trim().strip_suffix("ms")?.trim().parse().ok()?;

@@ -54,7 +54,7 @@ pub struct Touch {
     /// Writes per second, likewise.
     #[serde(default)]
     pub writes_per_s: f64,
-    /// The CPUs; all by default.
+    /// The CPUs that touch it; all by default.
     #[serde(default)]
     pub cpus: Cpus,
 }
@@ -63,10 +63,10 @@ pub struct Touch {
 #[derive(Debug, Clone, PartialEq, Eq, Default, Serialize, Deserialize)]
 #[serde(untagged)]
 pub enum Cpus {
-    /// All CPUs.
+    /// All online CPUs.
     #[default]
     All,
-    /// The first CPUs by number, this many.
+    /// This many CPUs, the online ones of the lowest numbers.
     First(u32),
     /// A list: `0-7,64`.
     List(String),
@@ -80,14 +80,14 @@ impl Profile {
     ///
     /// # Errors
     ///
-    /// Text that is neither TOML nor JSON, or that lacks a required key.
+    /// Text that is neither TOML nor JSON, lacks a required key, or has an unknown one.
     pub fn parse(text: &str, location: &str) -> Result<Self, LayoutError> {
         let next = "a profile has `struct`, `rates` (\"per_cpu\" or \"total\") and entries `[[access]]` with \
                     `field`, `reads_per_s`, `writes_per_s` and `cpus`";
         parse(text, location, next)
     }
 
-    /// The touches, CPU by CPU.
+    /// The touches, entry by entry and CPU by CPU, with the rates per CPU.
     pub(super) fn by_cpu(&self, topology: &Topology) -> Result<Vec<TouchByCpu<'_>>, LayoutError> {
         let mut all = Vec::new();
         for Touch { field, reads_per_s, writes_per_s, cpus } in &self.access {
@@ -107,11 +107,12 @@ impl Profile {
         topology.line_bytes as usize * if self.pair { 2 } else { 1 }
     }
 
-    /// Checks that the profile's fields are in the layout, its CPUs on the machine, and its rates finite.
+    /// Checks that the profile has entries and is of the layout's struct; and of each entry that its field is in the
+    /// layout, its CPUs are online on the machine, and its rates are from 0 to 10⁹.
     ///
     /// # Errors
     ///
-    /// The first entry that is wrong, with its number.
+    /// A profile without entries or of another struct; otherwise the first entry that is wrong, with its number.
     pub fn check(&self, layout: &Layout, topology: &Topology) -> Result<(), LayoutError> {
         if self.access.is_empty() {
             let next = "add an [[access]]";
@@ -139,11 +140,11 @@ impl Profile {
 }
 
 impl Cpus {
-    /// The CPUs on this machine.
+    /// The CPUs that `self` names, on the machine of `topology`. `location` is for the text of an error.
     ///
     /// # Errors
     ///
-    /// CPUs that the machine does not have, or an empty set.
+    /// A list that is not in the kernel's format; CPUs that are not online on that machine; no CPU at all.
     pub fn on(&self, topology: &Topology, location: &str) -> Result<CpuSet, LayoutError> {
         let online = topology.online();
         let (asked, is_there) = match self {

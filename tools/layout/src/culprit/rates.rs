@@ -2,20 +2,21 @@
 //!
 //! Touches are assumed to be independent of each other (Poisson). A read by core r hits if the core's own last touch
 //! is more recent than the last write by any other core. So it misses with P = W / (W + A), where W is the rate of
-//! the other cores' writes and A the rate of core r's touches. It then gets the line from the core that touched it
-//! last, which is core c with probability (w_c + P·r_c) / (W + R + A). A write hits if the core's last write is more
-//! recent than the last touch by any other core; else it waits for the farthest core that has the line. While the
-//! line is in transfer to a writer, other cores wait: a queue with one server (Pollaczek-Khinchine). The rates of all
-//! cores at a distance are summed first, so the time is linear in the number of cores.
+//! the other cores' writes and A the rate of core r's touches. With R the rate of the other cores' reads, it misses and
+//! gets the line from core c, the last to touch it, with probability (w_c + P·r_c) / (W + R + A). A write hits if the
+//! core's last write is more recent than the last touch by any other core; else it waits for the farthest core that has
+//! the line. While the line is in transfer to a writer, other cores wait: a queue with one server
+//! (Pollaczek-Khinchine). The rates of all cores at a distance are summed first, so the time is linear in the number of
+//! cores.
 //!
-//! 224 CPUs that each read and write once per 50 µs: 99 % of the reads miss.
+//! 224 CPUs of 112 cores that each read and write once per 50 µs: 98 % of the reads miss.
 //!
 //! # Source
 //!
-//! The formulas describe in closed form what the lines of `Memory` do; `tests/culprit.rs` compares the two. They are
-//! inexact in two points. A reader gets the line from the core that got it last, not from the one that touched it
-//! last; this only matters among readers with different rates. And waiting assumes that a core that finds the line in
-//! transfer did not have it before.
+//! The formulas describe in closed form what the lines of `warmcore_sim::memory::Memory` do; `tests/culprit.rs`
+//! compares the two. The formulas are inexact in two points. In `Memory` a reader gets the line from the core that got
+//! it last, not from the core that touched it last; this only matters among readers with different rates. And the
+//! formula for waiting assumes that a core that finds the line in transfer did not have it before.
 
 use warmcore_sim::machine::SimMachine;
 use warmcore_topo::Distance;
@@ -33,6 +34,7 @@ pub(super) struct Cores {
     counts: [usize; LEVELS.len()],
     /// By level: the cost of a transfer, in ns.
     hand_over: [f64; LEVELS.len()],
+    /// The cost of a hit in the core's own cache, in ns.
     own: f64,
 }
 
@@ -47,7 +49,7 @@ pub(super) struct Cost {
     pub write: f64,
 }
 
-/// The largest load for the queue's formula, which diverges at 1. A line with this load is reported as busy.
+/// The largest load for the queue's formula, which diverges at 1: a larger one is replaced by this.
 const BUSY_MAX: f64 = 0.95;
 
 /// The costs of a line.
@@ -59,7 +61,7 @@ pub(super) struct Solved {
     pub busy: f64,
 }
 
-/// Whole ns, rounded up as in `Memory`.
+/// A time in ps as whole ns, rounded up as in `Memory`.
 fn ns(ps: u64) -> f64 {
     ps.div_ceil(1000) as f64
 }
@@ -110,7 +112,8 @@ impl Cores {
         let writes = self.sums(|core| rates[core].1);
         let last = LEVELS.len() - 1;
         let (all_reads, all_writes) = (reads[last][0], writes[last][0]);
-        // If no core outside of the writer's group has read since its write, the farthest sharer is within the group.
+        // By level and group: the probability that a core of the group wrote last, and that no core outside of the
+        // group has read since. Then all cores that have the line are in the group.
         let kept: Vec<_> = (0..LEVELS.len())
             .map(|level| {
                 let near = self.sums(|core| {
@@ -121,7 +124,8 @@ impl Cores {
             })
             .collect();
         let mut costs = Vec::with_capacity(self.len());
-        // Sums over all writes in a second: the ns in which the line is in transfer, and their squares.
+        // Sums over all writes in a second: the ns in which the line is in transfer to the writer, and the squares of
+        // these times.
         let (mut busy, mut squares) = (0.0, 0.0);
         for (core, &(own_reads, own_writes)) in rates.iter().enumerate() {
             let own = own_reads + own_writes;

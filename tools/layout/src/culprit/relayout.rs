@@ -1,10 +1,11 @@
-//! Relayout: the cheapest layout in which no field suffers from another one.
+//! Relayout: the cheapest layout that removes at least 95 % of the excess cost ([`Verdict::excess_ns_per_s`]).
 //!
-//! A few fields move, and all others stay at their offset in their line: into a hole of another line, in exchange
-//! with a field of the same size there, or to a line of their own after or before all others. Each candidate is
-//! analyzed. The cheapest one adds the fewest bytes, then moves the fewest fields, then has the lowest cost of all
-//! touches. A candidate with a higher total cost is dropped. If one move is not enough, the best one is made and the
-//! search continues from there. A struct of 140 fields of which four are touched has about 300 candidates.
+//! A field moves into a hole of another line, or is exchanged with a field of the same size on another line; or a few
+//! fields move to lines of their own after or before all others. All other fields stay at their offset in their line.
+//! Each candidate is analyzed. The cheapest one adds the fewest bytes, then moves the fewest fields, then has the
+//! lowest cost of all touches. A candidate whose total cost is not below that of the given layout is dropped. If no
+//! single move is enough, the best one is made and the search continues from there, up to six moves. A struct of 140
+//! fields of which four are touched has about 300 candidates.
 //!
 //! An exchange is only safe if the profile is complete: a field that the profile does not name counts as untouched.
 //! The report states this.
@@ -13,7 +14,7 @@ use super::{Analyzer, FieldCost, Verdict};
 use crate::{Layout, LayoutError};
 use serde::Serialize;
 
-/// The share of the excess cost that a layout has to remove.
+/// The least share of the excess cost that a layout has to remove.
 const GONE: f64 = 0.95;
 /// The most moves in a row.
 const STEPS_MAX: usize = 6;
@@ -24,15 +25,15 @@ const STEPS_MAX: usize = 6;
 pub enum RelayoutKind {
     /// Into bytes that no field uses.
     Hole,
-    /// In exchange with a field that is untouched, or touched by the same cores.
+    /// In exchange with a field of the same size on another line.
     Exchange,
-    /// To a line of its own after all others.
+    /// To a line of its own after all others; an array of unknown length stays behind it.
     End,
     /// To a line of its own before all others.
     Front,
-    /// Several such changes.
+    /// Several of the changes above, one after the other.
     Several,
-    /// A line of padding after the field that suffers: useless if the culprit is before it.
+    /// A line of padding after the field whose reads suffer most: useless if the culprit is before it.
     PadAfter,
 }
 
@@ -43,11 +44,11 @@ pub struct Relayout {
     pub kind: RelayoutKind,
     /// What to do, in words.
     pub what: String,
-    /// Fields whose offset in their line changed.
+    /// The fields that are moved; empty for padding.
     pub moved: Vec<String>,
-    /// Bytes added.
+    /// Bytes added to the given layout.
     pub added: isize,
-    /// The share of the excess cost that it removes.
+    /// The share of the excess cost that it removes; for padding, of the excess cost of the field before the padding.
     pub gone: f64,
     /// The layout.
     pub layout: Layout,
@@ -56,7 +57,7 @@ pub struct Relayout {
 }
 
 impl Relayout {
-    /// Whether no field suffers any more.
+    /// Whether it removes at least 95 % of the excess cost: `gone` is at least 0.95.
     pub fn helps(&self) -> bool {
         self.gone >= GONE
     }
@@ -67,8 +68,8 @@ impl Relayout {
     }
 }
 
-/// Layouts without the excess cost, the cheapest of each kind, in ascending order; then padding after the field that
-/// suffers most, whether or not it helps. Empty if no field suffers.
+/// Layouts that remove at least 95 % of the excess cost, the cheapest of each kind, in ascending order; then padding
+/// after the field whose reads suffer most, whether or not it helps. Empty if no field suffers.
 ///
 /// # Errors
 ///
@@ -79,7 +80,7 @@ pub fn relayouts(analyzer: &Analyzer, layout: &Layout) -> Result<Vec<Relayout>, 
         return Ok(Vec::new());
     }
     let mut found: Vec<Relayout> = Vec::new();
-    // The moves so far, as long as none is enough.
+    // The moves so far, as long as they are not enough.
     let mut best: Option<Relayout> = None;
     for _ in 0..STEPS_MAX {
         let from = best.as_ref().map_or((layout, &before), |best| (&best.layout, &best.verdict));
@@ -96,7 +97,8 @@ pub fn relayouts(analyzer: &Analyzer, layout: &Layout) -> Result<Vec<Relayout>, 
             tried.into_iter().filter(Relayout::helps).for_each(|relayout| keep(&mut found, relayout));
             break;
         }
-        // No single move is enough: take the one that removes most, and of equal ones the cheapest.
+        // No single move is enough: take the one that removes most, and of those that leave the same thousandth of the
+        // excess the cheapest.
         let excess = |relayout: &Relayout| relayout.verdict.excess_ns_per_s;
         let next = tried.into_iter().min_by_key(|relayout| {
             ((excess(relayout) / before.excess_ns_per_s * 1000.0) as u64, relayout.price())
@@ -112,7 +114,7 @@ pub fn relayouts(analyzer: &Analyzer, layout: &Layout) -> Result<Vec<Relayout>, 
     Ok(found)
 }
 
-/// Keeps the cheapest of each kind.
+/// Adds `new` to `found` unless `found` has a cheaper one of its kind, which `new` replaces if it is cheaper.
 fn keep(found: &mut Vec<Relayout>, new: Relayout) {
     match found.iter_mut().find(|old| old.kind == new.kind) {
         Some(old) if new.price() < old.price() => *old = new,
@@ -121,7 +123,7 @@ fn keep(found: &mut Vec<Relayout>, new: Relayout) {
     }
 }
 
-/// One move.
+/// One move: of one field, of two that are exchanged, or of several to lines of their own.
 struct Candidate {
     kind: RelayoutKind,
     what: String,
@@ -144,7 +146,8 @@ impl Candidate {
     }
 }
 
-/// Every move of a field that suffers or is a culprit, and of all culprits of one field together.
+/// Every move of a field that suffers or is a culprit; and of all culprits of one field's reads, or of its writes,
+/// together, which only move to the end or to the front.
 fn candidates(analyzer: &Analyzer, (layout, verdict): (&Layout, &Verdict)) -> Vec<Candidate> {
     let unit = analyzer.unit();
     let hot = analyzer.hot(layout);
@@ -179,7 +182,7 @@ fn candidates(analyzer: &Analyzer, (layout, verdict): (&Layout, &Verdict)) -> Ve
         let what = format!("give {said} a line of its own at the end{behind}");
         add(RelayoutKind::End, what, layout.at_the_end(&set, unit));
         if layout.flexible().is_some_and(|last| set.contains(&last)) {
-            continue; // It has to be the last field.
+            continue; // An array of unknown length has to be the last field.
         }
         let what = format!("give {said} a line of its own in front");
         add(RelayoutKind::Front, what, layout.in_front(&set, unit));
@@ -187,7 +190,7 @@ fn candidates(analyzer: &Analyzer, (layout, verdict): (&Layout, &Verdict)) -> Ve
         let field = &layout.fields[only];
         let home = field.offset / unit;
         for hole in layout.holes() {
-            // The first offset in each line that the hole reaches.
+            // The first aligned offset in each line that the hole reaches.
             for line in hole.offset / unit..(hole.offset + hole.size).div_ceil(unit) {
                 let at = hole.offset.max(line * unit).next_multiple_of(field.align);
                 if line != home
@@ -203,7 +206,7 @@ fn candidates(analyzer: &Analyzer, (layout, verdict): (&Layout, &Verdict)) -> Ve
             if number == only || !fits {
                 continue;
             }
-            // An untouched field may be anywhere; a touched one is analyzed as all are.
+            // The other field may be a touched one: the analysis shows what its new place costs.
             if let Some(to) = layout.with(&[(only, other.offset), (number, field.offset)]) {
                 let cold = if hot.contains(&number) { "" } else { ", which is untouched" };
                 let what = format!("exchange {said} and {}{cold}", other.name);
@@ -226,7 +229,7 @@ fn pad_after(
     let range = layout.byte_range(&worst.name)?;
     let padded = layout.padded_after(range.field, analyzer.unit());
     let verdict = analyzer.verdict(&padded)?;
-    // The effect on the field that suffers, not on others.
+    // The effect on the reads of this field, not on others.
     let after = verdict.field(&worst.name).map_or(worst.read_ns, |f| f.read_ns);
     let gone = (worst.read_ns - after) / (worst.read_ns - worst.read_alone_ns);
     Ok(Some(Relayout {

@@ -1,7 +1,7 @@
 //! Report: the result for a layout as text, line by line as pahole prints it.
 //!
-//! Lines that the profile touches are drawn with all their fields and holes, the others are counted. A `!` marks a
-//! field that suffers. A sentence for each such field follows, and then what to do.
+//! Lines that the profile touches are drawn with all their fields and holes; of the others only the numbers are
+//! printed. A `!` marks a field that suffers. The culprits of each such field follow, and then the layouts that help.
 
 use super::{Blame, Culprit, FieldCost, RelayoutKind, Stands};
 use crate::{Field, Layout};
@@ -30,7 +30,7 @@ impl Culprit {
             "  {:>6} {:>5}  {:<28} {:>9} {:>9}  {:>11}  {:>8} {:>8}",
             "offset", "size", "field", "reads/s", "writes/s", "read write", "ns/read", "ns/write"
         )?;
-        // The elements of an array of unknown length are after the end.
+        // An array of unknown length begins at the struct's end or before it, and its elements lie beyond that end.
         let flexible = layout.flexible().map_or(0, |last| layout.fields[last].offset / unit + 1);
         let lines: Vec<usize> = (0..layout.size.div_ceil(unit).max(flexible)).collect();
         for lines in lines.chunk_by(|a, b| !touches(*a) && !touches(*b)) {
@@ -225,7 +225,7 @@ fn capital(text: &str) -> String {
     letters.next().map_or(String::new(), |first| first.to_uppercase().chain(letters).collect())
 }
 
-/// A rate in at most six characters.
+/// A rate in whole numbers below 10 000, else with one decimal and `k`, `M` or `G`. Empty if it is 0.
 fn rate(per_s: f64) -> String {
     match per_s {
         0.0 => String::new(),

@@ -1,8 +1,8 @@
 //! Simulate: simulates the touches of a profile one by one.
 //!
-//! Each CPU touches each field of its entries at random times, independently; the lines of `Memory` give the cost of
-//! each touch. The first tenth is not counted, because the caches are empty at first. A million touches take half a
-//! second.
+//! Each CPU touches each field of the profile's entries that name the CPU at random times, independently; the lines of
+//! `Memory` give the cost of each touch. The first tenth is not counted, because the caches are empty at first. A
+//! million touches take half a second.
 
 use super::Profile;
 use crate::{Layout, LayoutError};
@@ -41,7 +41,7 @@ impl Seen {
     }
 }
 
-/// The reads, or writes, of one field by one CPU.
+/// The reads, or writes, of one field by one CPU, from one entry of the profile.
 struct Stream {
     cpu: CpuId,
     field: usize,

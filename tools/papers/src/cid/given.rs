@@ -1,8 +1,8 @@
 //! What the table is compared with, and the values that were chosen after looking at it.
 //!
 //! `fixtures/published.toml` is only read to print and compare. `fixtures/fitted.toml` has the cost of a pass over
-//! the CPU's own area after a sleep, by a formula that was fitted to the two columns in which no area moves. The two
-//! costs of a page fault in this file were fitted to the column in which areas move.
+//! the CPU's own area after a sleep, by a formula that was fitted to the columns `per_cpu` and `cachelocal`, in which
+//! no area moves. The two costs of a page fault in this file were fitted to the column `kept`, in which areas move.
 
 use serde::Deserialize;
 
@@ -29,7 +29,7 @@ struct Half {
 /// One published row: ns per burst.
 #[derive(Debug, Clone, Copy, Deserialize)]
 pub struct Measured {
-    /// Threads.
+    /// The number of threads.
     pub threads: u32,
     llcs: u32,
     /// By the CPU's number.
@@ -47,8 +47,8 @@ pub fn published(machine: &str, threads: u32, llcs: u32, delay_ms: u64) -> Optio
     half.rows.into_iter().find(|row| row.threads == threads && row.llcs == llcs)
 }
 
-/// The time in ns of a pass over 16 KiB of the CPU's own area after a sleep, by fitted.toml. None: not known for this
-/// machine.
+/// The time in ns of a pass over 16 KiB of the CPU's own area after a sleep, by fitted.toml. None: the file has no
+/// formula for this machine.
 pub fn own_after_sleep_ns(machine: &str, sleep_ms: u64) -> Option<f64> {
     let all: toml::Table = FITTED.parse().unwrap_or_else(|e| panic!("fitted.toml: {e}"));
     let formula = all.get(machine)?.get("own_16k_after_sleep")?.as_str()?;
@@ -58,7 +58,7 @@ pub fn own_after_sleep_ns(machine: &str, sleep_ms: u64) -> Option<f64> {
     Some(at + by_decade * (sleep_ms as f64 / unit_ms).log10())
 }
 
-/// `a + b*log10(sleep/cms)`.
+/// Parses `a + b*log10(sleep/cms)`. Returns (a, b, c).
 fn parse(formula: &str) -> Option<(f64, f64, f64)> {
     let (at, rest) = formula.split_once('+')?;
     let (by_decade, rest) = rest.split_once("*log10(sleep/")?;

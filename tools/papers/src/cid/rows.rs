@@ -1,8 +1,9 @@
 //! The runs and rows of the table, form by form.
 //!
-//! For each number of threads and each delay there are: the published columns, predicted; the same columns with
-//! values that were chosen after looking at the table, which each row names; and rows that were not published. 21
-//! runs give 25 rows.
+//! For each number of threads, each way to spread them over caches and each delay there are: the columns `per_cpu`,
+//! `kept` and `cachelocal` of the published table (`published.toml`, section `cid`), predicted; the same columns with
+//! values that were chosen after looking at the table, which each row lists as its inputs; and rows that were not
+//! published. At 200 ms 19 runs give 24 rows; at 10 ms, without the *fitted* ones, 17 runs give 21.
 
 use super::given::{self, Measured};
 use super::{CHURN_PERCENT, Columns, PUBLISHED, at_usual_clock, sizes};
@@ -22,7 +23,7 @@ const OWN_AFTER_SLEEP: &str = "own_16k_after_sleep";
 const FAULT_FEW: &str = "page_fault_few_threads_per_llc";
 const FAULT_MANY: &str = "page_fault_many_threads_per_llc";
 
-/// Why a row of ids can't fail.
+/// Why a row of "areas of a thread's bursts" cannot fail.
 const IDS_STAY: &str =
     "each thread is pinned, and the rule says that its id stays: no number of the machine is in it";
 
@@ -45,7 +46,7 @@ pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: u64, columns: &C
     for delay_ms in [200, 10] {
         for (threads, llcs) in sizes(topology) {
             let setup = Setup { threads, llcs, delay_ms, ..PUBLISHED };
-            // The published name, extended if two ways to spread the threads have the same number.
+            // The published name, extended if there are two ways to spread this number of threads.
             let several = sizes(topology).iter().filter(|size| size.0 == threads).count() > 1;
             let spread = if several { format!(" on {llcs} L3") } else { String::new() };
             let mut part = Part {
@@ -69,7 +70,7 @@ pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: u64, columns: &C
     rows
 }
 
-/// One number of threads and one delay.
+/// The rows of one number of threads, one way to spread them and one delay.
 struct Part<'a> {
     costs: &'a Costs,
     /// The same costs, but a core that wakes is at its usual clock at once.
@@ -112,9 +113,9 @@ impl Part<'_> {
         row.against_known(published, if self.setup.delay_ms == 200 { "cid.200_ms" } else { "cid.10_ms" })
     }
 
-    /// Adds the times of the published columns, which are claimed. Beside *kept* is the outcome if a CPU's own area
-    /// cost as much as another one. In the other columns a thread stays on its own area, and that null model predicts
-    /// the same as the row, so the row proves nothing.
+    /// Adds the times of the published columns, which are claimed if there are published numbers. The null model of
+    /// *kept* is the outcome if another area cost no more than the CPU's own. In the other columns a thread stays on
+    /// its own area, so that null model would predict the same as the row.
     fn add_times(&mut self, form: &str, outcomes: &[Outcome; 3], inputs: [&[&'static str]; 3]) {
         for (column, (outcome, inputs)) in outcomes.iter().zip(inputs).enumerate() {
             let row = self.claimed(self.time(column, form, outcome, inputs));
@@ -141,7 +142,7 @@ impl Part<'_> {
         // A CPU that sleeps for less than 100 ms keeps its id.
         let never = u64::from(self.setup.threads) * self.setup.delay_ms < 100;
         for (column, is_one) in [true, never, true].into_iter().enumerate() {
-            // The number of areas on which a thread ran, where each change of area counts.
+            // The number of areas on which a thread ran, on average; each change of area counts as another one.
             let areas = 1.0 + f64::from(outcomes[column].moved) / f64::from(self.setup.threads);
             let what = format!("{}, areas of a thread's bursts", COLUMNS[column].0);
             let row = self.row(&what, "ids", areas, &[]);
@@ -162,7 +163,8 @@ impl Part<'_> {
         }
     }
 
-    /// Adds the *probed* rows. `cpu`: the predicted outcome by the CPU's number.
+    /// Adds the *probed* rows, and at 200 ms the *fitted* ones, if `fitted.toml` has this machine. `cpu`: the predicted
+    /// outcome by the CPU's number.
     fn probed(&mut self, cpu: &Outcome) {
         let sleep_ms = self.setup.delay_ms * u64::from(self.setup.threads);
         let Some(own) = given::own_after_sleep_ns(self.costs.machine(), sleep_ms) else { return };
@@ -194,7 +196,8 @@ impl Part<'_> {
         self.rows.push(self.row("kept / cachelocal, fitted, areas touched before", "x", gain, &inputs));
     }
 
-    /// Adds rows that were not published. `local`: the predicted outcome to compare with.
+    /// Adds rows that were not published, and *kept* with stale clocks beside its published number. `local`: the
+    /// predicted outcome to compare with.
     fn unmeasured(&mut self, local: &Outcome) {
         let (setup, Columns { kept, local: cache_local, lowest, owned }) = (self.setup, *self.columns);
         let touched = self.run(self.blind, kept, Setup { pages: Pages::Touched, ..setup });

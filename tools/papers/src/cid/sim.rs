@@ -2,22 +2,22 @@
 //!
 //! Each thread is pinned to its own CPU. First all threads run at the same time, so that each CPU has an id. Then
 //! thread k of a random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with a
-//! sleep of delay × threads after each. No two bursts overlap, so a loop over them in the order of time replaces a
+//! sleep of delay × threads between them. No two bursts overlap, so a loop over them in the order of time replaces a
 //! scheduler. A thread gets an id when it is switched in and stops using it when it is switched out. The ids are
-//! those of `warmcore-cid`, or of the simulator's imitation of Linux 6.19.
+//! those of `warmcore-cid`, or of the simulator's imitation of Linux 6.19; or the CPU's number takes their place.
 //!
 //! The kernel's compaction runs at the first tick that hits a running thread of the process 100 ms or more after the
-//! last compaction. It frees ids that were unused for 100 ms by the clock of their CPU. The clock of an idle CPU
-//! stands still, except when another CPU that goes idle or ticks makes a pass over all idle CPUs, at most every 32
-//! ms: it balances load for them and updates their clocks.
+//! last compaction. It frees ids that were unused for 100 ms: by the present time, or with [`RemoteClock::Stale`] by
+//! the clock of their CPU. The clock of an idle CPU stands still, except when another CPU that goes idle or ticks makes
+//! a pass over all idle CPUs, at most every 32 ms: it balances load for them and updates their clocks.
 //!
-//! With 8 threads and 10 ms a CPU sleeps 80 ms, less than 100, so no id is ever freed. With 384 threads and 200 ms it
+//! With 8 threads and 10 ms a CPU sleeps 80 ms, less than 100, so no id is freed. With 384 threads and 200 ms it
 //! sleeps 77 s.
 //!
 //! # Source
 //! librseq `tests/basic_percpu_benchmark.c`; Linux 6.4 `task_tick_mm_cid`, `task_mm_cid_work`,
-//! `sched_mm_cid_remote_clear_old`; `nohz_newidle_balance`, `_nohz_idle_balance`; `fs/select.c` `select_estimate_accuracy` (a
-//! sleep is up to 0.1 % longer than requested).
+//! `sched_mm_cid_remote_clear_old`; `nohz_newidle_balance`, `_nohz_idle_balance`; `fs/select.c`
+//! `select_estimate_accuracy` (a sleep is up to 0.1 % longer than requested).
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -54,16 +54,16 @@ pub enum Index {
 /// What the clock of another, idle CPU shows to a compaction.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RemoteClock {
-    /// The present time.
+    /// The present time, as if the CPU was not idle.
     Right,
-    /// When the CPU went idle, or the time of the last pass over all idle CPUs.
+    /// When the CPU went idle, or the time of the last pass over all idle CPUs if that was later.
     Stale,
 }
 
 /// The parameters of the program and of the kernel.
 #[derive(Debug, Clone, Copy)]
 pub struct Setup {
-    /// One per CPU.
+    /// The number of threads, one per CPU.
     pub threads: u32,
     /// How many last-level caches the CPUs are spread over evenly.
     pub llcs: u32,
@@ -81,15 +81,15 @@ pub struct Setup {
     pub compacts: bool,
     /// After a burst a thread ends with this probability, in percent, and a new one replaces it at its next burst.
     pub churn_percent: u64,
-    /// Added to a timed pass that follows a sleep, in ns: the part of the cost of a CPU's own area that the memory model does
-    /// not explain. Only in rows that are marked fitted.
+    /// Added to a timed pass that follows a sleep, in ns: the part of the cost of a CPU's own area that the memory
+    /// model does not explain. Only in rows that are marked fitted.
     pub after_sleep_ns: i64,
 }
 
 /// The result of a run.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Outcome {
-    /// A timed pass, on average.
+    /// The mean time of a timed pass, in ns.
     pub burst_ns: f64,
     /// The same without each thread's first timed pass, which follows no sleep.
     pub after_sleep_ns: f64,
@@ -97,7 +97,7 @@ pub struct Outcome {
     pub areas: u32,
     /// Timed passes over another area than the last pass on the same CPU.
     pub moved: u32,
-    /// Page faults in timed passes.
+    /// Page faults in timed passes that follow a sleep.
     pub faults: u64,
     /// Compactions.
     pub compactions: u32,
@@ -105,10 +105,11 @@ pub struct Outcome {
 
 struct Thread {
     cpu: CpuId,
-    /// Its number in the process. None: it ended, and a new one replaces it at its next burst.
+    /// Its task's number in the process. None: the task ended, and a new one replaces it at the next burst; or areas
+    /// are found by the CPU's number.
     task: Option<u32>,
     area: Option<u32>,
-    /// Timed passes that it made.
+    /// Timed passes on this CPU so far.
     passes: u32,
 }
 
@@ -124,7 +125,7 @@ struct Queue {
 /// Runs the program.
 ///
 /// # Panics
-/// If the machine has fewer CPUs than threads.
+/// If the first [`Setup::llcs`] caches have fewer CPUs than there are threads.
 pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outcome {
     CidSim::new(costs, topology, setup, seed).run()
 }
@@ -253,8 +254,8 @@ impl<'a> CidSim<'a> {
         Some(task)
     }
 
-    /// Runs all threads at once, so that each CPU has an id then. The first thread of the process created the others,
-    /// and waits for their end.
+    /// Runs all threads at once, so that each CPU has an id then. Returns the task of the process's first thread, which
+    /// created the others and waits for their end.
     fn meet(&mut self, now: u64) -> Option<u32> {
         let main = self.new_task();
         for slot in 0..self.threads.len() {
@@ -348,7 +349,7 @@ impl<'a> CidSim<'a> {
         }
     }
 
-    /// Updates the clocks of idle CPUs, unless that was done within the last period.
+    /// Updates the clocks of idle CPUs, unless that was done within the last [`PASS_PERIOD`].
     fn pass_over_idle(&mut self, now: u64) {
         if now >= self.next_idle_pass {
             self.next_idle_pass = now + PASS_PERIOD;
@@ -398,7 +399,8 @@ fn cpus_of(topology: &Topology, setup: &Setup) -> Vec<CpuId> {
     cpus
 }
 
-/// When a sleep of `ns` ends: the timer may be late by 0.1 %, at least 50 µs and at most 100 ms. A sleep of 0 is no sleep.
+/// When a sleep of `ns` ends. The timer is as late as Linux allows: by 0.1 %, at least 50 µs and at most 100 ms. A
+/// sleep of 0 ends at once.
 fn slept_until(now: u64, ns: u64) -> u64 {
     if ns == 0 { now } else { now + ns + (ns / 1000).clamp(50_000, 100 * MS) }
 }
