@@ -1,8 +1,8 @@
 //! Runs a process, shows its output meanwhile, and ends it if it makes no progress.
 //!
-//! Progress is a line of output. A process that prints no line is ended with its children when they have used the CPU
-//! time of the step's limit, or when they have used almost no CPU time for [`IDLE_MAX`]. A test that waits for ever
-//! uses almost none; a slow test on a busy machine uses more than that.
+//! Progress is new output. A process that prints nothing is ended with its descendants when they have used the CPU time
+//! of the step's limit since the last output, or when for more than [`IDLE_MAX`] they have used almost no CPU time. A
+//! test that waits for ever uses almost none; a slow test on a busy machine uses more than that.
 //!
 //! A process writes its output to files. A pipe would stay open until each process that a test left behind has ended.
 
@@ -15,7 +15,7 @@ use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 use tree::Tree;
 
-/// How long a process may wait without printing a line.
+/// How long a process may wait without printing anything.
 const IDLE_MAX: Duration = Duration::from_mins(5);
 
 /// A process that uses less than this part of a CPU counts as waiting. Threads that only check something every 100 ms
@@ -46,8 +46,9 @@ impl Ended {
     }
 }
 
-/// Runs a command to its end, with a limit or without one. Calls `show` with the last lines of the first file of
-/// `outputs` that is not empty.
+/// Runs a command to its end, or ends it if it makes no progress; without `limit` it may take as long as it needs.
+/// `outputs` are the files that the command writes. Every 50 ms `show` is called with the last 2 KiB of the first of
+/// these that is not empty.
 pub fn wait(
     command: &mut Command,
     limit: Option<Duration>,
@@ -104,10 +105,10 @@ fn end_of(path: &Path, length: u64) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// When a process printed its last line, and how much CPU it has used since.
+/// When a process last printed something, and how much CPU time it had used then.
 struct Progress {
     since: Instant,
-    /// The CPU time of the process at the first reading after that line.
+    /// The CPU time of the process and its descendants at the first reading after that output.
     used_before: Option<Duration>,
 }
 
@@ -120,8 +121,9 @@ impl Progress {
         *self = Self::new(now);
     }
 
-    /// Whether a process that has used the CPU time `used` in all makes no progress. The sum can fall, because the time
-    /// of a child that ended without being waited for is lost; then the measurement begins again.
+    /// Whether a process that with its descendants has used the CPU time `used` in all makes no progress. The sum can
+    /// fall, because the time of a child that ended without being waited for is lost; then the CPU time is counted from
+    /// the smaller sum on.
     fn is_stuck(&mut self, used: Duration, now: Instant, limit: Duration) -> bool {
         let before = *self.used_before.get_or_insert(used);
         if used < before {
@@ -133,7 +135,8 @@ impl Progress {
     }
 }
 
-/// The package in the last line about compiling: for `Compiling tokio v1.47.0`, `tokio v1.47.0`.
+/// What the last line about compiling or a test names: for `Compiling tokio v1.47.0`, `tokio v1.47.0`. Empty if there
+/// is no such line.
 pub fn last_compiled(text: &str) -> String {
     let crates = text.lines().rev().filter_map(|line| {
         let (verb, rest) = line.trim_start().split_once(' ')?;
@@ -143,8 +146,8 @@ pub fn last_compiled(text: &str) -> String {
     crates.into_iter().next().unwrap_or_default()
 }
 
-/// A command that calls cargo: the cargo that runs this program, or, if the first argument is a toolchain such as
-/// `+nightly`, rustup's, because only rustup's cargo takes a toolchain.
+/// A command that calls cargo in the folder `root`: the cargo that runs this program, or, if the first argument is a
+/// toolchain such as `+nightly`, rustup's, because only rustup's cargo takes a toolchain.
 pub fn cargo(root: &Path, args: &[&str]) -> Command {
     let is_of_rustup = args.first().is_some_and(|arg| arg.starts_with('+'));
     let mut cargo = match std::env::var_os("CARGO").filter(|_| !is_of_rustup) {
@@ -172,7 +175,7 @@ pub fn has_target(target: &str) -> bool {
     output.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
-/// The CPU time of all descendants that have ended and were waited for.
+/// The CPU time of all descendants of this process that have ended and were waited for.
 pub fn children_cpu() -> Duration {
     tree::cpu_fields("/proc/self/stat").map_or(Duration::ZERO, |[_, of_children]| of_children)
 }

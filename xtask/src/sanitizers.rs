@@ -6,15 +6,14 @@
 //! | ThreadSanitizer | the same | nightly with the sources of std, which is built again: else its locks count as races |
 //! | Miri | line, cid, sched | nightly with the component miri and the sources of std |
 //!
-//! A step whose tool is missing is skipped, and the command that installs the tool is printed. This program installs no
-//! tool.
+//! A step whose tool is missing is skipped, and how to install the tool is printed. This program installs no tool.
 //!
 //! # Limits
 //!
 //! Miri lacks the system call by which percpu, budget and runtime reserve memory.
 //! No sanitizer checks the loads and stores of restartable sequences, which are `asm!`. AddressSanitizer checks all
-//! other code. ThreadSanitizer runs on the atomic backend and the strict stocks, which use no `asm!`. The tests link
-//! mimalloc, which is C and is not sanitized.
+//! other Rust code of these crates. ThreadSanitizer runs on the atomic backend and the strict stocks, which use no
+//! `asm!`. The tests link mimalloc, which is C and is not sanitized.
 
 use crate::test::{Level, Step, Work, step};
 use std::path::Path;
@@ -24,7 +23,7 @@ use std::time::Duration;
 /// A nightly toolchain, and which of its components are installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Nightly {
-    /// The argument before cargo's command: `+nightly `, or nothing if nightly is the only toolchain.
+    /// The argument before cargo's command: `+nightly `, or nothing if `rustc` without an argument is a nightly.
     how: &'static str,
     has_std_sources: bool,
     has_miri: bool,
@@ -46,8 +45,8 @@ pub fn steps() -> Vec<Planned> {
     plan(has_runtime, find(ask, Path::exists).as_ref())
 }
 
-/// Finds a nightly toolchain: rustup's, or without rustup the only toolchain that is installed. `ask` runs a program
-/// and returns its output, if the program succeeds.
+/// Finds a nightly toolchain: rustup's `+nightly`, or else the `rustc` that runs without an argument. `ask` runs a
+/// program and returns its output, if the program succeeds.
 fn find(ask: impl Fn(&str, &[&str]) -> Option<String>, exists: impl Fn(&Path) -> bool) -> Option<Nightly> {
     let how = if ask("rustc", &["+nightly", "--version"]).is_some() {
         "+nightly "
@@ -79,7 +78,7 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
     };
     let made = |name, env, args: String| Step {
         env,
-        // Leaked once per run: a step's arguments are static.
+        // Leaked, once for each of these steps, because a step's arguments are static.
         args: format!("{}{args}", nightly.how).leak(),
         // Miri has a separate cargo command, which builds and runs the tests.
         work: match args.starts_with("test ") {
@@ -95,7 +94,7 @@ fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
         _ => format!("`rustup component add --toolchain nightly {component}`"),
     };
     let no_runtime = "its runtime library exists for x86-64 and aarch64 Linux only";
-    // Build scripts and macros are not sanitized where a target is named.
+    // With `--target`, build scripts and procedural macros are not sanitized.
     let address = match has_runtime {
         false => Err((ADDRESS, no_runtime.to_owned())),
         true => Ok(made(

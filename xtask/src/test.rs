@@ -1,10 +1,10 @@
 //! `cargo xtask test`: runs the steps of [`steps`] one after the other and prints a line for each.
 //!
-//! A step is one cargo command, or programs that an earlier step built, run again in another environment. A step that
-//! fails does not stop the run, so that one run shows everything that is broken.
+//! A step is one cargo command, the tests of some packages, or test programs that an earlier step built, run again. A
+//! step that fails does not stop the run, so that one run shows everything that is broken.
 //!
-//! The test programs are built first (`cargo test --no-run`) and then run one by one. So a limit applies to tests only:
-//! a test program that makes no progress is ended and reported, while compiling may take as long as it needs.
+//! The test programs are built first (`cargo test --no-run`), without a limit, and then run one by one. A test program
+//! that makes no progress is ended and reported, and so is the command of a step that is one cargo command.
 //!
 //! The output of a step is kept in `target/xtask/STEP.txt`. The times of the steps are kept in `target/xtask/times`,
 //! from which the next run estimates how much time is left.
@@ -32,7 +32,7 @@ pub use steps::{Level, Needs, Step, Work, step};
 pub struct Range {
     /// The first level of which steps run.
     pub from: Level,
-    /// The last one.
+    /// The last level of which steps run.
     pub to: Level,
 }
 
@@ -75,7 +75,7 @@ impl Counts {
 struct Outcome {
     ok: bool,
     counts: Counts,
-    /// The failed part, and its output.
+    /// The programs that failed, with their output.
     report: String,
     /// The test programs with their seconds and seconds of CPU time, the longest first.
     parts: Vec<(String, f64, f64)>,
@@ -87,17 +87,18 @@ struct Run<'a> {
     folder: PathBuf,
     live: Live,
     estimates: Estimates,
-    /// The test programs that each step built, by the step's name.
+    /// The test programs of each step that built some, by the step's name.
     built: BTreeMap<&'static str, Vec<Binary>>,
     /// The command `warmcore`, if a step built it.
     command: Option<PathBuf>,
     total: Counts,
     failed: Vec<String>,
-    /// Seconds and seconds of CPU time of each step that ran.
+    /// Seconds and seconds of CPU time of each step that ran, and of its test programs that took 5 s or more.
     times: Vec<(String, f64, f64)>,
 }
 
-/// Runs the steps of these levels. Fails if one fails, or if no test ran.
+/// Runs the steps of these levels, and before those of [`Level::Test`] checks the lock files. Fails if a step or the
+/// check fails, or if no test passed.
 pub fn run(root: &Path, range: Range) -> anyhow::Result<()> {
     let began = Instant::now();
     let folder = root.join("target/xtask");
@@ -134,7 +135,7 @@ pub fn run(root: &Path, range: Range) -> anyhow::Result<()> {
 }
 
 impl Run<'_> {
-    /// Runs a step and prints its line, and if the step failed its output.
+    /// Runs a step and prints its line and, if the step failed, its output.
     fn step(
         &mut self,
         name: &str,
@@ -307,7 +308,7 @@ impl Run<'_> {
     }
 
     /// Whether restartable sequences work on this machine, as the command `warmcore` reports, which an earlier step
-    /// built. If there is no command, that step has failed.
+    /// built. False if no step has built it.
     fn has_rseq(&self) -> bool {
         let Some(command) = &self.command else { return false };
         let doctor = Command::new(command).arg("doctor").env_remove("WARMCORE_PERCPU").output();
@@ -346,7 +347,7 @@ fn split(args: &str) -> (Vec<&str>, Vec<&str>) {
     (words(cargo), words(harness))
 }
 
-/// How long tests may make no progress: see [`process::wait`].
+/// The CPU time that a program may use without printing anything: see [`process::wait`].
 pub const LIMIT: Duration = Duration::from_mins(15);
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Test bodies for every reader of a file or of an answer, which take arbitrary bytes.
+//! Test bodies for the readers of files and of answers of other processes. A body takes arbitrary bytes.
 //!
 //! A body reads bytes as one kind of input and processes them as the command does. It may reject the input; it must not
 //! panic, and its time and memory must stay in proportion to the input. Fuzzers call the bodies with mutated inputs
@@ -71,7 +71,7 @@ pub fn sysfs(bytes: &[u8]) -> bool {
     sound(Topology::from_captured(&path))
 }
 
-/// A machine file: its machines and their costs.
+/// A machine file: its first four machines and their costs.
 pub fn machine_file(bytes: &[u8]) -> bool {
     let Some(text) = text(bytes) else { return false };
     let mut is_one = false;
@@ -147,7 +147,7 @@ pub fn top(bytes: &[u8]) -> bool {
     text(bytes).is_some_and(|text| Snapshot::parse(text).is_ok())
 }
 
-/// The inputs of a corpus: the files of a tar archive, in the archive's order. A truncated file is left out.
+/// The inputs of a corpus: the files of a tar archive, in the archive's order, up to the first file that is truncated.
 pub fn corpus(archive: &Path) -> std::io::Result<Vec<Vec<u8>>> {
     const BLOCK: usize = 512;
     let bytes = std::fs::read(archive)?;

@@ -5,8 +5,8 @@
 //! their number. A result does not depend on this machine, unless `--machine this` asks for it, so `--json` has no host
 //! and no load.
 //!
-//! All tables with 30 seeds take some minutes on two cores; with `--quick` half a minute. The tolerances in
-//! `tools/papers/tolerances.toml` were written down before the simulator was written.
+//! All tables with 30 seeds take some minutes on two cores; `--quick` simulates fewer and shorter configurations. The
+//! tolerances in `tools/papers/tolerances.toml` were written down before the simulator was written.
 
 mod args;
 pub mod load;
@@ -37,7 +37,7 @@ use warmcore_topo::{Distance, Topology};
 /// The version of the schema of `--json`. It increases when a field changes its meaning or is removed.
 pub const SCHEMA: u32 = 2;
 
-/// The width of a line of a note.
+/// The width in characters at which a note is wrapped.
 const WIDTH: usize = 110;
 
 /// Returns the results of a simulation that begins now.
@@ -66,7 +66,7 @@ fn keep(found: &Simulated<Row>, common: &Common) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints which files were written, and what a signal left out, which ends the process.
+/// Prints which files were written. If a signal left something out, also prints what, and ends the process.
 fn end(found: &Simulated<Row>, common: &Common) {
     for path in [&common.json, &common.parquet].into_iter().flatten() {
         eprintln!("written: {}", path.display());
@@ -154,7 +154,8 @@ fn left_out(table: &Table, name: &str, seeds: u64, missing: &[&str]) -> String {
     }
 }
 
-/// Prepares the table for printing: a remark that is the same in all rows becomes one line.
+/// Prepares the table for printing: the remark [`UNPUBLISHED`] of rows becomes one note of the table. If `is_cut`, each
+/// row's name gets the number of its seeds.
 fn shown(table: &Table, is_cut: bool) -> Table {
     let mut table = table.clone();
     let mut is_unpublished = false;
@@ -173,13 +174,14 @@ fn shown(table: &Table, is_cut: bool) -> Table {
     table
 }
 
-/// Formats notes as paragraphs, wrapped to a terminal's width.
+/// Formats notes as list items, wrapped at [`WIDTH`].
 fn noted(notes: &[String]) -> String {
     notes.iter().map(|note| report::wrapped(&format!("- {note}"), WIDTH, 2) + "\n").collect()
 }
 
-/// Returns the machine that `--machine` names. For `this`, the transfers of a cache line are timed first, which takes 2
-/// to 20 s: estimates by class are wrong by a factor of four on some machines.
+/// Returns the machine that `--machine` names. For `this`, if it has two CPUs or more, the transfers of a cache line
+/// are timed first, which takes 2 to 20 s: the estimates for any machine are wrong by a factor of four on some
+/// machines.
 fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
     let machine = SimMachine::read(what)?;
     if what != THIS || machine.topology.usable().len() < 2 {
@@ -207,7 +209,7 @@ fn hand_overs(topology: &Topology, probe: &Probe) -> BTreeMap<Distance, u64> {
     probe.times(topology).into_iter().map(|(distance, ns)| (distance, median(ns))).collect()
 }
 
-/// Finds the culprit in a layout.
+/// Finds the culprit in a layout, the field that makes reads of others miss, and prints it.
 fn find(args: &FalseSharing) -> anyhow::Result<()> {
     let common = &args.run.common;
     let (Some(layout), Some(profile)) = (&args.layout, &args.profile) else { return Ok(()) };
@@ -234,7 +236,7 @@ fn find(args: &FalseSharing) -> anyhow::Result<()> {
             culprit::from_perf(&text, &layout, &Base::parse(at), &place)?
         }
     };
-    // By default, use the machine that the profile names, otherwise this machine, on which the user's program runs.
+    // Without `--machine`, use the machine that the profile names; if it names none, this machine.
     let named = common.machine.as_deref().or(profile.machine.as_deref());
     let machine = machine_of(named.unwrap_or(THIS))?;
     let mut all = begun("culprit", args.said());

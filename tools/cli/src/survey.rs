@@ -6,9 +6,8 @@
 //! other commands put into the folder (`peers.json`, or `warmcore bench wake --json wake.json`) and the simulated
 //! tables (`sim.json`).
 //!
-//! The short form measures for two minutes on two cores; `--full` runs every case of every bench. The tables are
-//! simulated in parallel, on at most one thread per CPU; nothing is measured at the same time. A signal ends the
-//! simulation, and its results are dropped.
+//! The short form takes about 160 s on two cores; `--full` runs every case of every bench. Several tables are simulated
+//! at the same time; nothing is measured meanwhile. A signal ends the simulation, and its results are dropped.
 
 use crate::sim::{self, TableKind, begun};
 use crate::{doctor, topo};
@@ -33,7 +32,7 @@ pub struct Args {
     /// The folder to write: report.html, summary.txt, standing.md, raw.csv, *.svg, *.json
     #[arg(long, value_name = "DIR", default_value = "warmcore-report")]
     out: PathBuf,
-    /// A third of the rounds: a first look, with wider intervals
+    /// A third of the rounds, and shorter ones: a first look, with wider intervals
     #[arg(long, conflicts_with = "full")]
     quick: bool,
     /// Every case of every bench with all its rounds, and how the simulated tables depend on estimates: half an hour
@@ -50,7 +49,7 @@ pub struct Args {
     json: Option<PathBuf>,
 }
 
-/// The name of the file with the simulated tables.
+/// The names, without `.json`, of the files with the simulated tables and with what these depend on.
 const SIM: &str = "sim";
 const SENSITIVITY: &str = "sim-sensitivity";
 
@@ -116,7 +115,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     for (name, svg) in report::pictures(&inputs) {
         write_whole(&out.join(name), svg.as_bytes())?;
     }
-    // Write the page after its pictures: if the page exists, the other files do too.
+    // Write the page after its pictures, so that an interrupted run leaves no new page without them.
     let page = out.join("report.html");
     write_whole(&page, report::page(&inputs).as_bytes())?;
     if let Some(path) = &args.json {
@@ -132,8 +131,8 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the benches and the simulation. Afterwards the folder has the results of this report, and no older results of
-/// the same runs.
+/// Runs the benches, the probe and the simulations. Afterwards the folder has their results, and none of an earlier
+/// report.
 fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     for name in ["probe", SIM, SENSITIVITY].into_iter().chain(What::EVERY.map(What::name)) {
         let _ = std::fs::remove_file(file(&args.out, name));
@@ -166,7 +165,7 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     let heading_of_probe = heading(steps - usize::from(args.sim.is_none()), left);
     match topo::probe_with_bar(topology, &format!("{heading_of_probe}topo --probe")) {
         Ok(probe) => keep(&args.out, "probe", &probe)?,
-        // For example, one CPU has no pairs. The rest of the report does not depend on the probe.
+        // For example, a single CPU has no pair to time. The rest of the report does not depend on the probe.
         Err(error) => eprintln!("not probed: {error:#}"),
     }
     if args.sim.is_none()
@@ -222,7 +221,7 @@ fn options() -> Options {
     Options { seeds: 0..SEEDS, quick: true, progress: Some(Arc::new(Signals)), ..Options::default() }
 }
 
-/// Simulates the tables as `warmcore sim tables --quick` does. `None` if a signal came.
+/// Simulates the tables as `warmcore sim tables --quick` with `SEEDS` seeds does. `None` if a signal came.
 fn simulate(step: &str) -> Option<Simulated> {
     // The tables that take longest come first, so that no thread begins a long one at the end.
     let mut kinds = TableKind::ALL;

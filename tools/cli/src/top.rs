@@ -125,8 +125,8 @@ fn looked_in() -> String {
 /// The most runtimes that an error message names.
 const TOLD_MAX: usize = 32;
 
-/// Returns a line for each runtime. All runtimes are asked at the same time, so that one without an answer doesn't
-/// delay the others.
+/// Returns a line for each of the first [`TOLD_MAX`] runtimes, and one with the number of further runtimes. All are
+/// asked at the same time, so that a runtime without an answer doesn't delay the others.
 fn describe(found: &[Observable]) -> Vec<String> {
     let told = &found[..found.len().min(TOLD_MAX)];
     let user = observe::user();
@@ -150,7 +150,8 @@ fn describe(found: &[Observable]) -> Vec<String> {
     lines
 }
 
-/// Returns a snapshot as a line that is safe to print: unprintable characters are escaped.
+/// Returns a snapshot as a line that is safe to print: unprintable characters are escaped. An error if `line` is not a
+/// snapshot.
 fn checked(line: &str) -> anyhow::Result<String> {
     Snapshot::parse(line)?;
     Ok(printable_json(line.trim_end()))
@@ -163,7 +164,7 @@ fn ask(which: &Observable) -> anyhow::Result<String> {
     })
 }
 
-/// Returns a message if the error means that the process has ended.
+/// Returns a message if the error means that the process or its runtime has ended.
 fn gone(which: &Observable, error: &std::io::Error) -> Option<String> {
     use ErrorKind::{BrokenPipe, ConnectionRefused, ConnectionReset, NotFound, UnexpectedEof};
     let pid = which.pid;
@@ -190,7 +191,7 @@ fn plain(interval: &Interval, width: u16) -> String {
     rows.collect()
 }
 
-/// Shows the process until the user quits. Returns a message if the process ended.
+/// Shows the process until the user quits. Returns a message if the process or its runtime has ended.
 fn watch(
     terminal: &mut ratatui::DefaultTerminal,
     which: &Observable,
@@ -237,8 +238,8 @@ fn watch(
     }
 }
 
-/// Asks for snapshots on a separate thread, since a stopped process may delay an answer, which must not delay keys and
-/// resizes.
+/// Asks for snapshots on a separate thread: a stopped process may delay an answer, and keys and resizes must not wait
+/// for it.
 fn ask_on(which: Observable, every: Duration) -> Receiver<std::io::Result<String>> {
     let (tell, told) = channel();
     std::thread::spawn(move || {
@@ -256,7 +257,8 @@ fn ask_on(which: Observable, every: Duration) -> Receiver<std::io::Result<String
     told
 }
 
-/// Waits until the next snapshot. The connection stays open, since the process keeps some counters only for clients.
+/// Waits for `rest`. Meanwhile asks the process every [`observe::LOOK_EVERY`] and drops the answer, since the process
+/// keeps some counters only while it is asked.
 fn sleep(which: &Observable, mut rest: Duration) {
     while rest > observe::LOOK_EVERY {
         std::thread::sleep(observe::LOOK_EVERY);
@@ -273,7 +275,7 @@ enum Act {
     Down,
     PageUp,
     PageDown,
-    // Draw again even without a new snapshot: the screen may have another size.
+    // The screen is drawn again even then, because its size may have changed.
     Nothing,
 }
 

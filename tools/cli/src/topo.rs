@@ -1,10 +1,10 @@
 //! `warmcore topo`: draws a machine, and with `--probe` compares the drawing with measured times.
 //!
 //! A source gives a topology; `draw` draws it as boxes, `probe` times pairs of CPUs, `verdict` compares the two, `table`
-//! prints the times. Only this machine can be probed. 384 CPUs are drawn in 60 lines; a probe takes 2 s on 2 CPUs and at
-//! most 20 s.
+//! prints the times. Only this machine can be probed. 384 CPUs are drawn in about 60 lines; timing the pairs takes 2 s
+//! on 2 CPUs and at most 20 s.
 //!
-//! Source: `docs/json.md`, section topo, describes `--json`; a test in `topo/tests.rs` compares the two.
+//! `docs/json.md`, section topo, describes the output of `--json`; a test in `topo/tests.rs` compares its fields.
 
 use anyhow::bail;
 use ratatui::crossterm::terminal;
@@ -78,8 +78,8 @@ struct Json<'a> {
 /// `warmcore topo`.
 ///
 /// # Errors
-/// A source that can't be read or contradicts itself, options that exclude each other, a probe that can't pin its
-/// threads, a file that can't be written. The message names the file or the option, and the next step.
+/// A source that can't be read or contradicts itself, options that exclude each other, a probe that fails (see
+/// [`probe`](probe())), a file that can't be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     run_on(args, &mut std::io::stdout())
 }
@@ -114,7 +114,7 @@ fn run_on(args: &Args, out: &mut dyn Write) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// What a bar shows during a probe.
+/// The title of the progress bar of a probe.
 pub(crate) const TIMING: &str = "timing pairs of CPUs";
 
 /// Probes the machine, and shows the progress on a bar.
@@ -134,7 +134,7 @@ impl<'a> Json<'a> {
     }
 }
 
-/// Writes a capture, even of a tree that contradicts itself, since the capture is needed to find out why.
+/// Writes a capture of a /sys tree, even of one that contradicts itself, since the capture is needed to find out why.
 fn save(args: &Args, path: &Path) -> anyhow::Result<()> {
     let given = [("--hwloc", args.hwloc.is_some()), ("--machine", args.machine.is_some())];
     if let Some((option, _)) = given.iter().find(|(_, is_given)| *is_given) {
@@ -184,7 +184,7 @@ impl<'a> Paper<'a> {
     fn of(args: &Args, out: &'a mut dyn Write) -> Self {
         let set = std::env::var("COLUMNS").ok().and_then(|c| c.parse().ok());
         let width = set.or_else(terminal_width).unwrap_or(WIDTH).clamp(*WIDTHS.start(), *WIDTHS.end());
-        // The first variable that is set decides, even if it names no encoding: locale(7).
+        // The first variable that is set and not empty decides, even if it names no encoding: locale(7).
         let locale = ["LC_ALL", "LC_CTYPE", "LANG"]
             .iter()
             .find_map(|v| std::env::var(v).ok().filter(|l| !l.is_empty()));
@@ -195,7 +195,7 @@ impl<'a> Paper<'a> {
     fn print(&mut self, text: &str) {
         let text = boxes::harmless(text);
         let text = if self.ascii { boxes::ascii(&text) } else { text };
-        // Ignore an error: it means that the reader has closed the pipe.
+        // Ignore an error: usually the reader has closed the pipe.
         let _ = self.out.write_all(text.as_bytes());
     }
 }

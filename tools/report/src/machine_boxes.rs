@@ -1,8 +1,8 @@
 //! The boxes in a drawing of a machine: which there are, in which order, and their labels.
 //!
 //! A socket contains nodes, a node last-level caches, a cache cores, a core CPUs. A part that spans two boxes, such as a
-//! cache of two nodes, has a box in each of them, with the CPUs that are in both. `machine_picture` draws the boxes as
-//! SVG, `warmcore topo` as text.
+//! cache of two nodes, is drawn in each of them, with those of its CPUs that are in this box. `machine_picture` draws
+//! the boxes as SVG, `warmcore topo` as text.
 
 use std::collections::BTreeMap;
 use warmcore_topo::{Core, Cpu, Llc, Topology};
@@ -86,8 +86,8 @@ fn by(cpus: Vec<&Cpu>, key: impl Fn(&Cpu) -> u32) -> impl Iterator<Item = (u32, 
     groups.into_iter()
 }
 
-/// The label of a last-level cache; `between` separates its parts. Without `size` it is the cache's name alone, unless
-/// no cache is listed.
+/// The label of a last-level cache: its name and, if `size`, its level and size, separated by `between`. If the source
+/// lists no cache, `assumed` follows the name in any case.
 pub fn llc_label(llc: &Llc, between: &str, size: bool) -> String {
     match llc_cache(llc) {
         cache if cache.is_empty() => format!("{}{between}assumed", llc.id),
@@ -96,7 +96,7 @@ pub fn llc_label(llc: &Llc, between: &str, size: bool) -> String {
     }
 }
 
-/// `L3 32 MiB`; empty if no cache is listed.
+/// `L3 32 MiB`; `L3` if the size is not known; empty if the source lists no cache.
 pub fn llc_cache(llc: &Llc) -> String {
     match (llc.level, llc.size_kib) {
         (0, _) => String::new(),

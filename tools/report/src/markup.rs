@@ -58,7 +58,8 @@ pub(super) fn esc(text: &str) -> String {
     out
 }
 
-/// Formats a value with three significant digits: `0.524`, `12.3`, `186`.
+/// Formats a value with three significant digits from 0.1 to 999: `0.524`, `12.3`, `186`. A larger value is rounded to
+/// a whole number, and a smaller one has two digits.
 pub(super) fn digits(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => "?".into(),
@@ -70,7 +71,7 @@ pub(super) fn digits(value: f64) -> String {
     }
 }
 
-/// Formats a value with its unit: `0.524 ns`, `1.2 µs`, `11.2×`, `3.4 M/s`, `12 pages`.
+/// Formats a value with its unit: `0.524 ns`, `1.20 µs`, `11.2×`, `3.40 M/s`, `12 pages`.
 pub(super) fn amount(value: f64, unit: &str) -> String {
     match unit {
         "x" => format!("{}×", digits(value)),
@@ -84,13 +85,13 @@ pub(super) fn amount(value: f64, unit: &str) -> String {
             let (value, unit) = rate(value);
             format!("{} {unit}", digits(value))
         }
-        // A count is whole: 3 pages, not 3.00 pages.
+        // A whole number of another unit is a count and has no decimals: 3 pages, not 3.00 pages.
         _ if value.fract() == 0.0 => format!("{value} {unit}"),
         _ => format!("{} {unit}", digits(value)),
     }
 }
 
-/// Formats a simulated number with its unit: as [`amount`], a change in percent with two digits.
+/// Formats a simulated number with its unit: percent with two decimals, other units as [`amount`].
 pub(super) fn quantity(number: f64, unit: &str) -> String {
     if unit == "percent" { format!("{number:.2} %") } else { amount(number, unit) }
 }
@@ -131,8 +132,8 @@ pub(super) fn palette_css() -> String {
     )
 }
 
-/// A picture for a separate file. Its colours are plain values, because not every program that shows an SVG supports
-/// CSS variables.
+/// A picture of the machine for a separate file. Its colours are plain values, because not every program that shows an
+/// SVG supports CSS variables.
 pub(super) fn standalone(width: f64, height: f64, title: &str, body: &str) -> String {
     let css = |dark: bool| {
         PALETTE.iter().fold(MARKS_CSS.to_owned(), |css, (name, light, night)| {

@@ -51,7 +51,7 @@ struct Machine<'a> {
 struct Group {
     chart: String,
     rows: Vec<Answer>,
-    /// The commands that add the runs that are missing.
+    /// The commands that measure what the group shows.
     commands: [&'static str; 2],
 }
 
@@ -62,7 +62,7 @@ struct Elsewhere<'a> {
     charts: Vec<String>,
 }
 
-/// One run, which is folded in the page: a chart per case and metric, and every row.
+/// One run, which is folded in the page: a chart per case and metric that has two rows or more, and every row.
 struct Run<'a> {
     run: &'a Results,
     about: String,
@@ -126,7 +126,7 @@ pub fn page(inputs: &Inputs) -> String {
     printable(&page.render().expect("the template writes into memory"))
 }
 
-/// `text` without characters that XML forbids, which names from outside may contain.
+/// Replaces characters that XML forbids, which names from outside may contain.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if is_forbidden(c) { '\u{fffd}' } else { c }).collect()
 }
@@ -140,7 +140,7 @@ fn timeline(runs: &[Results]) -> String {
     plot::timelines(&timelines, "Which id each CPU had")
 }
 
-/// The pictures of a report, each for a separate file: the file's name, then its content.
+/// The pictures of a report for which there are results, each for a separate file: the file's name, then its content.
 pub fn pictures(inputs: &Inputs) -> Vec<(String, String)> {
     let mut files = vec![("machine.svg".to_owned(), machine_picture::svg(inputs.topology))];
     let mut add = |name: &str, svg: String| {
@@ -233,7 +233,8 @@ fn run(run: &Results) -> Run<'_> {
     Run { run, about, cases: cases(run).into_iter().map(case).collect() }
 }
 
-/// The cells of a row: what is compared, metric, median, interval, slices, and whether it is noisy.
+/// The cells of a row: what is compared, metric, median, interval, slices, and whether it is noisy with what was
+/// expected.
 fn cells(row: &Row) -> [String; 6] {
     let expected = row.target.as_ref().map(|target| format!("; expected {}", bound(row, target)));
     let noisy = if row.noisy { "noisy" } else { "" };

@@ -1,5 +1,5 @@
-//! Parses one file of Rust source: counts its lines by kind, and lists the modules that it declares, its imports and
-//! its public items.
+//! Parses one file of Rust source: counts its lines of code, and lists the modules that it declares, the paths that it
+//! names, its public structs and its constants.
 
 use anyhow::Context;
 use std::collections::BTreeSet;
@@ -17,9 +17,9 @@ pub struct RustFile {
     pub code_lines: usize,
     /// Child modules: name, whether they are compiled for tests only.
     pub children: Vec<(String, bool)>,
-    /// Paths that the code names, from the crate's root, as they are written.
+    /// Paths within the crate that the code names, from the crate's root. Re-exports are not resolved.
     pub paths: BTreeSet<Vec<String>>,
-    /// Names that a `use` that is not private makes available in this module, with their paths.
+    /// Names that a `use` that is not private makes available in this module, with the paths that the `use` names.
     pub reexports: Vec<(String, Vec<String>)>,
     /// Public structs.
     pub public_structs: Vec<String>,
@@ -123,7 +123,8 @@ fn is_built(condition: &syn::Meta) -> bool {
 }
 
 impl Visitor {
-    /// A path that the code names, from the crate's root. `None` for one that leads into another crate.
+    /// A path that the code names, from the crate's root. `None` for a path that does not begin with `crate`, `self`,
+    /// `super` or a child module.
     fn absolute(&self, segments: &[String]) -> Option<Vec<String>> {
         let first = segments.first()?;
         let mut path = match first.as_str() {

@@ -1,9 +1,9 @@
 //! Findings on the task runtime: how many workers it makes here, whether they can be pinned, and whether its driver
 //! works.
 //!
-//! A runtime is made as a program would make it, and inspected. The number of workers is explained from the facts that
-//! the runtime uses: the allowed CPUs, the quota, the cores that CPUs share, the CPUs that are offline. It uses two
-//! threads per CPU for about a millisecond.
+//! A runtime is made as a program would make it, and inspected. The number of workers is explained by the allowed CPUs
+//! and the quota. Further findings are about cores that CPUs share and about CPUs that are offline. The runtime uses
+//! two threads per CPU for about a millisecond.
 
 use super::{finding, limited, missing, ok};
 use std::time::Duration;
@@ -49,7 +49,7 @@ impl Facts {
     }
 }
 
-/// All findings.
+/// All findings on the runtime. If no runtime can be made, the only finding is the reason.
 pub(super) fn findings(topology: &Topology) -> Vec<Finding> {
     let runtime = match Runtime::builder().observe(false).build() {
         Ok(runtime) => runtime,
@@ -106,7 +106,7 @@ fn workers(facts: &Facts) -> Finding {
     if advice.is_empty() { ok("workers", fact) } else { limited("workers", fact, advice.join("; ")) }
 }
 
-/// Reports the effect of CPUs that share cores, if there are any.
+/// Reports the effect of allowed CPUs that share a core with another CPU, allowed or not, if there are any.
 fn siblings(facts: &Facts) -> Option<Finding> {
     let Facts { workers, cpus, cores, shared_cores, .. } = *facts;
     let shared = || format!("cores of which we may use a part only: {shared_cores} of {cores}");
@@ -150,7 +150,7 @@ fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
         true => "; by default they are not, since there are fewer workers than CPUs",
         false => "",
     };
-    // Try it on a separate thread, so that the affinity of this thread does not change.
+    // Pin a separate thread, so that the affinity of this thread does not change.
     let tried = std::thread::spawn(move || match first {
         None => Err("no CPU is allowed".to_owned()),
         Some(cpu) => affinity::pin(cpu).map_err(|error| error.to_string()).and_then(|()| {
@@ -170,8 +170,8 @@ fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
     }
 }
 
-/// Reports whether a task runs on a worker and a timer wakes it. The driver needs epoll, an event descriptor and a
-/// timer descriptor.
+/// Reports whether a task runs on a worker, a timer wakes it, and it can make a socket. The driver needs epoll, an
+/// event descriptor and a timer descriptor.
 fn driver(runtime: &Runtime) -> Finding {
     let task = runtime.spawn(async {
         tokio::time::sleep(Duration::from_micros(100)).await;

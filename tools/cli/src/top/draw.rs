@@ -1,12 +1,13 @@
 //! Draws an interval into the cells of a screen.
 //!
-//! Two lines summarize the runtime; a further line names the worker, if any, whose foreign tasks keep work from idle
-//! workers. Then there is a line per last-level cache with a line per worker below it; a line per tenant, the busiest
-//! first; and a last line with the keys. On a narrow screen the least important columns are left out; the bar takes the
-//! remaining width. Each colour has the same meaning as a letter in its line.
+//! Two lines summarize the runtime; a further line names the worker, if any, that is busy with foreign tasks while
+//! other workers idle. After the line of titles there is a line per last-level cache with a line per worker below it,
+//! and a line per tenant, the busiest first. On a terminal the last line has the keys. On a narrow screen the least
+//! important columns are left out; the bar takes the remaining width, at most 32 columns. What a colour says about a
+//! worker is in its line too, as a mark or as the share of busy time.
 //!
-//! 40 columns show which workers are busy and how many wakes leave their CPU; 80 columns show every distance. At most a
-//! hundred tenants have a line.
+//! 40 columns show which workers are busy and how many tasks they poll that another worker polled before; 73 columns
+//! show every distance. At most a hundred tenants have a line.
 
 use super::snapshot::{Interval, Rates, Use};
 use ratatui::buffer::Buffer;
@@ -31,7 +32,7 @@ pub(super) struct View {
 /// The colour of workers that foreign tasks dominate.
 const FOREIGN_COLOR: Color = Color::Magenta;
 
-/// Lines above the list of workers.
+/// The number of lines above the list of workers.
 const HEAD: u16 = 4;
 
 /// A column of a table: its title, its width, and its text for a worker or a tenant with its rates.
@@ -57,7 +58,7 @@ const FOREIGN: WorkerColumn = column("foreign", 11, |worker, rates| match worker
 const WAITING: WorkerColumn = column("wait", 6, |worker, _| short(worker.local_queue_depth.into()));
 const HOME: WorkerColumn = column("home/s", 8, |_, rates| short(rates.same_worker));
 
-/// The columns of the table for screens of 40 and more characters.
+/// The workers' columns for screens of 40 to 72 characters.
 const NARROW: &[WorkerColumn] = &[
     BUSY,
     WAITING,
@@ -65,7 +66,7 @@ const NARROW: &[WorkerColumn] = &[
     column("away/s", 8, |_, rates| short(rates.same_llc + rates.other_llc + rates.other_node)),
 ];
 
-/// The columns of the table for screens of 80 characters.
+/// The workers' columns for screens of 73 to 119 characters.
 const MIDDLE: &[WorkerColumn] = &[
     BUSY,
     FOREIGN,
@@ -77,7 +78,7 @@ const MIDDLE: &[WorkerColumn] = &[
     column("long/s", 8, |_, rates| short(rates.long_polls)),
 ];
 
-/// The columns of the table for wider screens.
+/// The workers' columns for screens of 120 and more characters.
 const WIDE: &[WorkerColumn] = &[
     BUSY,
     FOREIGN,
@@ -102,7 +103,7 @@ fn titles<T, R>(first: &str, rest: usize, columns: &[Column<T, R>]) -> String {
     std::iter::once(format!("{first:rest$}")).chain(titles).collect()
 }
 
-/// "cpu 383 ! " before the bar.
+/// The width of a worker's CPU number and mark before the bar: `  383 ! `.
 const LABEL: usize = 8;
 const BAR_MIN: usize = 4;
 const BAR_MAX: usize = 32;
@@ -112,7 +113,7 @@ fn columns(width: usize) -> &'static [WorkerColumn] {
     [WIDE, MIDDLE, NARROW].iter().find(fits).copied().unwrap_or(&[])
 }
 
-/// The most tenants that have a line: those that ran longest.
+/// The most tenants that have a line: those with the most CPU time in the interval.
 const TENANTS_MAX: usize = 100;
 
 const SHARE: TenantColumn = column("share", 6, |_, of_it| format!("{:.0} %", of_it.share * 100.0));
@@ -121,12 +122,12 @@ const WEIGHT: TenantColumn = column("weight", 8, |tenant, _| tenant.weight.to_st
 const TASKS: TenantColumn = column("tasks", 7, |tenant, _| short(tenant.num_alive_tasks as f64));
 const POLLS: TenantColumn = column("polls/s", 9, |_, of_it| short(of_it.polls));
 
-/// The tenants' columns for screens of 40 characters.
+/// The tenants' columns for screens of less than 60 characters.
 const FEW: &[TenantColumn] = &[SHARE, WEIGHT, POLLS];
 /// The tenants' columns for screens of 60 and more characters.
 const ALL: &[TenantColumn] = &[SHARE, CPUS, WEIGHT, TASKS, POLLS];
 
-/// The height of a screen that shows everything.
+/// The height of a screen that shows everything but the line of keys; at most 4000 lines below the titles.
 pub(super) fn height(interval: &Interval) -> u16 {
     let tenants = tenants_height(interval.uses.len());
     let lines = interval.now.metrics.workers.len() + interval.llcs().len() + tenants;
@@ -162,7 +163,7 @@ fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
-/// Joins as many of the parts as fit, separated by dots.
+/// Joins the first part and as many of the next ones as fit into `width`, separated by dots.
 fn fitting(parts: &[String], width: usize) -> String {
     let mut out = String::new();
     for part in parts {
@@ -227,7 +228,7 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     ]
 }
 
-/// Describes the worker whose foreign tasks keep work from idle workers, if there is one.
+/// Describes the worker that is busy with foreign tasks while other workers idle, if there is one.
 pub(crate) fn foreign_imbalance(interval: &Interval) -> Option<String> {
     let (most, idle) = interval.foreign_imbalance()?;
     let (worker, share) = (&interval.now.metrics.workers[most], interval.rates[most].foreign);
@@ -256,7 +257,7 @@ fn body(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Returns the height of the tenants' part, with an empty line and the titles of the columns.
+/// Returns the number of lines about tenants: an empty line, the titles, the tenants, and a line if some are left out.
 fn tenants_height(tenants: usize) -> usize {
     match tenants {
         0 => 0,
@@ -270,7 +271,7 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         return Vec::new();
     }
     let columns = if width < 60 { FEW } else { ALL };
-    // Align the numbers with those of the workers, if there is room beside the name.
+    // If at least 40 columns are left of the numbers, the name takes 24 of them and a bar the others.
     let rest = width.saturating_sub(width_of(columns));
     let (name_width, bar_width) = match rest {
         ..40 => (rest, 0),
@@ -300,7 +301,7 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Cuts a name to `width`.
+/// Cuts a name to `width` characters, of which the last is then `…`.
 fn cut(name: &str, width: usize) -> String {
     match name.chars().count() {
         n if n <= width => name.to_owned(),
@@ -378,7 +379,7 @@ fn foot_line(view: &View, hidden: usize, width: usize) -> Line<'static> {
     }
 }
 
-/// Formats a number in at most five characters.
+/// Formats a number. Below 9.9 billion it takes at most five characters.
 fn short(n: f64) -> String {
     match n {
         ..0.05 => "0".into(),

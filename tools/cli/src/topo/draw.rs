@@ -1,9 +1,9 @@
 //! Draws the machine as nested boxes of text, for 2 CPUs and for 384.
 //!
-//! There is a box for each socket, node and last-level cache; the innermost boxes contain the cores. There are three
-//! ways to draw the cores, and the first whose result is short enough is used: a box for each core; a column of numbers
-//! for each core; columns, but only one cache of each run of equal caches. Properties that are the same everywhere are
-//! in the text above; the boxes have those that differ. 384 CPUs in 80 columns take 57 lines, and every CPU is named.
+//! There is a box for each socket, node and last-level cache, which contains the cores. There are three ways to draw
+//! the cores, and the first whose result is short enough is used: a box for each core; a column of numbers for each
+//! core; columns, but only one cache of each run of three or more equal caches. Properties that are the same everywhere
+//! are in the text above the boxes; the boxes have those that differ. 384 CPUs in 80 columns take 57 lines.
 
 use super::boxes::{Block, across, lowest, wrap};
 use warmcore_report::machine_boxes::{
@@ -16,25 +16,25 @@ use warmcore_types::{CpuId, CpuSet};
 #[cfg(test)]
 mod tests;
 
-/// The height in lines up to which each core has a box: a terminal window, with the text above and below.
+/// The height in lines up to which each core has a box: with the text above and below it fills a terminal window.
 const BOXED_LINES_MAX: usize = 24;
-/// The height in lines up to which each core has a column: two windows. In a higher drawing, equal caches are drawn
-/// once.
+/// The height in lines up to which each core has a column: two terminal windows. In a higher drawing, equal caches are
+/// drawn once, unless `--all` is given.
 const COLUMNS_LINES_MAX: usize = 56;
 /// The least number of consecutive equal caches that are drawn as one.
 const ALIKE_MIN: usize = 3;
-/// With more caches than this, their size is in the text above and not in each box.
+/// With more last-level caches than this, if all are equal, their size is in the text above and not in each box.
 const SIZED_LLCS_MAX: usize = 4;
 
 /// With more nodes than this, only the range of their distances is shown.
 const DISTANCES_MAX: usize = 8;
 
-/// The beginning of a title.
+/// The beginning of the title of a box that may have only some CPUs of its part.
 fn part(is_whole: bool) -> &'static str {
     if is_whole { "" } else { "part of " }
 }
 
-/// The width inside a frame.
+/// The width inside a frame of `width` columns.
 fn inside(width: usize) -> usize {
     width.saturating_sub(4)
 }
@@ -87,9 +87,9 @@ struct Painter<'a> {
     digits: usize,
     /// The largest number of letters on a CPU.
     letters: usize,
-    /// The caches of every core, if all cores are equal.
+    /// The caches of every core, if all cores have equal caches.
     core_caches: Option<String>,
-    /// The level and size of the last-level caches, if all are equal.
+    /// The level and size of every last-level cache, if all caches are equal.
     llc_cache: Option<String>,
 }
 
@@ -120,7 +120,7 @@ impl<'a> Painter<'a> {
         self.llc_cache.is_none() || self.t.llcs.len() <= SIZED_LLCS_MAX
     }
 
-    /// The sockets, one below the other, and a last box of the offline CPUs: no source knows where an offline CPU is.
+    /// The sockets, in rows, and below them a box of the offline CPUs: no source knows where an offline CPU is.
     fn sockets(&self, width: usize, cores: Cores) -> Block {
         let sockets = machine_boxes::sockets(self.t);
         let mut blocks = vec![lowest(width, |each| {
@@ -280,7 +280,7 @@ impl Painter<'_> {
         form.into_iter().chain(self.marks.iter().map(mark)).collect()
     }
 
-    /// What limits this process, and nodes that no box shows.
+    /// The CPU quota of this process, and nodes without CPUs, which no box shows.
     fn facts(&self) -> Vec<String> {
         let mut facts = Vec::new();
         if let Some(quota) = &self.t.quota {
@@ -292,7 +292,7 @@ impl Painter<'_> {
         facts
     }
 
-    /// The firmware's distances between nodes.
+    /// The firmware's distances between nodes, as a matrix; with more than [`DISTANCES_MAX`] nodes only their range.
     fn distances(&self) -> Vec<String> {
         let nodes = &self.t.nodes;
         let all = || nodes.iter().flat_map(|n| n.distances.iter().map(|(_, d)| *d));
