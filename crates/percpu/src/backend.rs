@@ -87,14 +87,14 @@ impl std::error::Error for BackendError {}
 
 /// Returns the backend of this process. The first call chooses it.
 ///
-/// It fails only if `WARMCORE_PERCPU` forces a backend that is not available. A program that reports this
-/// error itself calls `try_backend` before it uses per-CPU data, which panics in that case.
+/// It fails only if `WARMCORE_PERCPU` forces a backend that is not available, or names none. A program that reports
+/// this error itself calls `try_backend` before it uses per-CPU data, which panics in that case.
 pub fn try_backend() -> Result<&'static Backend, &'static BackendError> {
     static BACKEND: OnceLock<Result<Backend, BackendError>> = OnceLock::new();
     let chosen = || {
         let backend = choose(std::env::var_os(VARIABLE).map(|v| v.to_string_lossy().into_owned()).as_deref());
-        // ORDERING: Relaxed; data gets its slots after `BACKEND` was set, and a thread that sees slots synchronises with
-        // the thread that reserved them.
+        // ORDERING: Relaxed; data gets its slots after `BACKEND` was set, and a thread that sees slots synchronises
+        // with the thread that reserved them.
         LOCKS.store(!matches!(backend, Ok(Backend::Rseq(_))), Relaxed);
         backend
     };
@@ -128,11 +128,11 @@ pub(crate) fn one_slot() -> bool {
     matches!(backend(), Backend::Plain(_))
 }
 
-/// Registers an rseq area for this thread if it has none and sections are in use. Returns whether the
-/// thread has one now.
+/// Registers an rseq area for this thread if it has none and the backend is `rseq`. Returns whether the
+/// backend is `rseq` and the thread has an area now.
 ///
-/// The first slow path of a thread calls this function, so calling it is optional. On musl, where threads
-/// start without an area, a thread that begins with a hot loop avoids the slow path by calling it first.
+/// A thread's first operation on per-CPU data registers the area too, so calling this is optional. On musl, where
+/// threads start without an area, a thread that begins with a hot loop avoids slow operations by calling it first.
 pub fn register_thread() -> bool {
     matches!(backend(), Backend::Rseq(_)) && rseq::register_thread()
 }
@@ -159,8 +159,8 @@ fn choose(forced: Option<&str>) -> Result<Backend, BackendError> {
     }
 }
 
-/// Checks what sections need: areas, fences, and a kernel that restarts sections. The error names what is
-/// missing.
+/// Checks what sections need (areas, fences, and a kernel that restarts sections) and enables sections. The error
+/// names what is missing.
 fn rseq_backend() -> Result<Backend, String> {
     let support = rseq::support().map_err(|e| e.to_string())?;
     membarrier::register_rseq().map_err(|why| format!("no rseq: {why}"))?;

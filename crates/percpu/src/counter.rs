@@ -1,6 +1,6 @@
 //! Counter and gauge: the two public types over a per-CPU sum.
 //!
-//! A [`Counter`] only grows between drains. A [`Gauge`] goes up and down. An add touches one line of the
+//! A [`Counter`] only grows between drains. A [`Gauge`] goes up and down. An add writes one line of the
 //! current CPU's slot. A read touches one line per slot, including slots that were never used.
 //!
 //! # Cost
@@ -16,9 +16,9 @@ use std::fmt;
 
 /// A counter with one slot per concurrency id: CPUs that add at the same time write different cache lines.
 ///
-/// It takes 256 bytes, and 16 bytes in each slot that was touched. Slots are indexed by concurrency id. The
-/// kernel gives a process at most as many ids as it has threads, and at most one for each CPU that the process
-/// may run on.
+/// It takes 256 bytes, and 16 bytes in each slot that was touched. Slots are indexed by concurrency id. Since
+/// Linux 6.3 the kernel gives a process at most as many ids as it has threads, and at most one for each CPU that
+/// the process may run on; before that, and without sections, the CPU number is the index.
 ///
 /// # First add
 ///
@@ -34,8 +34,9 @@ use std::fmt;
 /// # Signal handlers and fork
 ///
 /// After the first add, an add is safe in a signal handler if the backend is `rseq` and the thread has an rseq
-/// area (all threads with glibc ≥ 2.35 have one). Adds and drains are safe in a child of `fork`. A snapshot in
-/// the child may block forever if another thread of the parent was reading the counter during the fork.
+/// area (a thread of glibc ≥ 2.35 has one, unless a tunable disables that). Under the same conditions it is safe in
+/// a child of `fork`. A sum, a snapshot or a drain in the child may block forever if another thread of the parent
+/// was reading the counter during the fork.
 ///
 /// ```
 /// use warmcore_percpu::Counter;
@@ -63,7 +64,7 @@ impl Counter {
     /// address space is left for the slots.
     ///
     /// **Touches** one line of this CPU's slot, for writing, and the counter's first line, for reading. Only the
-    /// first add and snapshots write that line.
+    /// first adds and snapshots write the counter's first line.
     #[inline(always)]
     pub fn add(&self, n: u64) {
         self.sum.add(n);

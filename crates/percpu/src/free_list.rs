@@ -15,8 +15,8 @@
 //! # Cost
 //!
 //! With 62 items per slot (half a KiB) and batches of 31, the depot's lock is taken for 1 of 31 operations if a CPU
-//! only pushes or only pops, and for none if pushes and pops balance. A pop that finds the stack and the depot empty
-//! takes it too.
+//! only pushes or only pops, and for fewer the more its pushes and pops balance. A pop that finds the stack and the
+//! depot empty takes it too.
 //!
 //! # Source
 //!

@@ -1,8 +1,8 @@
 //! `PerCpu` and `PerCid`: one instance of a user's struct per slot.
 //!
-//! Slots start as zeros and get memory when they are touched. So all zeros must be a valid `T`, and `T` must not need
-//! `Drop`. Access is shared (`&T`): [`PerCid::current`] is only a hint, since the thread may migrate immediately
-//! after it. Therefore the fields are atomics, or [`LocalU64`] numbers, which a restartable section adds to.
+//! Slots start as zeros and get memory when they are first written. So all zeros must be a valid `T`, and `T` must not
+//! need `Drop`. Access is shared (`&T`): [`PerCid::current`] is only a hint, since the thread may migrate immediately
+//! after it. Therefore the fields are atomics, or [`LocalU64`] numbers, to which [`PerCid::add`] adds.
 //!
 //! The ids of [`PerCid`] come from the kernel or from an [`IdSource`] that allocates its own, such as a tenant.
 //!
@@ -26,7 +26,7 @@ use warmcore_line::PAIR;
 use warmcore_sys::rseq::{PercpuMode, RseqArea, section};
 use warmcore_types::{Cid, CpuId};
 
-/// A number in a slot, to which [`PerCid::add`] adds without a locked instruction.
+/// A number in a slot, to which [`PerCid::add`] adds: on the `rseq` backend without a locked instruction.
 #[repr(transparent)]
 #[derive(Zeroable)]
 pub struct LocalU64(AtomicU64);
@@ -135,8 +135,8 @@ impl<T> Clone for Field<T> {
 
 impl<T> Copy for Field<T> {}
 
-/// Returns the [`Field`] of a struct by its name: `field!(Stats, hits)`. The field's type must be [`LocalU64`]; a type that
-/// derefs to it does not compile:
+/// Returns the [`Field`] of a struct by its name: `field!(Stats, hits)`. The field's type must be [`LocalU64`]; a field
+/// of another type, also one that derefs to it, does not compile:
 ///
 /// ```compile_fail,E0308
 /// use warmcore_percpu::{LocalU64, PerCid, field};
@@ -180,14 +180,14 @@ macro_rules! per {
         unsafe impl<T: Zeroable + Sync> Sync for $name<T> {}
 
         impl<T: Zeroable + Sync> $name<T> {
-            /// Creates a zeroed `T` per slot; a slot gets memory when it is touched. Panics if
+            /// Creates a zeroed `T` per slot; a slot gets memory when it is first written. Panics if
             /// [`backend`](crate::backend()) does, or if no address space is left.
             pub fn new() -> Self {
                 Self::in_pool(Pool::of($mode))
             }
 
             /// As [`new`](Self::new), in a pool that other data may share, with the pool's number of slots. Panics if
-            /// the kernel may use more ids.
+            /// the kernel may use more ids than the pool has slots.
             pub fn in_pool(pool: &Pool) -> Self {
                 let (slots, least) = (pool.slots(), warmcore_sys::affinity::nr_cpu_ids());
                 assert!(slots >= least, "{slots} slots, and this kernel may give ids up to {}", least - 1);
@@ -205,7 +205,7 @@ macro_rules! per {
                 }
             }
 
-            /// Returns the slots that may have been written.
+            /// Returns the slots that may have been written: with the kernel's ids also the spare slot.
             fn written(&self) -> [Range<usize>; 2] {
                 match self.source() {
                     None => [0..self.slots() + 1, 0..0],
@@ -216,12 +216,13 @@ macro_rules! per {
             }
 
             /// As [`new`](Self::new), with the slots of a machine of `slots` CPUs, to measure their cost. Panics if
-            /// this machine has more CPUs.
+            /// the running machine may have more CPUs.
             pub fn with_slots(slots: usize) -> Self {
                 Self::in_pool(&Pool::with_slots(slots))
             }
 
-            /// Returns the number of slots: one for every id that the kernel, or the [`IdSource`], may use.
+            /// Returns the number of slots, without the spare one: at least one for every id that the kernel may use,
+            /// or the number of the pool given to [`PerCid::of`].
             pub fn slots(&self) -> usize {
                 self.block.slots()
             }
@@ -229,7 +230,7 @@ macro_rules! per {
             /// Returns the distance from one slot to the next, in bytes.
             #[inline(always)]
             pub fn stride(&self) -> usize {
-                // Data in shared pages has the stride of a page, which is a constant.
+                // Small data shares a chunk with other data; the stride of such a chunk is a constant.
                 if size_of::<T>() <= SHARED_BYTES_MAX { SLOT_BYTES } else { self.block.stride() }
             }
 
@@ -239,8 +240,8 @@ macro_rules! per {
                 self.block.resident_bytes()
             }
 
-            /// Returns the slot of an id, or `None` if there is no such slot or its [`IdSource`] never allocated that id.
-            /// Reading a slot that was never written takes no memory.
+            /// Returns the slot of an id, or `None` if there is no such slot or its [`IdSource`] never allocated that
+            /// id. Reading a slot that was never written takes no memory.
             #[inline]
             pub fn get(&self, id: $id) -> Option<&T> {
                 let exists = match self.source() {
@@ -269,8 +270,8 @@ macro_rules! per {
                 field.of(self.copy(slot))
             }
 
-            /// Returns the slot on which this thread probably runs. This is a hint: the thread may migrate before it uses the
-            /// slot, and another thread may use the slot at the same time.
+            /// Returns the slot of the CPU, or of the id, with which this thread probably runs. This is a hint: the
+            /// thread may migrate before it uses the slot, and another thread may use the slot at the same time.
             #[inline]
             pub fn current(&self) -> &T {
                 if let Some(source) = self.source() {
@@ -278,8 +279,8 @@ macro_rules! per {
                     source.with_id(&mut |cid| id = cid.index());
                     return self.copy(self.checked(id));
                 }
-                // If sections run, the slot that a section would use; otherwise the slot that a locked add would
-                // use.
+                // If sections run and the thread has an area, the slot that a section would use; otherwise the slot of
+                // the CPU, which the locked adds of the `atomic` backend use.
                 let id = if locks() { None } else { RseqArea::lookup($mode).map(|area| area.index() as usize) };
                 self.copy(id.filter(|id| *id < self.slots()).unwrap_or_else(|| probable_slot(self.slots())))
             }
@@ -294,8 +295,9 @@ macro_rules! per {
             /// Adds `n` to one number of this thread's slot; wraps around at 2⁶⁴.
             ///
             /// With an [`IdSource`], a thread that holds no id takes one for the duration of the call and panics in the
-            /// same cases as taking one does. A thread that holds an id can use [`PerCid::owned_slot`]. Such an add is not
-            /// allowed in a signal handler, which may interrupt another add between its load and its store.
+            /// same cases as taking one does. A thread that holds an id can use [`PerCid::owned_slot`]. An add with an
+            /// [`IdSource`] is not allowed in a signal handler, which may interrupt another add between its load and
+            /// its store.
             ///
             /// **Touches** the line of that number, for writing.
             #[inline(always)]
@@ -368,8 +370,8 @@ macro_rules! per {
 }
 
 per!(
-    /// One `T` per concurrency id. The ids are the kernel's, of which there are at most as many as threads, or those
-    /// of an [`IdSource`].
+    /// One `T` per concurrency id. The ids are the kernel's (since Linux 6.3 at most as many as the process has
+    /// threads, before that the CPU numbers), or those of an [`IdSource`].
     ///
     /// ```
     /// use bytemuck::Zeroable;
@@ -392,8 +394,8 @@ per!(
 );
 
 impl<T: Zeroable + Sync> PerCid<T> {
-    /// Creates a zeroed `T` for every id of `source`, in a pool with a slot for each of them. Data of other owners in
-    /// that pool is never on the same cache line.
+    /// Creates a zeroed `T` per slot of `pool`, indexed by the ids of `source`. The pool must have a slot for each of
+    /// these ids. Data of other owners in the pool is never on the same cache line.
     pub fn of(pool: &Pool, source: Arc<dyn IdSource>) -> Self {
         const { assert!(!std::mem::needs_drop::<T>(), "slots are never dropped") };
         // Different owners use the same id on different CPUs at the same time, so they must not share a line.
@@ -401,7 +403,8 @@ impl<T: Zeroable + Sync> PerCid<T> {
         Self { block, source: Some(source), of: PhantomData }
     }
 
-    /// Returns the slot of the id that `holder` holds. Panics if that id is of another source than these slots.
+    /// Returns the slot of the id that `holder` holds. Panics if that id is of another source than these slots, or if
+    /// the pool has no slot for it.
     #[inline]
     pub fn owned_slot<'a>(&'a self, holder: &'a impl CidHolder) -> OwnedSlot<'a, T> {
         let theirs = std::ptr::from_ref(holder.source()).cast::<()>();

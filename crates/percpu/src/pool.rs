@@ -1,10 +1,10 @@
-//! Pool: memory with one copy per slot, allocated when a slot is touched.
+//! Pool: memory with one copy per slot, allocated when a slot is first written.
 //!
-//! A chunk is `slots × 4 KiB` of address space. Each slot owns 4 KiB of it: one page, or a part of a page where
-//! pages are larger. A block is the same few bytes in every slot. Many small blocks share a chunk, so a slot in
-//! use takes one page for hundreds of counters, on the NUMA node of the CPU that uses it, and an unused slot
-//! takes no memory. A block larger than 2 KiB gets a region of its own, whose stride is a multiple of a pair of
-//! cache lines and not a power of two.
+//! A chunk is `(slots + 1) × 4 KiB` of address space; one slot is a spare. Each slot owns 4 KiB of it: one page, or
+//! a part of a page where pages are larger. A block is the same few bytes in every slot. Many small blocks share a
+//! chunk, so a slot in use takes one page for hundreds of counters, on the NUMA node of the CPU that writes it
+//! first, and an unused slot takes no memory. A block larger than 2 KiB gets a region of its own, whose stride is
+//! its size rounded up to a pair of cache lines.
 //!
 //! # Cost
 //!
@@ -102,12 +102,13 @@ impl Pool {
         self.slots
     }
 
-    /// Returns the address of slots that are all zeros and never written.
+    /// Returns the address of slots that are all zeros and never written. Panics if no address space is left for them.
     pub(crate) fn nothing(&self) -> *mut u8 {
         self.nothing.get_or_init(|| reserve(self.slots, SLOT_BYTES)).start().as_ptr()
     }
 
-    /// Allocates `bytes` per slot. `align` is at most a pair of cache lines. Panics if no address space is left.
+    /// Allocates `bytes` per slot. Panics if `align` is more than a pair of cache lines, or if no address space is
+    /// left.
     pub(crate) fn block(&self, bytes: usize, align: usize) -> Block {
         set_up(|| self.find_or_make(bytes, align))
     }
@@ -154,7 +155,7 @@ fn reserve(slots: usize, stride: usize) -> Region {
 }
 
 impl Chunk {
-    /// Takes `bytes` that are free in every slot and returns their offset.
+    /// Takes `bytes` that no block has and returns their offset in a slot, or `None` if there are none.
     fn take(&self, bytes: usize, align: usize) -> Option<usize> {
         let grains = grains(bytes);
         if self.free.load(Relaxed) < grains {
@@ -205,15 +206,16 @@ impl Block {
         self.slots
     }
 
-    /// Returns the resident memory of the block's chunk, of all slots, in bytes.
+    /// Returns the resident memory of the block's chunk or own region, of all slots, in bytes.
     pub(crate) fn resident_bytes(&self) -> std::io::Result<usize> {
         Ok(self.chunk.region.resident_pages()? * page_bytes())
     }
 }
 
 impl Drop for Block {
-    /// Zeroes the block's bytes for the next block at the same place; reads each slot that may have been written. If the
-    /// chunk has no other block, it frees the chunk's memory instead.
+    /// Zeroes the block's bytes for the next block at the same place; reads each slot that may have been written. If
+    /// the chunk has no other block, it frees the chunk's memory instead. A block with a region of its own does
+    /// neither.
     fn drop(&mut self) {
         if self.stride != SLOT_BYTES || self.bytes > SHARED_BYTES_MAX {
             return; // the block has a region of its own, which is unmapped with it

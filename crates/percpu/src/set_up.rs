@@ -21,13 +21,13 @@ static WITHIN: OnceLock<Within> = OnceLock::new();
 /// The number of `set_up` calls in progress.
 static SETTING_UP: AtomicU32 = AtomicU32::new(0);
 
-/// Runs all later allocations of slots inside `within`, which calls its argument once. For a library that charges each
-/// thread's memory to an account. Only the first call has an effect.
+/// Runs all later set-ups (the choice of the backend, allocations of slots) inside `within`, which calls its argument
+/// once. For a library that charges each thread's memory to an account. Only the first call has an effect.
 pub fn set_up_within(within: Within) {
     let _ = WITHIN.set(within);
 }
 
-/// Whether any thread is in [`set_up`]. That may be this thread, or a thread that waits for this one.
+/// Whether any thread is in [`set_up`]: this thread, a thread that waits for this one, or an unrelated thread.
 #[cfg(not(loom))]
 pub(crate) fn is_setting_up() -> bool {
     // ORDERING: Acquire; pairs with the Release in `set_up`: a thread that was started in a set-up sees it.

@@ -2,9 +2,9 @@
 //!
 //! Every slot holds two words, bank 0 and bank 1. `active` is the address of slot 0's word of the bank in use; a
 //! section loads it and adds to its own slot of that bank. For an exact read, the reader switches `active` to the
-//! other bank and issues one fence. After it the old bank is frozen: sections that were in progress were aborted,
-//! and when they are tried again they load the new address. Threads that cannot run sections add to `direct`, under
-//! the lock of `state`.
+//! other bank and issues one fence. After it the old bank is frozen: sections that were in progress have committed
+//! or were aborted, and when they are tried again they load the new address. Threads that cannot run sections add
+//! to `direct`, under the lock of `state`.
 //!
 //! A sum starts without slots, so that it can be a constant: `active` is null. The first add, under the lock,
 //! reserves the slots and stores their address.
@@ -23,11 +23,13 @@
 //!
 //! # Cost
 //!
-//! An add is 2 stores and 4 loads, all on lines of the CPU's own slot except for the read-mostly `active`. A
-//! snapshot is one fence and two loads per slot. A drain has the loads and no fence.
+//! An add, once it has the address of the thread's rseq area, is 2 stores and 4 loads: one store and one load in the
+//! area, one of each in the CPU's slot, and two loads of the read-mostly `active`. A snapshot is one fence and two
+//! loads per slot. A drain has the loads and no fence.
 //!
-//! Writers. `active`: the first add and snapshots, under `state`. `words`: the first add, under `state`. Words:
-//! sections of the slot's CPU, or locked adds of any thread; they are never reset. `state`: under its lock.
+//! Writers. `active`: the first add and snapshots, under `state`. `words`: the first add, under `state`. `early`: adds
+//! during a set-up. Words: sections of the slot's CPU, or locked adds of any thread; they are never reset. `state`:
+//! under its lock.
 
 use crate::set_up::set_up;
 use crate::sync::{AtomicPtr, Mutex, Ordering::*, seq_cst};
@@ -69,8 +71,8 @@ pub(crate) struct Sum {
     /// Empty before the first add.
     #[line(read_mostly)]
     words: OnceLock<Words>,
-    /// The sum of adds that came before the slots, while a set-up was in progress; see `set_up`. A global allocator makes
-    /// such adds. Constant once there are slots.
+    /// The sum of adds that came before the slots, while a set-up was in progress; see `set_up`. A global allocator
+    /// makes such adds. An add that begins when there are slots does not change it.
     #[cfg(not(loom))]
     #[line(read_mostly)]
     early: AtomicU64,
@@ -81,7 +83,7 @@ pub(crate) struct Sum {
 /// The part of a sum that is not in slots.
 #[derive(Debug, Default)]
 struct SumState {
-    /// The sum of adds without a slot.
+    /// The sum of adds without a slot, except those in `early`.
     direct: u64,
     /// The part of all adds that drains have returned.
     drained: u64,
@@ -149,8 +151,8 @@ impl Sum {
         Words::new(Pool::of(PercpuMode::Cid), BANKS)
     }
 
-    /// Adds to `early` if the sum has no slots and a set-up is in progress, and returns whether it did. During a set-up this
-    /// add must not take a lock of this crate, since the set-up may hold it and wait for this add.
+    /// Adds to `early` if the sum has no slots and a set-up is in progress, and returns whether it did. During a set-up
+    /// this add must not take a lock of this crate, since the set-up may hold it and wait for this add.
     ///
     /// A reader that finds no slots reads this word and `direct`, whose lock it holds: one moment. A reader that finds
     /// slots includes all adds that returned before it began, because this word only grows.
@@ -165,7 +167,8 @@ impl Sum {
 
     /// Returns the sum of all adds without a slot.
     fn direct(&self, state: &SumState) -> u64 {
-        // ORDERING: Acquire; pairs with the Release in `add_early`: adds that happened before an included add are included.
+        // ORDERING: Acquire; pairs with the Release in `add_early`: adds that happened before an included add are
+        // included.
         state.direct.wrapping_add(self.early.load(Acquire))
     }
 
@@ -182,8 +185,9 @@ impl Sum {
         let settled = self.bank(frozen);
         // ORDERING: Release; pairs with the load of `active` inside each section, on which the section's address
         // depends: the reads of `settled` come before every later add to that bank.
-        // Model: none, since loom has no sections. `sys::rseq::tests::after_a_fence_no_section_commits_to_the_old_slots` tests the
-        // fence, and `section/aarch64/reactivate.litmus` the ordering.
+        // Model: none, since loom has no sections.
+        // `sys::rseq::tests::after_a_fence_no_section_commits_to_the_old_slots` tests the fence, and
+        // `section/aarch64/reactivate.litmus` the ordering.
         self.active.store(other, Release);
         membarrier::fence_rseq();
         self.direct(state).wrapping_add(settled).wrapping_add(self.bank(live))
@@ -213,9 +217,9 @@ impl Sum {
     /// A reader stores null to `active` and then reads the words. Assume that add x is late: it loaded `active` before
     /// the null and added after the reader had read its word, so the reader misses x. Then the reader must also miss
     /// every add y that happens after x. The single order of SeqCst operations has the store of null, the read of x's
-    /// word, x's add, and y's load of `active`, in this order. So y's load returns null or a value that was stored after
-    /// the reader had finished; y blocks at the lock and adds after the reader's call. With a weaker ordering y might
-    /// still load the old address.
+    /// word, x's add, and y's load of `active`, in this order. So y's load returns null or a value that was stored
+    /// after the reader had finished; y blocks at the lock and adds after the reader's call. With a weaker ordering y
+    /// might still load the old address.
     /// Model: `sum/loom.rs::a_snapshot_is_one_moment`.
     #[inline(always)]
     fn add_at(&self, words: &Words, slot: usize, n: u64) {
@@ -239,7 +243,7 @@ impl Sum {
         }
     }
 
-    /// Adds to `direct` under the lock. The first such add reserves the slots.
+    /// Adds to `direct` under the lock, or to `early` during a set-up. The first add to `direct` reserves the slots.
     #[cold]
     fn add_directly(&self, n: u64) {
         if self.add_early(n) {
@@ -285,7 +289,8 @@ impl Sum {
         words.column(bank).map(|word| word.load(Relaxed)).fold(0, u64::wrapping_add)
     }
 
-    /// Returns the sum of the adds since the last drain, without a fence. Not exact: see [`Counter::sum`](crate::Counter::sum).
+    /// Returns the sum of the adds since the last drain, without a fence. Not exact: see
+    /// [`Counter::sum`](crate::Counter::sum).
     pub(crate) fn sum(&self) -> u64 {
         let state = ignore_poison(self.state.lock());
         self.rough(&state).wrapping_sub(state.drained)
@@ -293,8 +298,8 @@ impl Sum {
 
     /// Returns the sum of the adds since the last drain and remembers it.
     ///
-    /// Words are not zeroed, and no fence is needed: each word only grows, and `drained` is the total of all drains. Each
-    /// add is in exactly one drain, in whatever order the words are read.
+    /// Words are not zeroed, and no fence is needed: each word only grows, and `drained` is the total of all drains.
+    /// Each add is in exactly one drain, in whatever order the words are read.
     /// Model: `sum/loom.rs::successive_drains_lose_and_repeat_nothing`.
     pub(crate) fn drain(&self) -> u64 {
         let mut state = ignore_poison(self.state.lock());

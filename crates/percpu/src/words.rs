@@ -90,7 +90,7 @@ impl Words {
     }
 }
 
-/// Returns this thread's area. Registers one first if the thread has none.
+/// Returns this thread's area. Registers one first if the thread has none; returns `None` if that fails.
 #[cfg(not(loom))]
 pub(crate) fn registered_area(mode: PercpuMode) -> Option<RseqArea> {
     if rseq::register_thread() { RseqArea::lookup(mode) } else { None }
@@ -111,6 +111,7 @@ pub(crate) fn probable_slot(slots: usize) -> usize {
         Some(cpu) => cpu as usize,
         None => asked(),
     };
-    // `plain` has one slot. Otherwise a CPU number beyond the slots would be a kernel bug; slot 0 is safe.
+    // On `plain`, [`Words`] have one slot. Otherwise a CPU number beyond the slots would be a kernel bug; slot 0 is
+    // safe.
     if cpu < slots { cpu } else { 0 }
 }

@@ -1,5 +1,5 @@
-//! A global allocator that counts its calls in static counters, from the first allocation of the process on. The only
-//! test of its file.
+//! A global allocator that counts its calls in static counters: the first add of each counter comes from inside an
+//! allocation. The only test of its file.
 #![cfg(target_os = "linux")]
 
 use std::alloc::{GlobalAlloc, Layout, System};

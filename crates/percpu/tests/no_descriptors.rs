@@ -1,7 +1,7 @@
 //! Per-CPU data that is created after the process has run out of file descriptors.
 //!
-//! The test lowers the limit on open files to 0 after it has created per-CPU data. The limit is the process's, so this
-//! is the only test of its file. A server that is out of descriptors continues to serve its open connections.
+//! The test creates per-CPU data, lowers the limit on open files to 0, and creates more. The limit is the process's, so
+//! this is the only test of its file. A server that is out of descriptors continues to serve its open connections.
 //!
 //! Source. setrlimit(2), `RLIMIT_NOFILE`.
 

@@ -17,7 +17,7 @@ use warmcore_sys::{affinity, rseq};
 /// Operations of the long test. Debug builds run a fifth, since each operation costs many times more there.
 const OPERATIONS: u64 = if cfg!(debug_assertions) { 20_000_000 } else { 100_000_000 };
 const THREADS: u64 = 8;
-/// The time between two signals or migrations of a thread.
+/// The time between two signals and moves of a thread.
 const EVERY: Duration = Duration::from_millis(1);
 
 fn lengthen_sections() {
@@ -33,8 +33,9 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Runs `work` on threads that are signalled and moved every millisecond, and repeats that until a section was aborted.
-/// Returns the number of rounds. Panics if sections ran and none was aborted, because then nothing was tested.
+/// Runs `work` on threads that are signalled and moved every millisecond. On the `rseq` backend it repeats that until a
+/// section was aborted, and panics if none was in `ROUNDS_MAX` rounds, because then nothing was tested. Returns the
+/// number of rounds.
 fn disturbed(work: impl Fn(u64) + Sync) -> u64 {
     const ROUNDS_MAX: u64 = 100;
     lengthen_sections();
@@ -381,7 +382,7 @@ fn a_child_of_fork_can_add() {
     assert!(exact && status == 0, "parent exact: {exact}, child's status {status}");
 }
 
-/// 2 threads on a machine of 8192 possible CPUs.
+/// Two threads, with the slots of a machine of 8192 CPUs.
 #[test]
 fn memory_follows_the_slots_that_two_threads_touch() {
     let _alone = alone();
@@ -401,7 +402,7 @@ fn memory_follows_the_slots_that_two_threads_touch() {
     assert_eq!(areas.sum(field!(Area, number)), 200_000);
     let most = affinity::allowed().unwrap().len();
     let pages = areas.resident_bytes().unwrap() / warmcore_sys::map::page_bytes();
-    // A slot is 4008 bytes in a stride of 4096, on at most two pages.
+    // A slot is 4000 bytes in a stride of 4096, on at most two pages.
     assert!(
         (1..=2 * most).contains(&pages),
         "{pages} pages for at most {most} touched slots of {}",

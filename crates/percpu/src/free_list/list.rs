@@ -42,7 +42,8 @@ unsafe impl<T: Send + Sync> Item for Arc<T> {}
 // SAFETY: 8 bytes, not zero.
 unsafe impl Item for std::num::NonZeroU64 {}
 
-/// A list of objects for reuse, with a stack per CPU.
+/// A list of objects for reuse, with a stack per slot and a depot that all CPUs share. Below, "this CPU's stack" is the
+/// stack of the calling thread's slot.
 ///
 /// ```
 /// use warmcore_percpu::FreeList;
@@ -72,8 +73,8 @@ unsafe impl Item for std::num::NonZeroU64 {}
 #[line(pair)]
 #[repr(C, align(128))]
 pub struct FreeList<T: Item> {
-    /// The address of slot 0's stack. During a drain the address of a stack of all zeros; null before the first
-    /// push. Writers: the first push, and drains under the depot's lock.
+    /// The address of slot 0's stack; null before the first push. During a drain on the `rseq` backend, the address of
+    /// a stack of all zeros. Writers: the first push, and drains under the depot's lock.
     #[line(read_mostly)]
     active: AtomicPtr<u8>,
     /// Empty before the first push.
@@ -96,15 +97,16 @@ unsafe impl<T: Item> Send for FreeList<T> {}
 unsafe impl<T: Item> Sync for FreeList<T> {}
 
 impl<T: Item> FreeList<T> {
-    /// Creates an empty list with 62 items per slot. The first push reserves the slots.
+    /// Creates an empty list with room for 62 items per slot. The first push reserves the slots.
     pub const fn new() -> Self {
         Self::with_capacity(CAPACITY)
     }
 
-    /// Creates an empty list with `capacity` items per slot; the depot is unbounded. Panics unless `capacity` is from 2
-    /// to 254.
+    /// Creates an empty list with room for `capacity` items per slot; the depot is unbounded. Panics unless `capacity`
+    /// is from 2 to 254.
     ///
-    /// Large buffers: each CPU keeps four at most, the others go to the depot, and all are freed when memory is short:
+    /// Large buffers: each CPU keeps four at most, the others go to the depot, and `drain_all` returns all of them, to
+    /// be freed when memory is short:
     ///
     /// ```
     /// use warmcore_percpu::FreeList;
@@ -150,10 +152,12 @@ impl<T: Item> FreeList<T> {
         })
     }
 
-    /// Pops an item: the one that this CPU pushed last if its stack has any, otherwise one of the depot. Returns `None` if
-    /// both are empty; stacks of other CPUs may still have items.
+    /// Pops an item: the top of this CPU's stack if it has any, otherwise the top of the depot. Returns `None` if both
+    /// are empty; stacks of other CPUs may still have items. If several sections in a row are aborted, or another
+    /// thread holds the stack's lock, only the depot is searched.
     ///
-    /// **Touches** two cache lines of this CPU's stack, and the depot once per half a capacity.
+    /// **Touches** two cache lines of this CPU's stack. If the stack is empty it also locks the depot and moves up to
+    /// half a capacity of items from there.
     #[inline(always)]
     pub fn pop(&self) -> Option<T> {
         // The area is read before any branch, so that the compiler may hoist the read out of a loop. `active` is
@@ -173,10 +177,12 @@ impl<T: Item> FreeList<T> {
         self.pop_slow().map(|item| unsafe { from_word(item) })
     }
 
-    /// Pushes an item on this CPU's stack.
+    /// Pushes an item on this CPU's stack. If the stack is full, moves half of it to the depot first. A thread that
+    /// cannot run a section, or finds the stack locked, pushes to the depot.
     ///
-    /// **Touches** the same lines as [`FreeList::pop`]. Allocates only when the depot grows. The first push panics if
-    /// [`backend`](crate::backend()) does, or if no address space is left for the slots.
+    /// **Touches** two cache lines of this CPU's stack, and the depot in these cases. Allocates only in these cases and
+    /// in the first push. The first push panics if [`backend`](crate::backend()) does, or if no address space is left
+    /// for the slots.
     #[inline(always)]
     pub fn push(&self, item: T) {
         let item = into_word(item);
@@ -191,13 +197,13 @@ impl<T: Item> FreeList<T> {
         self.push_slow(item);
     }
 
-    /// Appends up to `max` items to `out`, first from this CPU's stack, and returns how many.
+    /// Appends up to `max` items to `out`, from this CPU's stack and then from the depot, and returns how many.
     ///
-    /// **Touches** this CPU's stack, and the depot if the stack has fewer items.
+    /// **Touches** this CPU's stack, and the depot if the stack has fewer than `max` items.
     pub fn pop_batch(&self, out: &mut Vec<T>, max: usize) -> usize {
         let mut taken = self.pop_here(out, max);
         while taken < max {
-            // Moves a batch from the depot to this CPU's stack.
+            // Takes one item from the depot and moves a batch from there to this CPU's stack.
             // SAFETY: a push moved this item into the list, and only this pop took it.
             let Some(item) = self.pop_slow().map(|item| unsafe { from_word(item) }) else { break };
             out.push(item);
@@ -206,7 +212,7 @@ impl<T: Item> FreeList<T> {
         taken
     }
 
-    /// Pops up to `max` items of this CPU's stack.
+    /// Pops up to `max` items of this CPU's stack, and returns how many: 0 also if no section or lock succeeded.
     fn pop_here(&self, out: &mut Vec<T>, max: usize) -> usize {
         let Some(stacks) = self.stacks.get() else { return 0 };
         let max = max.min(self.capacity);
@@ -226,7 +232,7 @@ impl<T: Item> FreeList<T> {
         }
     }
 
-    /// Pushes all of `items`: on this CPU's stack as many as fit, the rest to the depot.
+    /// Pushes all of `items`, which is empty afterwards: as many as fit on this CPU's stack, the rest to the depot.
     pub fn push_batch(&self, items: &mut Vec<T>) {
         self.push_here(items);
         if !items.is_empty() {
@@ -234,7 +240,7 @@ impl<T: Item> FreeList<T> {
         }
     }
 
-    /// Moves as many of `items` as fit to this CPU's stack.
+    /// Moves as many of `items` as fit to this CPU's stack; none if no section or lock succeeded.
     fn push_here(&self, items: &mut Vec<T>) {
         // SAFETY: the vector's items, each 8 bytes without padding.
         let words = unsafe { std::slice::from_raw_parts(items.as_ptr().cast::<u64>(), items.len()) };
@@ -251,7 +257,8 @@ impl<T: Item> FreeList<T> {
         items.drain(..put).for_each(std::mem::forget);
     }
 
-    /// Pushes the rest of a batch to the depot, under one lock.
+    /// Pushes the rest of a batch under the depot's lock: on this CPU's stack what fits if its slot was unused, and
+    /// otherwise to the depot.
     #[cold]
     fn push_to_depot(&self, items: &mut Vec<T>) {
         let mut depot = ignore_poison(self.depot.lock());
@@ -263,8 +270,9 @@ impl<T: Item> FreeList<T> {
         depot.extend(items.drain(..).map(into_word));
     }
 
-    /// Pushes items on this CPU's stack and returns how many fitted. Sets the capacity of an unused slot first. The caller
-    /// holds the depot's lock, so `active` is not the zeros.
+    /// Pushes items on this CPU's stack and returns how many it pushed: those that fit, or none if the section was
+    /// aborted. Sets the capacity of an unused slot first. The caller holds the depot's lock, so `active` is not the
+    /// zeros.
     fn keep_here(&self, area: RseqArea, items: &[u64]) -> usize {
         let cap = AtomicPtr::new(self.stacks().words.base().wrapping_add(CAP_OR_LOCK * 8));
         // SAFETY: `cap` is the second word of slot 0's stack, and every slot has one. If the section is aborted, the
@@ -274,11 +282,12 @@ impl<T: Item> FreeList<T> {
         unsafe { section::push_batch::<SHIFT>(area, &self.active, items.as_ptr(), items.len()) }
     }
 
-    /// Removes all items from all stacks and the depot, and returns them. An item that is pushed during the call may stay
-    /// in the list.
+    /// Removes all items from all stacks and the depot, and returns them. An item that is pushed during the call may
+    /// stay in the list.
     ///
-    /// **Touches** every slot's stack. On the `rseq` backend it costs one membarrier: an interrupt of each CPU that runs a
-    /// thread of this process, 1 to 10 µs in all. Pops and pushes that begin during the call block until it returns.
+    /// **Touches** every slot's stack. On the `rseq` backend it costs one membarrier: an interrupt of each CPU that
+    /// runs a thread of this process, 1 to 10 µs in all. Pops and pushes that need the depot during the call block
+    /// until it returns; on `rseq` these are all that begin after the membarrier.
     pub fn drain_all(&self) -> Vec<T> {
         // Without slots there was no push, so the depot is empty too.
         let Some(stacks) = self.stacks.get() else { return Vec::new() };
@@ -301,8 +310,8 @@ impl<T: Item> FreeList<T> {
                         words.word(slot, LEN).store(0, Relaxed);
                     }
                 }
-                // ORDERING: Release; pairs with the load of `active` inside each section, on which the section's address
-                // depends: a section that loads the stack's address again sees it empty.
+                // ORDERING: Release; pairs with the load of `active` inside each section, on which the section's
+                // address depends: a section that loads the stack's address again sees it empty.
                 self.active.store(words.base(), Release);
             }
         }
@@ -333,8 +342,8 @@ impl<T: Item> FreeList<T> {
             .or_else(|| self.refill(&mut depot, |items| area.map_or(0, |area| self.keep_here(area, items))))
     }
 
-    /// Removes up to a batch of items from the depot: one to return, and the others, which `keep` stores. `keep` returns how
-    /// many it stored; the rest stays in the depot.
+    /// Removes up to half a capacity of items from the depot: one to return, and the others, which `keep` stores.
+    /// `keep` returns how many it stored; the rest stays in the depot. Returns `None` if the depot is empty.
     fn refill(&self, depot: &mut Vec<u64>, keep: impl FnOnce(&[u64]) -> usize) -> Option<u64> {
         let item = depot.pop()?;
         let from = depot.len() - depot.len().min(self.capacity / 2 - 1);
@@ -391,7 +400,7 @@ impl<T: Item> Default for FreeList<T> {
 }
 
 impl<T: Item> Drop for FreeList<T> {
-    /// Drops all items. No other thread uses the list, so no fence, no zeros and no allocation are needed.
+    /// Drops all items. No other thread uses the list, so unlike `drain_all` this needs no fence and no memory.
     fn drop(&mut self) {
         let Some(stacks) = self.stacks.get() else { return };
         let words = &stacks.words;

@@ -44,7 +44,7 @@ impl Stacks {
             let stack = loop {
                 match self.try_lock(slot) {
                     Some(stack) => break stack,
-                    // The holder runs a dozen instructions, or was preempted among them.
+                    // The holder moves at most `capacity` items, unless it was preempted.
                     None => yield_now(),
                 }
             };
@@ -66,8 +66,8 @@ impl Stacks {
         (0..max).map_while(|_| stack.pop()).map(&mut each).count()
     }
 
-    /// Pushes an item on the slot's stack. If the stack is full it first moves half of it to the depot; if the stack is
-    /// locked it pushes to the depot.
+    /// Pushes an item on the slot's stack. If the stack is full it also moves half of it to the depot; if the stack is
+    /// locked it pushes the item to the depot.
     pub(super) fn push_or<'a>(
         &self,
         slot: usize,

@@ -1,7 +1,7 @@
 use super::*;
 use proptest::prelude::*;
 
-/// More slots than the test machine has CPUs.
+/// As many slots as Linux may have CPU numbers.
 const MANY: usize = 8192;
 
 fn write(block: &Block, slot: usize, byte: u8) {

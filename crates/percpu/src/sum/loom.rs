@@ -76,7 +76,7 @@ fn a_snapshot_is_one_moment() {
     });
 }
 
-/// As above with two threads: y begins on another thread after x returned.
+/// Add x happens before add y, which another thread begins after x returned.
 #[test]
 fn a_snapshot_is_one_moment_across_threads() {
     model(|| {
