@@ -1,7 +1,7 @@
 //! `cargo xtask fuzz`: runs each target of `fuzz/` for some time, if there is a nightly toolchain with cargo-fuzz.
 //!
-//! The corpus of a target is unpacked into `target/fuzz`, so that inputs which a run adds are not committed. An input that
-//! takes 20 s or 2 GiB is a failure, and so is a panic.
+//! The corpus of a target is unpacked into `target/fuzz`, so that inputs which a run adds are not committed. An input
+//! that takes more than 20 s or 2 GiB is a failure, and so is a panic.
 
 use crate::process::{cargo, succeeds};
 use anyhow::{Context, bail, ensure};

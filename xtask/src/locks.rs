@@ -1,8 +1,8 @@
 //! Checks that each lock file agrees with its manifests.
 //!
 //! The workspaces other than the main one (`fuzz`, `peers` and so on) are rarely built, and depend on crates of the
-//! main workspace by path. A new dependency of such a crate makes their lock files stale, and then building them with
-//! `--locked` fails. The check reads the index of the registry and downloads no crate.
+//! main workspace by path. A new dependency of such a crate makes their lock files stale, and then building these
+//! workspaces with `--locked` fails. The check reads the index of the registry and downloads no crate.
 
 use crate::process::cargo;
 use anyhow::Context;
@@ -50,7 +50,8 @@ impl Lock {
     }
 }
 
-/// Checks all workspaces and prints the result. Returns whether no lock file is stale and no manifest is wrong.
+/// Checks all workspaces and prints the result. Returns whether no lock file is stale (`Lock::Stale`) and no check
+/// failed (`Lock::Failed`).
 pub fn check(root: &Path) -> anyhow::Result<bool> {
     let mut all = Vec::new();
     for folder in WORKSPACES {
@@ -67,8 +68,8 @@ pub fn check(root: &Path) -> anyhow::Result<bool> {
     Ok(is_well)
 }
 
-/// The lines to print about the lock files of these folders, and whether the step passes. A line begins with `ok` only if
-/// a lock file was compared.
+/// The lines to print about the lock files of these folders, and whether the check passes. A line begins with `ok` only
+/// if a lock file was compared and the check passes.
 fn report(all: &[(&str, Lock)]) -> (Vec<String>, bool) {
     let mut lines = Vec::new();
     for (folder, lock) in all {

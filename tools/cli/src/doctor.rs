@@ -1,7 +1,7 @@
 //! `warmcore doctor`: reports what this system offers to Warmcore, what limits it, and what the user can do about it.
 //!
-//! There is one finding per thing that Warmcore uses: a fact, a state and, if it could be better, the next step. The command
-//! changes nothing and always succeeds.
+//! There is one finding per thing that Warmcore uses: a fact, a state and, if it could be better, the next step. The
+//! command changes no setting, and fails only if the file of `--json` can't be written.
 
 mod runtime;
 
@@ -43,7 +43,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All findings.
+/// All findings on this system and this process.
 pub fn findings() -> Vec<Finding> {
     let mut found =
         vec![kernel(), libc(), areas(), backend(), budgets(), fences(), cpus(), machine(), time(), build()];
@@ -241,7 +241,7 @@ fn isolation(topology: &Topology) -> Vec<Finding> {
     .collect()
 }
 
-/// The time between the two snapshots.
+/// The time between the two snapshots of a runtime.
 const BETWEEN: Duration = Duration::from_millis(300);
 
 /// The most runtimes that are asked, all at the same time.
@@ -251,8 +251,8 @@ const ADVICE: &str = "such tasks stay on the worker that spawned them: spawn wit
                       `tokio::spawn` and `JoinSet`, and serve with `http::serve` instead of `axum::serve` \
                       (docs/from-tokio.md)";
 
-/// Asks every process that `warmcore top` can watch twice. Returns a finding for each runtime in which tasks of
-/// `tokio::spawn` take most of one worker's time while another worker idles.
+/// Asks each runtime that `warmcore top` can watch twice, at most [`ASKED_MAX`] runtimes. Returns a finding for each
+/// runtime in which tasks of `tokio::spawn` take most of one worker's time while another worker idles.
 fn processes() -> Vec<Finding> {
     let found = observe::list();
     let asked = &found[..found.len().min(ASKED_MAX)];

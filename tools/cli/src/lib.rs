@@ -1,7 +1,7 @@
 //! The command `warmcore` as a library, so that tests and fuzzers can call its parts.
 //!
-//! `topo` and `doctor` collect facts, `bench` measures, `sim` simulates, `top` shows a running process; `survey` uses
-//! the first three and draws a page with `warmcore-report`.
+//! `topo` and `doctor` collect facts, `bench` measures, `sim` simulates, `top` shows a running process; `survey`
+//! (`warmcore report`) uses `topo`, `doctor` and `sim`, measures, and draws a page with `warmcore-report`.
 
 pub mod bench;
 pub mod doctor;

@@ -49,7 +49,8 @@ fn main() -> ExitCode {
         signals::listen();
     }
     let done = match &cli.command {
-        // A forced backend that isn't available is an error of the other commands; `doctor` reports it as a finding.
+        // A forced backend that isn't available is an error of the commands that call `with_mode`; `doctor` reports it
+        // as a finding.
         Command::Doctor(args) => doctor::command(args),
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
@@ -68,7 +69,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Fails before any measurement if the forced backend isn't available.
+/// Returns an error if the backend that WARMCORE_PERCPU forces isn't available.
 fn with_mode() -> anyhow::Result<()> {
     warmcore_percpu::try_backend()?;
     Ok(())

@@ -79,7 +79,7 @@ struct Json<'a> {
 ///
 /// # Errors
 /// A source that can't be read or contradicts itself, options that exclude each other, a probe that fails (see
-/// [`probe`](probe())), a file that can't be written.
+/// [`probe`](fn@probe)), a file that can't be written.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     run_on(args, &mut std::io::stdout())
 }

@@ -5,8 +5,8 @@ use fastrand::Rng;
 use std::path::PathBuf;
 use warmcore_cli::hostile::{BODIES, corpus};
 
-/// The number of mutations of each input of a corpus; `WARMCORE_HOSTILE` in the environment overrides it. A fuzzer does
-/// millions.
+/// The number of inputs that are made from each input of a corpus: the first is the unchanged input, the others are
+/// mutations. `WARMCORE_HOSTILE` in the environment overrides it. A fuzzer makes millions.
 const MUTATIONS: u64 = 40;
 
 /// Numbers that are critical where a reader multiplies, divides or allocates.

@@ -69,7 +69,7 @@ fn a_server_that_only_runs_foreign_tasks_is_as_busy_as_its_threads() {
     let sum = |said: &serde_json::Value, of: &str| {
         said["workers"].as_array().unwrap().iter().map(|worker| worker[of].as_u64().unwrap()).sum::<u64>()
     };
-    // All threads of the process, in ticks of 10 ms; its workers are the only ones that do anything for long.
+    // The CPU time of all threads of the process, which the kernel counts in ticks of 10 ms. Only its workers use much.
     let process_ns = || {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
         let fields: Vec<_> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();

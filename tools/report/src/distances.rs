@@ -1,4 +1,4 @@
-//! The cost of moving data between two CPUs of this machine, by what the two CPUs share.
+//! The cost of moving data between two CPUs of a machine, by what the two CPUs share.
 
 use super::inputs::Probe;
 use super::markup::amount;
@@ -11,9 +11,9 @@ use warmcore_types::CpuId;
 pub(super) struct Move {
     /// What the two CPUs share: `the core`, `the node`.
     pub shared: &'static str,
-    /// The number of pairs that were timed.
+    /// The number of timed hand-overs; a pair counts once for each direction.
     pub pairs: usize,
-    /// The time of one cache line: the median of the pairs, with the least and the most.
+    /// The time of one cache line: the median of the pairs and, with two times or more, the least and the most.
     pub line: String,
     /// The time of a working set of 256 KiB, if it was timed.
     pub working_set: String,

@@ -1,8 +1,8 @@
 //! Curves of simulated machines over a number of threads, CPUs or clients, from the simulator's tables.
 //!
-//! A table's rows are named `8 CPUs, queued`: a number, what it counts, and the series. A series with three numbers or
-//! more is drawn as a curve, with rings for the published measurements. A series without published numbers is only in
-//! the table.
+//! A table's rows are named `8 CPUs, queued`: a number, what it counts, and the series. A series with three published
+//! numbers or more is drawn as a curve of its simulated numbers, with rings for the published ones, at most four curves
+//! in a chart. All other series are only in the table.
 
 use super::plot::{self, Curve};
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub(super) fn title(name: &str) -> &str {
 /// A published and a simulated number.
 type Both = (Option<f64>, Option<f64>);
 
-/// A series of a table, by number.
+/// A series of a table: its numbers by the number in the row's name.
 #[derive(Default)]
 struct Series {
     unit: String,
@@ -59,7 +59,7 @@ pub(super) fn charts(table: &Table<JsonRow>) -> Vec<String> {
     let mut by_unit: BTreeMap<String, Vec<Curve>> = BTreeMap::new();
     for (name, one) in series {
         let curves = by_unit.entry(one.unit).or_default();
-        // More than four curves can't be read; the table has all of them.
+        // A chart with more than four curves can't be read; the table has all series.
         let class = curves.len() / 2;
         if class >= 4 {
             continue;

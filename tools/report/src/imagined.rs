@@ -23,14 +23,14 @@ pub struct Simulated<R = JsonRow> {
     pub schema: u32,
     /// What was simulated: `sim cid`, `sim tables`, `sim culprit`.
     pub what: String,
-    /// The command that reproduces it exactly.
+    /// The command that repeats the simulation.
     pub command: String,
     /// When the simulation began, UTC, RFC 3339.
     pub when: String,
     /// What is missing because of a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
-    /// The tables that were finished or begun.
+    /// The tables for which at least one seed was finished.
     pub tables: Vec<Table<R>>,
     /// For a load: the results under each policy, seed by seed.
     #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
@@ -71,7 +71,7 @@ pub(super) fn word(is_met: Option<bool>, met: &'static str, missed: &'static str
     }
 }
 
-/// The end of a sentence: how many rows a null model meets, and how many are claimed; empty if none is.
+/// The end of a sentence: how many rows a null model meets, of how many for which there is one; empty if there is none.
 pub(super) fn null_model((met, of): (usize, usize)) -> String {
     if of == 0 { String::new() } else { format!("; a model without any effect meets {met} of {of}") }
 }
@@ -93,7 +93,8 @@ impl Simulated {
     }
 }
 
-/// A line for each table, and a line for each row that is missed, so that a miss is as visible as a row that is met.
+/// A line on all tables, a line for each table, and a line for each row that is missed, so that a missed row is as
+/// visible as one that is met.
 pub(super) fn text(simulated: &Simulated) -> Vec<String> {
     let mut lines = vec![format!("{} ({})", simulated.tally(), simulated.command)];
     for table in &simulated.tables {

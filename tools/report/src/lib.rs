@@ -44,13 +44,13 @@ fn cases(run: &Results) -> Vec<&str> {
         }
     }
     if run.what == "percpu" {
-        // Older files have the cases in another order. A case that is not known comes last.
+        // Older files have the cases in another order. A case that `percpu::CASES` does not name comes last.
         cases.sort_by_key(|name| percpu::CASES.iter().position(|case| case == name).unwrap_or(usize::MAX));
     }
     cases
 }
 
-/// The number of comparisons by [`Standing`], in a sentence.
+/// The number of comparisons by [`Standing`], in a sentence; or that there are none.
 fn tally(inputs: &Inputs) -> String {
     let answers = [answers::tasks(inputs.runs), answers::data(inputs.runs)].concat();
     if answers.is_empty() {

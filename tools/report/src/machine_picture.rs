@@ -1,10 +1,10 @@
 //! Draws the machine as nested boxes in SVG, for 2 CPUs and for 384.
 //!
-//! A box has its children in rows that wrap at its width. Text never shrinks, so the machine is drawn once for each of
-//! [`WIDTHS`], and CSS shows the picture that fits the screen. The picture is drawn with several numbers of cores side
-//! by side in a last-level cache; the lowest picture is used.
+//! A box has its children in rows that wrap at its width. Text has one size, so the machine is drawn once for each of
+//! [`WIDTHS`], and CSS shows the picture that fits the screen. For each width the layout is tried with several numbers
+//! of cores side by side in a last-level cache, and the lowest is used.
 //!
-//! 384 CPUs at 912 px are about 600 px high, 40 KB of SVG.
+//! 384 CPUs at 896 px are about 600 px high, 40 KB of SVG.
 
 use super::machine_boxes::{
     self, BARRED, CoreBox, ISOLATED, LlcBox, NodeBox, OFFLINE, SocketBox, counts, llc_label, some,
@@ -22,7 +22,7 @@ const HEAD: f64 = 20.0;
 /// The width of a digit, and of a letter of a label, at 12 px.
 const DIGIT: f64 = 7.5;
 
-/// Describes the machine in a sentence.
+/// Describes the machine: `2 sockets, 2 nodes, …`.
 pub(super) fn in_words(t: &Topology) -> String {
     counts(t).join(", ")
 }
@@ -65,7 +65,8 @@ impl Shape {
     /// A box around `children`, in rows no wider than `width`.
     fn around(class: &str, label: String, children: Vec<Shape>, width: f64, pad: f64, gap: f64) -> Self {
         let head = if label.is_empty() { pad } else { HEAD };
-        // If the children have the same size, put as many into each row as leave the last row as full as possible.
+        // Take as few rows as fit into `width`, and of the boxes with so many rows the narrowest: children of one size
+        // then leave the last row as full as possible.
         let widest = children.iter().map(|c| c.w).fold(1.0, f64::max);
         let fit = (((width - 2.0 * pad + gap) / (widest + gap)) as usize).max(1);
         let across = children.len().div_ceil(children.len().div_ceil(fit).max(1));
@@ -114,7 +115,8 @@ impl Shape {
     }
 }
 
-/// Draws the picture in at most `width`. Returns the width that it takes, its height, and its content.
+/// Draws the picture in at most `width`, if its boxes can be made that narrow. Returns the width that it takes, its
+/// height, and its content.
 fn draw(t: &Topology, width: f64) -> (f64, f64, String) {
     let widest = t.llcs.iter().map(|l| l.cpus.len()).max().unwrap_or(1);
     let best = (1..=widest.min((width / cell_width(t)) as usize).max(1))

@@ -1,9 +1,9 @@
 //! The simulator's tables as text for a terminal: simulated and published numbers, and whether a simulated number is
 //! within the tolerance that was written down before the simulation.
 //!
-//! A line for each row says whether the claim is met, and what kind of row it is (predicted, fitted, new, not claimed,
-//! by construction). The number in the last column refers to a list below the table: the inputs that were chosen by
-//! looking at the published table.
+//! A line for each row says whether its claim is met, and what kind of row it is (predicted, fitted, new, not claimed,
+//! by construction). A number in the last column refers to a list below the table, which names the inputs of the row
+//! that were chosen by looking at the published table.
 //!
 //! A row's simulated number is the median over the seeds, followed by the least and the most. A further column says
 //! whether a null model, in which the proposal has no effect, meets the claim too.
@@ -57,7 +57,7 @@ fn number(all: &mut Vec<String>, one: String) -> usize {
     at + 1
 }
 
-/// Formats the results of a load, a line per policy: medians over the seeds.
+/// Formats the results of a load, a line per policy. The numbers are medians over the seeds.
 pub fn simulated_loads(loads: &[SimulatedLoad]) -> String {
     let head = [
         "policy",
@@ -107,7 +107,8 @@ pub fn simulated_loads(loads: &[SimulatedLoad]) -> String {
     printable(&format!("{of}{}", columns(&lines)))
 }
 
-/// A line for each table, and a line for each row that is missed, so that a miss is as visible as a row that is met.
+/// A line for each table, and a line for each row that is missed, so that a missed row is as visible as one that is
+/// met.
 pub fn simulated_tally(tables: &[Table]) -> String {
     let mut out = String::new();
     for table in tables {
@@ -128,7 +129,7 @@ fn of(number: f64, row: &Row) -> String {
     quantity(number, row.unit)
 }
 
-/// The range that the row's tolerance allows, as text.
+/// The range that the row's tolerance allows, as text; `–` if nothing is claimed.
 fn allowed(row: &Row) -> String {
     let Some(tolerance) = row.tolerance.as_ref().filter(|tolerance| tolerance.claim != Claim::None) else {
         return "–".to_owned();

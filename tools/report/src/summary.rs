@@ -17,7 +17,8 @@ fn table(title: &str, rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() { String::new() } else { format!("\n{title}\n{}", columns(&rows)) }
 }
 
-/// The short form of the report: the number of comparisons by `Standing`, the machine, and a line for each comparison.
+/// The short form of the report: the number of comparisons by `Standing`, the machine, a line for each comparison, and
+/// whether a run was disturbed.
 pub fn short(inputs: &Inputs) -> String {
     let mut out =
         format!("{}\n\n{}.\n", sentence(&tally(inputs)), machine_picture::in_words(inputs.topology));
@@ -82,7 +83,7 @@ fn timelines(run: &Results) -> String {
 
 /// What the timelines show, in a line.
 fn timelines_title(run: &Results) -> String {
-    // Whether each CPU always had the same id, and no two CPUs had the same.
+    // Whether each CPU had the same id in all its bursts, no two CPUs had the same id, and some CPU had two bursts.
     let is_kept = |timeline: &&Timeline| {
         let lanes = || timeline.lanes.iter().map(|lane| &lane.bursts[..]).filter(|bursts| !bursts.is_empty());
         let ids: BTreeSet<u32> = lanes().map(|bursts| bursts[0].cid).collect();
@@ -112,7 +113,7 @@ fn timelines_rows(run: &Results) -> Vec<Vec<String>> {
     rows
 }
 
-/// Removes characters that would control the terminal; names in the text may come from outside.
+/// Replaces characters that would control the terminal, except line ends; names in the text may come from outside.
 pub(super) fn printable(text: &str) -> String {
     text.split('\n')
         .map(|line| warmcore_results::printable::printable(line, '\u{fffd}'))
@@ -190,7 +191,8 @@ fn aligned(rows: &[Vec<String>], is_number: fn(&str) -> bool) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Breaks `text` between words into lines of at most `width` characters, of which the second and later ones are indented.
+/// Breaks `text` between words into lines of at most `width` characters; only a word that is longer makes a longer
+/// line. The second and later lines are indented by `indent`.
 pub fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {
@@ -206,7 +208,7 @@ pub fn wrapped(text: &str, width: usize, indent: usize) -> String {
     lines.join("\n")
 }
 
-/// Breaks a sentence into lines.
+/// Breaks a sentence into lines of at most [`WIDTH`] characters.
 pub(super) fn sentence(text: &str) -> String {
     wrapped(text, WIDTH, 0)
 }

@@ -58,7 +58,7 @@ fn machine(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     t
 }
 
-/// Samples around `ns`: most are close, a few are far above, as with interrupts.
+/// Samples around `ns`: all are within `spread` of it but one, which is far above, as with an interrupt.
 fn slices(ns: f64, spread: f64) -> Vec<f64> {
     let wobble = |i: u32| (f64::from(i * 7919 % 101) / 101.0 - 0.5) * 2.0 * spread;
     (0..100).map(|i| if i == 50 { ns * 40.0 } else { ns * (1.0 + wobble(i)) }).collect()
@@ -208,7 +208,7 @@ fn budget_run() -> Results {
     results("budget", rows)
 }
 
-/// The runtimes of the made-up runs, and how fast each is over tokio.
+/// The runtimes of the made-up runs, and how many times as fast as tokio each is.
 const RUNTIMES: [(&str, f64); 5] = [
     ("warmcore", 1.5),
     ("warmcore shared queue", 1.2),
@@ -623,7 +623,7 @@ fn what_it_costs_to_move_data_stands_by_distance() {
     assert_eq!(told[0], ("itself", true, "16.0 µs".to_owned()));
     assert!(told.contains(&("the last-level cache", false, "60.0 µs".to_owned())), "{told:?}");
     assert!(told.contains(&("only the machine", false, "300 µs".to_owned())), "{told:?}");
-    // A probe that timed nothing, or only some pairs, is also shown.
+    // A probe that timed nothing has no moves.
     let none = Probe { hand_over_ns: Vec::new(), spread_ns: Vec::new(), working_sets: Vec::new(), ..probe };
     assert!(distances::moves(&t, &none).is_empty());
 }

@@ -1,8 +1,8 @@
 //! A process and all of its descendants, as `/proc` lists them, to be measured, shown and ended.
 //!
 //! To end a tree of processes, its processes are stopped first, and listed again until no new one appears. A stopped
-//! process starts no other, so none is orphaned and lost before it is killed. A listing takes a few milliseconds; two are
-//! enough unless the tree grows meanwhile.
+//! process starts no other, so none is orphaned and lost before it is killed. A listing takes a few milliseconds; two
+//! are enough unless the tree grows meanwhile.
 //!
 //! Source: proc_pid_stat(5), kill(1).
 
@@ -15,7 +15,8 @@ pub struct Tree(Vec<u32>);
 /// Ticks a second of the times in `/proc`: `USER_HZ`, which is 100 on each architecture that Linux has kept.
 const TICKS: u64 = 100;
 
-/// The CPU time of a process, and that of its children that have ended and were waited for.
+/// The CPU time of a process, and that of its children that have ended and were waited for, from its file `stat` in
+/// `/proc`. `None` if the process has ended.
 pub fn cpu_fields(stat: &str) -> Option<[Duration; 2]> {
     let stat = std::fs::read_to_string(stat).ok()?;
     // The fields from the third on; the second, a name, may contain blanks. The 14th to 17th are times.
@@ -53,7 +54,8 @@ impl Tree {
         Self(tree)
     }
 
-    /// A line per process with its command, and below it one per thread: its state, its name, and where it waits.
+    /// A line per process with its command, and below it a line per thread with the thread's state and name, and with
+    /// where the thread waits in the kernel.
     pub fn describe(&self) -> String {
         let read = |path: String| {
             std::fs::read_to_string(path).unwrap_or_default().replace('\0', " ").trim().to_owned()
@@ -73,7 +75,7 @@ impl Tree {
         text
     }
 
-    /// The CPU time that all processes of the tree have used, including children that have ended and were waited for.
+    /// The CPU time that all processes of the tree have used, with their children that have ended and were waited for.
     pub fn cpu(&self) -> Duration {
         let fields = self.0.iter().filter_map(|pid| cpu_fields(&format!("/proc/{pid}/stat")));
         fields.map(|[own, of_children]| own + of_children).sum()

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 pub struct Binary {
     /// The package, as in `-p`.
     pub package: String,
-    /// The target: `warmcore_cid` of a library, or the name of a file in `tests/`.
+    /// The target: `warmcore_cid` of a library, or the name of a program or of a file in `tests/`.
     pub target: String,
     /// Whether its tests are the unit tests of the library.
     is_library: bool,
@@ -53,8 +53,8 @@ impl Binary {
         LONG.iter().filter(is_own).map(|(_, _, test)| *test)
     }
 
-    /// The command that runs the program as cargo does: in the package's folder, with the environment variables that
-    /// test programs read.
+    /// The command that runs the program as cargo does: in the package's folder, with those of cargo's environment
+    /// variables that the test programs read.
     pub fn command(&self, harness: &[&str]) -> anyhow::Result<Command> {
         let mut command = Command::new(&self.program);
         command.args(harness).current_dir(&self.folder).stdin(Stdio::null());
@@ -67,14 +67,14 @@ impl Binary {
         Ok(command)
     }
 
-    /// The command line that runs this program alone.
+    /// A command line that runs all tests of this program.
     pub fn again(&self, env: &[(&str, &str)]) -> String {
         let env: String = env.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
         format!("cd {} && {env}{}", self.folder.display(), self.program.display())
     }
 }
 
-/// The path of the command `warmcore`, from cargo's messages. The command's tests run it.
+/// The path of the command `warmcore`, from cargo's messages; `None` if they don't name it.
 pub fn command_of_messages(messages: &str) -> Option<PathBuf> {
     let artifacts = messages.lines().filter(|line| line.contains("\"bin\""));
     artifacts.filter_map(|line| serde_json::from_str::<Value>(line).ok()).find_map(|message| {
@@ -84,7 +84,8 @@ pub fn command_of_messages(messages: &str) -> Option<PathBuf> {
     })
 }
 
-/// The test programs in the output of `cargo test --no-run --message-format json`, in the order of their packages.
+/// The test programs in the output of `cargo test --no-run --message-format json`, in the order of their packages'
+/// folders.
 pub fn of_messages(messages: &str, root: &Path) -> anyhow::Result<Vec<Binary>> {
     let mut binaries = Vec::new();
     let mut libraries = vec![sysroot_libraries()?];

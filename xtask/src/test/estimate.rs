@@ -1,7 +1,8 @@
 //! Estimates how much time is left, from the times of the last run, or else from the estimates in `steps.rs`.
 //!
-//! A machine that is slower than the estimates is slower in all steps. So the estimates of the steps that are left are
-//! multiplied by measured time ÷ estimated time of the finished steps.
+//! A machine that is slower than the estimates is taken to be slower in all steps by one factor. So the estimates of
+//! the steps that are left are multiplied by measured time ÷ estimated time of the finished steps, a factor from 0.2 to
+//! 10.
 
 use super::steps::Step;
 use std::collections::BTreeMap;
@@ -11,11 +12,11 @@ use std::time::{Duration, Instant};
 /// The estimates and the measured times.
 pub struct Estimates {
     path: PathBuf,
-    /// Seconds by step, of the last run that finished it.
+    /// Seconds by step, of the last run in which the step succeeded.
     last: BTreeMap<String, f64>,
     /// The steps that have not ended, with their estimates.
     left: Vec<(String, f64)>,
-    /// Estimated and measured seconds of the steps that have ended.
+    /// The sums of the estimated and of the measured seconds of the steps that have ended.
     done: (f64, f64),
     running: Option<Instant>,
 }
@@ -66,7 +67,7 @@ impl Estimates {
     /// The time left when the first remaining step has run for `running` seconds.
     fn left_after(&self, running: f64) -> Duration {
         let (estimated, measured) = self.done;
-        // Less than 20 s of finished steps, such as formatting, are too little to compare the machine's speed.
+        // Finished steps of less than 20 s by estimate, such as formatting, are too little to compare the speed.
         let factor = if estimated < 20.0 { 1.0 } else { (measured / estimated).clamp(0.2, 10.0) };
         let mut steps = self.left.iter().map(|(_, estimate)| estimate * factor);
         let current = steps.next().unwrap_or(0.0);

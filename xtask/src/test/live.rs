@@ -1,12 +1,12 @@
 //! The output of a run: a line per step, and below it a line that shows what is running now.
 //!
-//! On a terminal the last line is overwritten five times a second. Otherwise, as in a log of CI, a new one is printed
-//! every half minute.
+//! On a terminal the last line is overwritten at most five times a second. Otherwise, as in a log of CI, a new one is
+//! printed at most every half minute.
 
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// Time between two displays of the running step: on a terminal, and otherwise.
+/// The least time between two displays of the running step: on a terminal, and otherwise.
 const EVERY: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(30)];
 
 /// The output.
@@ -29,8 +29,8 @@ impl Live {
         println!("{text}");
     }
 
-    /// Shows the running step, its running part, and how much time is left, if the time between two displays has
-    /// passed.
+    /// Shows the running step, its running part, and how much time is left, if the time of [`EVERY`] has passed since
+    /// the last display.
     pub fn show(&mut self, step: &str, part: &str, left: Duration) {
         if self.shown.elapsed() < EVERY[usize::from(!self.is_terminal)] {
             return;

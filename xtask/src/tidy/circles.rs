@@ -3,7 +3,7 @@
 use super::Crate;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The files of the largest circle of all crates. Empty if no two files import each other.
+/// The paths of the files of the largest circle of all crates. Empty if no two files import each other.
 pub fn largest(crates: &[Crate]) -> Vec<String> {
     let circles = crates.iter().flat_map(|krate| {
         let imports = imports(krate);
@@ -35,7 +35,7 @@ fn imports(krate: &Crate) -> Vec<Vec<usize>> {
         krate.files.iter().enumerate().map(|(i, file)| (&file.module[..], i)).collect();
     let resolve = |path: &[String]| {
         let mut path = path.to_vec();
-        // Follows re-exports to the file that has the item, at most 8, in case re-exports form a circle.
+        // Follow re-exports to the file that has the item, at most 8 of them, because re-exports may form a circle.
         for _ in 0..8 {
             let file = (0..=path.len()).rev().find_map(|len| Some((*files.get(&path[..len])?, len)));
             let (file, len) = file?;

@@ -28,7 +28,7 @@ use warmcore_types::Nanos;
 /// The machine if `--machine` is not given.
 const MACHINE: &str = "epyc9654_2p";
 
-/// The duration if the file has none.
+/// The simulated duration if the file of tasks has none.
 const LASTS: Nanos = Nanos(1_000_000_000);
 
 /// A policy by its name on the command line.

@@ -5,8 +5,8 @@
 //! are named by policy and metric. The seed of a number is its position plus the first seed: an interrupted run has the
 //! numbers of the first seeds. A number that does not depend on the seed is written once, with the first seed.
 //!
-//! 126 rows take 4 KiB. `select row, median(value) from 'sim.parquet' group by row` gives about the printed table. The
-//! difference: of an even number of values, the printed median is the upper of the two in the middle.
+//! 126 rows take 4 KiB. `select row, median(value) from 'sim.parquet' group by row` gives the simulated numbers of the
+//! printed table.
 //!
 //! Source: the Parquet format, `LogicalTypes.md`: text is UTF-8 in byte arrays.
 
@@ -32,7 +32,7 @@ const SCHEMA: &str = "message simulated {
     OPTIONAL BOOLEAN met;
 }";
 
-/// The number of one seed.
+/// A row of the file: the number of one seed in one row of a table or load.
 struct Line<'a> {
     table: &'a str,
     row: &'a str,
@@ -46,7 +46,7 @@ struct Line<'a> {
     met: Option<bool>,
 }
 
-/// Encodes everything as a file. `first` is the first seed.
+/// Encodes the tables and loads as a file. `first` is the first seed.
 pub(super) fn bytes(all: &Simulated<Row>, first: u64) -> anyhow::Result<Vec<u8>> {
     let named: Vec<(String, &SimulatedLoad, Metric)> = all
         .loads
@@ -132,7 +132,7 @@ fn write(lines: &[Line<'_>]) -> anyhow::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The next column of the schema.
+/// Writes the values of the next column of the schema.
 fn column<T: DataType>(
     group: &mut SerializedRowGroupWriter<'_, &mut Vec<u8>>,
     values: Vec<Option<T::T>>,

@@ -1,8 +1,8 @@
 //! Progress while seeds are simulated, and the signal that ends the simulation.
 //!
 //! The simulation runs on separate threads and asks [`ProgressReporter`] whether to continue. The command's thread
-//! waits; when a signal has arrived, it prints one message. The seeds that are being simulated are then finished, which
-//! takes one or two seconds; a second signal ends the process at once ([`warmcore_bench::signals`]).
+//! waits; when a signal has arrived, this thread prints one message. The seeds that are being simulated are then
+//! finished, which takes one or two seconds; a second signal ends the process at once ([`warmcore_bench::signals`]).
 //!
 //! `failed` is written by the thread whose simulation panicked, `enough` by any thread that found an error.
 
@@ -55,8 +55,8 @@ impl ProgressReporter {
         self.enough.store(true, Relaxed);
     }
 
-    /// Runs `simulate` until it returns; a signal makes it return early. If it panics, `replay` makes the command that
-    /// repeats the seed.
+    /// Runs `simulate` on a thread until it returns; a signal makes it return early. If it panics, returns an error
+    /// with the command that `replay` makes for the seed, if that is known.
     pub(super) fn wait<T: Send>(
         &self,
         simulate: impl FnOnce() -> T + Send,

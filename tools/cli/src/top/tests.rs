@@ -43,7 +43,7 @@ fn interval() -> Interval {
     now.at_ns = 6_000_000_000;
     let metrics = &mut now.metrics;
     metrics.remote_schedules = 150;
-    // The second and the third worker also run the driver; foreign tasks dominate the second worker.
+    // The second to the fourth worker also run the driver; foreign tasks dominate the second worker.
     let used_ms = [(1000, 1000), (750, 100), (340, 300), (2, 1), (0, 0)];
     for (worker, (busy_ms, own_ms)) in metrics.workers.iter_mut().zip(used_ms) {
         worker.busy_ns += busy_ms * 1_000_000;
@@ -59,7 +59,7 @@ fn interval() -> Interval {
     let stuck = &mut metrics.workers[2];
     (stuck.is_stuck, stuck.stats.long_polls, stuck.stats.polls, stuck.stats.same_worker) = (true, 2, 12, 12);
     (metrics.workers[3].is_idle, metrics.workers[4].is_idle) = (true, true);
-    // One tenant has three quarters, the other a quarter of 1.6 CPUs.
+    // The first tenant has a quarter of 1.6 CPUs, the second three quarters.
     for (tenant, (polls, run_ms)) in metrics.tenants.iter_mut().zip([(900, 400), (88_000, 1_200)]) {
         (tenant.polls, tenant.run_ns) = (tenant.polls + polls, tenant.run_ns + run_ms * 1_000_000);
     }

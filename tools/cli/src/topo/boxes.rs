@@ -64,8 +64,8 @@ impl Block {
     }
 }
 
-/// Returns the drawing in which each part has the full `width`; or the one with two to four parts side by side, if it
-/// is lower by a fifth.
+/// Returns the drawing in which each part has the full `width`; or one with two to four parts side by side, if it is
+/// lower by a fifth or more.
 pub(super) fn lowest(width: usize, draw: impl Fn(usize) -> Block) -> Block {
     let narrower = (2..=4).map(|across| draw((width + 1) / across - 1)).filter(|b| b.width <= width);
     narrower.fold(
@@ -74,7 +74,8 @@ pub(super) fn lowest(width: usize, draw: impl Fn(usize) -> Block) -> Block {
     )
 }
 
-/// Returns how many of `n` items of the width `each`, one column apart, are in each row of `width`.
+/// Returns how many of `n` items of the width `each`, one column apart, to put into each row of `width`: as few as the
+/// least number of rows allows, at least one.
 pub(super) fn across(n: usize, each: usize, width: usize) -> usize {
     let fit = ((width + 1) / (each + 1)).max(1);
     n.div_ceil(n.div_ceil(fit).max(1)).max(1)
@@ -84,8 +85,8 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Breaks the text into lines no wider than `width`, between words or, in lists of CPUs, after a comma; lines after the
-/// first are indented by `indent`.
+/// Breaks the text into lines no wider than `width`, between words or after a comma, as in lists of CPUs; only a longer
+/// word makes a wider line. Lines after the first are indented by `indent`.
 pub(super) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let room = |line: &str, more: &str| columns(line) + columns(more.trim_end()) <= width;
@@ -100,7 +101,8 @@ pub(super) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     lines.into_iter().map(|l| l.trim_end().to_owned()).collect()
 }
 
-/// Converts the text to ASCII: box characters become `-`, `|` and `+`, other characters `?`.
+/// Converts the text to ASCII: box characters become `-`, `|` and `+`, some signs a similar character (`×` an `x`), and
+/// other characters `?`.
 pub(super) fn ascii(text: &str) -> String {
     let like = |c| match c {
         '─' | '–' | '·' => '-',
@@ -115,7 +117,7 @@ pub(super) fn ascii(text: &str) -> String {
     text.chars().map(like).collect()
 }
 
-/// Replaces characters that would move the cursor, since names come from files.
+/// Replaces control characters but line ends by `?`, since names come from files and could move the cursor.
 pub(super) fn harmless(text: &str) -> String {
     text.chars().map(|c| if c.is_control() && c != '\n' { '?' } else { c }).collect()
 }

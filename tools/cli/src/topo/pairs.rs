@@ -1,10 +1,11 @@
 //! Which pairs of CPUs are timed.
 //!
 //! With up to 16 CPUs, all pairs are timed. With more CPUs: all pairs within a core; within each last-level cache, its
-//! first core with each of its other cores, and all pairs of the first cache if it is small; between caches, one to
-//! four cores of each cache with those of every other cache. So each core is in at least one pair, the times show if a
-//! reported cache is in fact two, and each distance has several pairs. On 2 × EPYC 9654 with 384 CPUs, these are 192 +
-//! 168 + 21 + 276 = 657 pairs of 73 536.
+//! first core with each of its other cores, and all pairs of cores of the first cache if it has at most 16; between
+//! caches, one to four cores of each cache with those of every other cache. At most 512 pairs of each of these four
+//! kinds are timed. So on the known machines each CPU is in at least one pair, the times show if a reported cache is in
+//! fact two, and each distance has several pairs. On 2 × EPYC 9654 with 384 CPUs, these are 192 + 168 + 21 + 276 = 657
+//! pairs of 73 536.
 
 use std::collections::BTreeSet;
 use warmcore_topo::Topology;
@@ -12,7 +13,7 @@ use warmcore_types::{CpuId, CpuSet};
 
 /// Up to this many CPUs, all pairs are timed and printed as a matrix.
 pub(super) const ALL_PAIRS_CPUS_MAX: usize = 16;
-/// The most pairs of one kind that are timed; they are picked evenly.
+/// The most pairs of one kind that are timed; they are picked at equal steps from all pairs of the kind.
 const PAIRS_OF_A_KIND_MAX: usize = 512;
 /// The most cores of a cache that are timed with cores of other caches.
 const ENVOYS_MAX: usize = 4;

@@ -26,11 +26,11 @@ struct Line {
     walks: AtomicU32,
 }
 
-/// Times one pair of each distance, and one CPU alone.
+/// Times one pair of each distance, and one CPU alone. Empty if `pairs` is.
 ///
 /// # Errors
 ///
-/// The thread can't be pinned to a CPU that it may use.
+/// The thread's affinity can't be read, or the thread can't be pinned to a CPU of `pairs`.
 pub(super) fn time(topology: &Topology, pairs: &[(CpuId, CpuId)]) -> anyhow::Result<Vec<WorkingSet>> {
     let Some(&(first, _)) = pairs.first() else { return Ok(Vec::new()) };
     let mut chosen = BTreeMap::from([(Distance::Same, (first, first))]);

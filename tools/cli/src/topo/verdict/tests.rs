@@ -4,7 +4,7 @@ use warmcore_topo::{MACHINES, machines};
 
 const KVM: Option<&str> = Some("KVM");
 
-/// A machine of one socket: `llcs` caches of `cores` cores, CPU numbers core-major.
+/// A machine of one socket: `llcs` last-level caches of `cores` cores each, with `smt` CPUs a core.
 fn machine(llcs: u32, cores: u32, smt: u32) -> Topology {
     let text = format!(
         "[m]\nsockets = 1\nl3_per_socket = {llcs}\ncores_per_l3 = {cores}\nsmt = {smt}\nl3_kib = 1024"
