@@ -1,13 +1,14 @@
 //! A tree of accounts with limits, charged through per-CPU stocks.
 //!
 //! `try_charge` takes units from the account's stock on this CPU. If the stock has too few units, the charge goes
-//! up the tree (`charge_ancestors`) and also takes units that fill the stock (`refill`). If it does not fit a
-//! limit, all stocks below the full account are closed (`drain`), and the charge is granted or refused by the
-//! exact usage (`exact`). One charge in some hundreds goes up the tree.
+//! up the tree (`charge_ancestors`) and usually also takes units for the stock (`refill`). If it does not fit a
+//! limit, the open stocks of the full account and of all below are closed (`drain`), and the charge is granted or
+//! refused by the exact usage (`exact`). Far from every limit, one charge in some hundreds goes up the tree.
 //!
 //! Units are conserved: charged = used + units in stocks − debts of stocks, for each account. (A debt is units
-//! that were spent from a stock after a drain had taken them.) Every step moves units from one of these terms to
-//! another. `node` and `stock` list the writers of each field.
+//! that were spent from a stock after a drain had taken them.) Every step changes both sides by the same number, or
+//! moves units between the terms on the right. `node` lists the writers of an account's fields, `stock` says which
+//! CPUs change a stock.
 
 mod ancestors;
 mod drain;
@@ -46,7 +47,7 @@ pub struct Accounts<S> {
     wake_pending: AtomicU32,
 }
 
-/// Accounts without handles.
+/// The keys of nodes without an account, for reuse (`free`), and of ended accounts that still have charges (`orphans`).
 #[derive(Debug, Default)]
 struct Retired {
     free: BinaryHeap<Reverse<Key>>,
@@ -87,20 +88,22 @@ impl<S: Stocks> Accounts<S> {
 
     /// Charges `n` units to the account and all above it, or none.
     ///
-    /// **Touches** the stock on this CPU; about every 500th time, and near a limit, the accounts.
+    /// **Touches** the stock on this CPU; once in some hundreds of charges, and near a limit, the accounts.
     #[inline(always)]
     pub fn try_charge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverBudget> {
         if self.charge_stock(node, &cpu, n) { Ok(()) } else { self.charge_slow(node, cpu(), n, None) }
     }
 
-    /// Charges `n` units to this CPU's stock. Returns false, and changes nothing, if the stock has too few units.
+    /// Charges `n` units to this CPU's stock. Returns false, and changes nothing, if `n` is above `STOCKED_MAX` or
+    /// [`Stocks::charge`] returns false.
     #[inline(always)]
     pub(crate) fn charge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
         n <= STOCKED_MAX && self.stocks.charge(cpu, node.key, n as u32)
     }
 
-    /// Charges `n` units, even if they exceed a limit. `Err` names an account that is over its limit, and by how
-    /// much; the units are charged in this case too. Panics above 2^60 units.
+    /// Charges `n` units, even if they exceed a limit. `Err` names the account that is furthest over its limit, and by
+    /// how much; the units are charged in this case too. Panics above 2^60 units, and if the usage of an account
+    /// would reach 2^64.
     pub fn force_charge(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), Overrun> {
         assert!(n <= 1 << 60, "{}: {n} units at once; at most 2^60 are allowed", node.name());
         if self.charge_slow(node, cpu, n, None).is_ok() {
@@ -117,12 +120,12 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// As `force_charge`, but never through a stock.
+    /// As `force_charge`, but never through a stock. Returns the overrun, if there is one.
     pub fn force_charge_past_stocks(&self, node: &Node, n: u64) -> Option<Overrun> {
         let over = self.force_charge_ancestors(node, n);
         self.add_direct(node, n);
         for full in node.path().filter(|a| a.usage.load(Relaxed) > a.limit.load(Relaxed)) {
-            // With this account over its limit, units in the stocks below would be over the limit too.
+            // The units in stocks here and below count in the usage that exceeds the limit, so they are taken back.
             if full.slack_units() > 0 {
                 let _disabled = DisableStocks::new(full);
                 self.drain_open(full);
@@ -134,29 +137,29 @@ impl<S: Stocks> Accounts<S> {
 
     /// Gives back `n` units that were charged to this account, on any CPU.
     ///
-    /// Returns an error if fewer are charged, provided that the uncharge goes up the tree and no other CPU has a
-    /// stock of the account. Otherwise a stock may take the surplus, and the next drain finds more units in
+    /// Returns an error if fewer are charged, unless this CPU's stock has room for the surplus, or another CPU
+    /// refills a stock of the account during the call. In these two cases the next drain finds more units in
     /// stocks than are charged.
     #[inline(always)]
     pub fn uncharge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverUncharge> {
         if self.uncharge_stock(node, &cpu, n) { Ok(()) } else { self.uncharge_slow(node, cpu(), n) }
     }
 
-    /// Returns `n` units to this CPU's stock. Returns false, and changes nothing, if the stock has too little
-    /// room.
+    /// Returns `n` units to this CPU's stock. Returns false, and changes nothing, if `n` is above `STOCKED_MAX` or
+    /// [`Stocks::uncharge`] returns false.
     #[inline(always)]
     pub(crate) fn uncharge_stock(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> bool {
         n <= STOCKED_MAX && self.stocks.uncharge(cpu, node.key, n as u32)
     }
 
-    /// Changes the limit. With a limit below usage every charge is refused until usage is below it.
+    /// Changes the limit. With a limit below usage, charges are refused until enough units were given back.
     pub fn set_limit(&self, node: &Node, limit: u64) {
         // ORDERING: SeqCst; before the drain, so that after the drain no stock opens with a share of the old
         // limit.
         let before = node.limit.swap(limit, SeqCst);
         if limit < before {
             let _disabled = DisableStocks::new(node);
-            // The drain waits for a stock that is being opened.
+            // `exact` waits for a stock that is being opened; the rseq kind stops waiting after `FAST_TRIES`.
             self.exact(node, FAST_TRIES, || ());
         }
         node.clear_pressure(node.usage.load(Relaxed));
@@ -177,8 +180,8 @@ impl<S: Stocks> Accounts<S> {
         node.limit.load(Relaxed)
     }
 
-    /// Whether units came back to an account where a charge waits, since the last call. Callers call this after
-    /// every operation that may return units, and if it returns true, they wake the waiters.
+    /// Whether units came back to an account where a charge waits, since the last call. To be called after every
+    /// operation that may return units; if it returns true, the caller wakes the waiters.
     #[inline]
     pub fn take_pending_wake(&self) -> bool {
         self.wake_pending.load(Relaxed) != 0 && self.wake_pending.swap(0, AcqRel) != 0
@@ -190,12 +193,12 @@ impl<S: Stocks> Accounts<S> {
         self.wake_pending.load(Relaxed) != 0
     }
 
-    /// Counts a charge of the account `by` that waits at `node`, an account on its path. Until `end_waiting`
-    /// the stocks below `node` stay closed, so that every returned unit goes through `node`, and no other
-    /// charge is granted there.
+    /// Counts a charge of the account `by` that waits at `node`, an account on the path of `by`. Until
+    /// `end_waiting` the stocks of `node` and below stay closed, so that every returned unit goes through `node`,
+    /// and a charge is granted there only if its `may_charge` lets it pass.
     pub fn begin_waiting(&self, node: &Node, by: &Node) {
         by.charging.fetch_add(1, Relaxed);
-        // ORDERING: SeqCst, both; before the caller reads usage; pairs with `take_back`.
+        // ORDERING: SeqCst, here and in `DisableStocks`; before the caller reads usage; pairs with `take_back`.
         node.waiting.fetch_add(1, SeqCst);
         std::mem::forget(DisableStocks::new(node));
         self.drain_open(node);
@@ -216,7 +219,7 @@ impl<S: Stocks> Accounts<S> {
         self.nodes.len() - ignore_poison(self.retired.lock()).free.len()
     }
 
-    /// The account with this key.
+    /// The node with this key, whose account may have ended; `None` if no account ever had the key.
     pub fn node(&self, key: Key) -> Option<&Node> {
         self.nodes.get(key)
     }

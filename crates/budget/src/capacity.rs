@@ -1,26 +1,28 @@
 //! How many units a stock may hold.
 //!
 //! All stocks of an account and of the accounts below together may hold [`share`] units: a hundredth of the
-//! account's limit. A stock takes its capacity from the share of every account on its path when it opens, and
-//! returns it when it closes, so the bound holds for any number of threads and tenants. A stock asks for capacity
-//! for [`CHARGES`] charges of the present charge's size. Each share, and what is left below each limit, is
-//! divided equally among the open stocks; a stock gets at most half of its part of the share and a quarter of its
-//! part of what is left. Near a limit that is 0, and each charge goes up the tree.
+//! account's limit, and at most [`SHARE_MAX`]. A stock takes its capacity from the share of every account on its
+//! path when it opens or grows, and returns it when it closes, so the bound holds for any number of threads and
+//! tenants. A stock asks for capacity for [`CHARGES`] charges of the present charge's size. Each share, and what is
+//! left below each limit, is divided equally among the open stocks; a stock gets at most half of its part of the
+//! share and a quarter of its part of what is left, rounded down to a power of two less one. Near a limit that is
+//! 0, and each charge goes up the tree.
 //!
-//! Example: with a limit of 1 GiB and 384 CPUs, 10.7 MB may be in stocks, 16 KiB (2^14) in each.
+//! Example: with a limit of 1 GiB, 10.7 MB may be in stocks. The stock that opens as the 384th gets at most 8191
+//! units.
 //!
 //! The kernel's batch is fixed instead: 64 pages per CPU, whatever the limit.
 
 use crate::stock::CAPACITY_LOG2_MAX;
 
-/// The number of charges of the present size for which a stock has capacity. A refill takes about 50 ns and fills
+/// The number of charges of the present size for which a stock asks capacity. A refill takes about 50 ns and fills
 /// half of the capacity: 0.2 ns per charge.
 pub const CHARGES: u64 = 512;
 
-/// The share of an account without a limit, in units.
+/// The largest share, in units. An account without a limit has this share.
 pub const SHARE_MAX: u64 = 1 << 26;
 
-/// How many units may be in all stocks below an account with this limit.
+/// How many units the stocks of an account with this limit and of all accounts below may hold together.
 pub const fn share(limit: u64) -> u64 {
     let hundredth = limit / 100;
     if hundredth < SHARE_MAX { hundredth } else { SHARE_MAX }
@@ -33,7 +35,7 @@ pub struct Facts {
     pub limit: u64,
     /// The account's usage, units in stocks included.
     pub usage: u64,
-    /// How much of the share is taken, without the capacity of the stock that asks.
+    /// How many units of the share are taken, without the capacity of the stock that asks.
     pub taken: u64,
     /// The number of open stocks, including the one that asks.
     pub stocks: u64,
@@ -50,12 +52,13 @@ impl Facts {
     }
 }
 
-/// The capacity for charges of `n` units where the path allows at most `allowed`; 0 if none is useful.
+/// The `capacity_log2` of a stock for charges of `n` units where the path allows at most `allowed` units. 0, which is
+/// a closed stock, if the stock would hold less than two such charges.
 pub fn capacity_log2(n: u64, allowed: u64) -> u8 {
     // A capacity is a power of two less one.
     let wanted = n.saturating_mul(CHARGES).min(allowed.saturating_add(1));
     let log2 = (wanted.max(1).ilog2() as u8).min(CAPACITY_LOG2_MAX);
-    // With less than two charges the stock would be refilled at each.
+    // A stock that holds less than two charges would be refilled at each charge.
     if crate::stock::capacity(log2) < n.saturating_mul(2) { 0 } else { log2 }
 }
 

@@ -1,11 +1,11 @@
-//! The outcomes of a charge, and calls of the program's code that hears of them.
+//! The errors and events of charges and uncharges, and how callbacks of the program are called.
 
 use crate::stock::Key;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// A charge that did not fit: which account is full, and how full.
+/// A refused charge: which account refused it, and how full that account was.
 ///
 /// ```
 /// # use warmcore_budget::Account;
@@ -27,18 +27,19 @@ pub(crate) struct Refused {
     pub(crate) usage: u64,
     pub(crate) limit: u64,
     pub(crate) is_queued: bool,
-    /// The full account, where the charge may wait. It is on the path of the account that was charged.
+    /// The account that refused the charge, and where the charge may wait. It is on the path of the account that was
+    /// to be charged.
     pub(crate) key: Key,
 }
 
 impl OverBudget {
-    /// The name of the account that is full.
+    /// The name of the account that refused the charge: it is full, or other charges wait there.
     pub fn account(&self) -> &str {
         &self.0.account
     }
 
-    /// How many units were to be charged to that account: fewer than to the accounts below if a guarantee covered
-    /// the rest.
+    /// How many units were to be charged to that account: fewer than to the accounts below if a guarantee covers the
+    /// rest.
     pub fn asked(&self) -> u64 {
         self.0.asked
     }
@@ -53,12 +54,13 @@ impl OverBudget {
         self.0.limit
     }
 
-    /// Whether the charge was refused because other charges wait at that account and came first.
+    /// Whether the charge was refused because other charges wait at that account.
     pub fn is_queued(&self) -> bool {
         self.0.is_queued
     }
 
-    /// Whether the charge is larger than the limit, so that waiting is of no use.
+    /// Whether [`asked`](Self::asked) is larger than the limit, so that the charge cannot fit until the limit is
+    /// raised.
     pub fn exceeds_limit(&self) -> bool {
         self.0.asked > self.0.limit
     }
@@ -85,7 +87,7 @@ impl fmt::Display for OverBudget {
 
 impl std::error::Error for OverBudget {}
 
-/// The error of an uncharge of more units than are charged. Nothing was changed.
+/// The error of an uncharge of more units than are charged. No unit was given back.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct OverUncharge(pub(crate) Box<Missing>);
 
@@ -125,7 +127,7 @@ impl fmt::Display for OverUncharge {
 
 impl std::error::Error for OverUncharge {}
 
-/// A forced charge went over a limit.
+/// A forced charge left an account over its limit. The units are charged.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Overrun {
     pub(crate) account: Arc<str>,
@@ -154,9 +156,9 @@ impl fmt::Display for Overrun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Usage went over the soft limit, or a charge is about to be refused at the limit. Not reported again until
-    /// usage is a sixteenth below that. If the listener frees units, a charge that was about to be refused may
-    /// fit: it is tried again.
+    /// Usage is above the soft limit, or a charge is about to be refused at the limit. Not reported again until usage
+    /// was below 15/16 of `limit`. A charge that is about to be refused is tried again after the listener has
+    /// returned, and fits if the listener freed enough units.
     Pressure {
         /// The name of the account.
         account: Arc<str>,
@@ -165,11 +167,12 @@ pub enum Event {
         /// The soft limit, or the limit if that is lower.
         limit: u64,
     },
-    /// A charge was refused.
+    /// A charge was refused because the account is full. Not reported if it was refused because other charges wait
+    /// ([`OverBudget::is_queued`]), or if it waits already.
     OverBudget(OverBudget),
-    /// A forced charge went over the limit.
+    /// A forced charge left the account over its limit.
     Overrun(Overrun),
-    /// The stocks of an account and all below it were emptied by `drain_all`.
+    /// A call of `drain_all` or `exact_usage` closed open stocks of the account or of accounts below.
     Drained {
         /// The name of the account.
         account: Arc<str>,
@@ -180,7 +183,8 @@ pub enum Event {
     },
 }
 
-/// A callback for events, called on the thread that caused them, with no lock held.
+/// A callback for events, called on the thread that caused them. That thread holds no lock for which another call of
+/// this crate waits.
 pub type Listener = Arc<dyn Fn(&Event) + Send + Sync>;
 
 /// Calls code of the program that may panic: a waker, a listener, or the destructor of what a listener owns. Returns

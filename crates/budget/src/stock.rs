@@ -1,6 +1,6 @@
 //! Stocks: units that one CPU holds ready for one account, and three implementations of them.
 //!
-//! Every CPU has a table of stocks. An account's stock is at the same index, its *slot*, in each table. There are
+//! Every CPU has a table of stocks. An account's stock is at the same index, its *slot*, in each table. There may be
 //! more accounts than slots, so a slot names the account whose stock it holds: the slot is *bound* to that
 //! account. A stock has free units and a *capacity*, the number of units that it may hold. A stock with capacity
 //! 0 is closed: no charge takes units from it and no uncharge returns units to it.
@@ -42,7 +42,7 @@ use warmcore_types::CpuId;
 /// The number of an account, below 2^24; 0 is none.
 pub type Key = u32;
 
-/// The end of the keys that a stock can name.
+/// One more than the largest key.
 pub const KEYS_END: Key = 1 << 24;
 
 /// The largest capacity is `2^CAPACITY_LOG2_MAX - 1` units.
@@ -51,17 +51,17 @@ pub const CAPACITY_LOG2_MAX: u8 = 30;
 /// The mark of a stock that is being bound to another account.
 const LEAVING: u8 = 7;
 
-/// The state of a stock at one moment. Operations that change a stock are given the state that they expect, and
-/// fail if the stock has another.
+/// The state of a stock at one moment. [`Stocks::refill`], [`Stocks::reduce`] and [`Stocks::bind`] are given the state
+/// that they expect, and fail if they find that the stock has another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StockSnapshot {
-    /// The account that the stock is bound to; 0 if none.
+    /// The account that the stock is bound to; 0 if none, or if the stock was bound to another one while it was read.
     pub key: Key,
     /// Units in the stock. A negative number is a debt: units that were spent after a drain had taken them.
     pub free: i32,
     /// The capacity is `2^capacity_log2 - 1`; 0 if the stock is closed.
     pub capacity_log2: u8,
-    /// Whether the stock is unchanged since it was marked.
+    /// Whether the stock seems unchanged since it was marked.
     pub is_idle: bool,
     /// Whether the stock is being bound to another account. It is closed and empty until `bind` has finished.
     pub is_leaving: bool,
@@ -110,11 +110,13 @@ pub trait Stocks: Sync {
     fn cpus(&self) -> u32;
 
     /// Takes `n` units from the stock of `key` on this CPU. Returns false, and changes nothing, if the stock is
-    /// not bound to `key` or has fewer units, or if the section was aborted.
+    /// not bound to `key` or has fewer units, or, with [`RseqStocks`], if the section was aborted or this thread has
+    /// no rseq area.
     fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool;
 
     /// Returns `n` units to the stock of `key` on this CPU. Returns false, and changes nothing, if the stock
-    /// would exceed its capacity, is not bound to `key`, or if the section was aborted.
+    /// would exceed its capacity or is not bound to `key`, or, with [`RseqStocks`], if the section was aborted or
+    /// this thread has no rseq area.
     fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool;
 
     /// Where the stocks of `key` are.
@@ -124,15 +126,17 @@ pub trait Stocks: Sync {
     /// The state of `key`'s slot of that CPU, whichever account it is bound to.
     fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot;
 
-    /// Adds units and capacity. Works only on the CPU that owns the stock; returns false elsewhere.
+    /// Adds units, sets the capacity and clears the mark. Returns false, and changes nothing, if the state is not
+    /// `seen` any more, or, with [`RseqStocks`], on another CPU than `cpu` or if the sections were aborted.
     fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool;
 
-    /// Takes units or capacity, or marks the stock. Works from any CPU, and does not interrupt the CPU that owns
-    /// the stock.
+    /// Takes units or capacity, and sets or clears the mark. Works from any CPU, and does not interrupt the CPU that
+    /// owns the stock. Returns false, and changes nothing, if the stock was changed, apart from a charge or uncharge
+    /// with [`RseqStocks`].
     fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool;
 
-    /// Binds a slot that is closed and has no units and no debt to `key`. Works only on the CPU that owns the
-    /// slot; returns false elsewhere.
+    /// Binds a slot that is closed and has no units and no debt to `key`. Returns false if the state is not `seen` any
+    /// more, or, with [`RseqStocks`], on another CPU than `cpu` or if the sections were aborted.
     fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool;
 
     /// Resident memory of the tables, in bytes.
@@ -143,7 +147,7 @@ pub trait Stocks: Sync {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Tag {
     key: Key,
-    /// 0: not marked. 1 to 6: derived from the units when it was marked. 7: being bound.
+    /// 0: not marked. 1 to 6: `mark_of` the units when the stock was marked. 7: being bound.
     mark: u8,
     capacity_log2: u8,
 }
@@ -160,8 +164,8 @@ impl Tag {
     }
 }
 
-/// The mark of a stock with these units. If the units changed by a multiple of six, the stock looks unused and
-/// may be closed; the next charge is then a slow one.
+/// The mark of a stock with these free units; with `RseqStocks`, with these used units. If the number changes by a
+/// multiple of six, the stock looks unused and may be closed; the next charge is then a slow one.
 fn mark_of(units: u32) -> u8 {
     1 + (units % 6) as u8
 }

@@ -2,21 +2,22 @@
 //!
 //! A charge is added to the usage of the account, then of its parent, up to the root. If it does not fit an
 //! account, the additions to the accounts below are undone. Until it is known that an addition stays, the charge
-//! is *in flight*: it counts in the slack of every account below the root, so that no other charge is refused
-//! because of an addition that may be undone. An account's guarantee is charged to its parent in advance; the
-//! part of a charge that the guarantee covers is not added to the accounts above. With a guarantee, usage and
-//! reserve change under `guarantee_lock`, so that no other thread sees units that a refused charge takes from the
-//! reserve and puts back.
+//! is *in flight*: it counts as one unit in the slack of every account on the path except the root, so that no
+//! other charge is refused because of an addition that may be undone. An account's guarantee is charged to its
+//! parent in advance; the part of a charge that the guarantee covers is not added to the accounts above. With a
+//! guarantee, usage and reserve change under `guarantee_lock`, so that no other holder of the lock finds the
+//! reserve without units that a refused charge takes and puts back.
 //!
 //! # Cost
 //!
-//! With three levels: three compare-and-swaps on usage, and two more on the slack of each of the lower two.
+//! With three levels and no guarantee: three compare-and-swaps on usage, two locked instructions on the slack of
+//! each of the lower two levels, and one on `direct`.
 //!
 //! # Locks
 //!
-//! The `exact_lock`s from the account to the root, then the `guarantee_lock`s from the account to the root. A
-//! refused charge holds an `exact_lock` while it returns the units that it drained, so `exact_lock`s come
-//! first.
+//! Taken in this order: the `exact_lock`s from the account to the root, then the `guarantee_lock`s from the account
+//! to the root. A charge that reads the exact usage holds an `exact_lock` while it returns the units that it
+//! drained, which takes `guarantee_lock`s, so `exact_lock`s come first.
 
 use super::node::{Node, PRESSURE_REPORTED, take_up_to};
 use super::{Accounts, Stocks};
@@ -24,29 +25,29 @@ use crate::outcome::{Event, Overrun, contain};
 use crate::sync::{MutexGuard, Ordering::*};
 use warmcore_types::ignore_poison;
 
-/// Whether the charge may pass the charges that wait at an account.
+/// Says whether a charge may pass the charges that wait at the given account.
 pub(crate) type MayCharge<'a> = &'a dyn Fn(&Node) -> bool;
 
-/// The account that a charge did not fit, and how much of the charge was left at that account.
+/// The account that stopped a charge, and how much of the charge was to be added there.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Full<'a> {
     pub(super) node: &'a Node,
     pub(super) asked: u64,
-    /// Refused because other charges wait there.
+    /// Whether the charge was stopped because other charges wait there.
     pub(super) is_queued: bool,
 }
 
-/// A charge that has added to an account's usage and may still have to undo that. It is counted in the account's
-/// slack.
+/// A charge in flight at one account: while this exists, one unit of the account's slack stands for the charge.
 struct InFlight<'a> {
     node: &'a Node,
-    /// Taken if another charge is being decided exactly at this account. That charge waits for all charges in
-    /// flight, so a new charge waits for the decision before it counts as in flight.
+    /// Held if the account's stocks were disabled at the beginning. A call that reads the exact usage there holds
+    /// the lock and waits for all charges in flight, so a new charge takes the lock before it counts as in flight.
     _exact_lock: Option<MutexGuard<'a, ()>>,
 }
 
 impl<'a> InFlight<'a> {
-    /// `None` if it would have to wait for the lock and `may_wait` is false.
+    /// Adds the charge to the slack. `None` if the account's stocks are disabled, so that the lock is needed, and
+    /// `may_wait` is false.
     fn begin(node: &'a Node, may_wait: bool) -> Option<Self> {
         node.add_slack(1, u64::MAX);
         if !node.are_stocks_disabled() {
@@ -66,10 +67,11 @@ impl Drop for InFlight<'_> {
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n` from `node` up to the root, or nothing. `may_charge` decides whether the charge may pass those
-    /// that wait at an account. `may_wait` is false if the caller has taken capacity for a stock: the holder of
-    /// an `exact_lock` waits for that capacity. Returns whether an account went above its pressure mark. The
-    /// caller reports that after it has given up its capacity, because the listener may ask for the exact usage.
+    /// Charges `n` from `node` up to the root, or nothing. `may_charge` says whether the charge may pass those that
+    /// wait at an account; without it, it may not. `may_wait` is false if the caller has taken capacity for a stock:
+    /// the holder of an `exact_lock` waits for that capacity. Returns whether the usage of an account is above its
+    /// `pressure_at` now. The caller reports that after it has filled the stock or returned the capacity, because
+    /// the listener may ask for the exact usage, which waits for that.
     pub(super) fn charge_ancestors<'a>(
         &self,
         node: &'a Node,
@@ -99,7 +101,7 @@ impl<S: Stocks> Accounts<S> {
         self.charge_in_flight(node, parent, n, has_crossed, may_wait)
     }
 
-    /// Refuses a charge that cannot fit, before anything is written.
+    /// Refuses a charge that does not fit now, or may not pass charges that wait, before anything is written.
     fn precheck<'a>(&self, node: &'a Node, n: u64, may_charge: Option<MayCharge>) -> Result<(), Full<'a>> {
         let mut rest = n;
         for node in node.path() {
@@ -142,8 +144,9 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// Charges `n`, even if that exceeds a limit. Returns the account that is furthest over its limit. Notifies
-    /// no listener. Panics before any change if a sum would overflow.
+    /// Charges `n`, even if that exceeds a limit. Returns the account that is furthest over its limit and by how
+    /// much, or `None` if none is over. Notifies no listener. Panics, usually before any change, if the usage of an
+    /// account would reach 2^64.
     pub(super) fn force_charge_ancestors<'a>(&self, node: &'a Node, n: u64) -> Option<(&'a Node, u64)> {
         let mut rest = n;
         for a in node.path() {
@@ -168,10 +171,11 @@ impl<S: Stocks> Accounts<S> {
         worst
     }
 
-    /// Returns `n` units from `node` up to the root.
+    /// Subtracts `n` units from the usage of `node` and of the accounts above it. Where an account lacks units of its
+    /// guarantee, that many stay in its reserve, and only the rest is subtracted further up.
     ///
-    /// The caller took them from `direct`, so they are in `usage` all the way up, and none of these nodes could
-    /// be reused before that.
+    /// These units are in `usage` all the way up and in no `direct` or reserve, so no node of the path is reused
+    /// before this call has subtracted them.
     pub(super) fn release(&self, node: &Node, n: u64) {
         let (mut at, mut rest) = (Some(node), n);
         while let Some(node) = at.filter(|_| rest > 0) {
@@ -201,8 +205,8 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// Of `n` units that have left usage, puts those into the reserve that the guarantee lacks. If the reserve
-    /// has too much, takes the rest out of it. Returns how many units go on to the parent. The caller holds the
-    /// account's `guarantee_lock`.
+    /// has more than the guarantee lacks, takes the surplus out. Returns how many units go on to the parent. The
+    /// caller holds the account's `guarantee_lock`.
     pub(super) fn keep_reserve(&self, node: &Node, n: u64) -> u64 {
         let lacks = node.guarantee.load(Relaxed).saturating_sub(node.usage.load(Relaxed));
         let reserve = node.reserve.load(Relaxed);
@@ -219,7 +223,8 @@ impl<S: Stocks> Accounts<S> {
         debug_assert!(before >= n, "{}: direct {before} - {n}", node.name());
     }
 
-    /// Reports pressure for every account on the path whose usage is above its mark.
+    /// Reports pressure for every account on the path whose usage is above its `pressure_at`, unless that was reported
+    /// already.
     #[cold]
     pub(super) fn report_pressure(&self, node: &Node) {
         for node in node.path() {
@@ -235,11 +240,11 @@ impl<S: Stocks> Accounts<S> {
     pub(super) fn notify_listener(&self, node: &Node, event: impl FnOnce() -> Event) {
         let listening = node.path().find(|node| node.state.load(Relaxed) & super::node::HAS_LISTENER != 0);
         let Some(listener) = listening.and_then(|node| node.cold().listener.clone()) else { return };
-        // The account and its listener may end meanwhile: then the listener is dropped in here.
+        // The account may end meanwhile. Then this clone of the listener is the last one, and is dropped in here.
         contain(move || listener(&event()));
     }
 
-    /// Calls the listener with the overrun, and returns the overrun as a value.
+    /// Reports that `node` is `by` units over its limit to the listener, and returns that as an [`Overrun`].
     pub(super) fn overrun(&self, (node, by): (&Node, u64)) -> Overrun {
         let overrun = Overrun { account: node.name(), by };
         self.notify_listener(node, || Event::Overrun(overrun.clone()));

@@ -1,8 +1,9 @@
 //! Draining: taking back the units in stocks, from any CPU, without disturbing the CPUs that own them.
 //!
 //! One compare-and-swap on the stock's word closes it: from then on no charge takes units from it and no uncharge
-//! returns units to it. Its units go up the tree, and its capacity goes back to the shares of the accounts. No
-//! thread is woken, signalled or interrupted; the owning CPU notices at its next charge.
+//! returns units to it, except by a section of the rseq kind that is under way. Its units go up the tree, and its
+//! capacity goes back to the shares of the accounts. No thread is woken, signalled or interrupted; the next charge
+//! on the owning CPU finds the stock closed.
 //!
 //! Cost: two cache misses and a locked instruction per stock, 50 to 200 ns.
 //!
@@ -17,7 +18,8 @@ use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
 impl<S: Stocks> Accounts<S> {
-    /// Empties the stocks of an account and of all below it, and closes them until they are used again.
+    /// Empties the stocks of an account and of all below it, and closes them until a later charge or uncharge opens
+    /// them again. Calls the listener if a stock was open.
     pub fn drain_all(&self, node: &Node) -> Drained {
         let drained = self.drain(node, true);
         if drained.stocks > 0 {
@@ -27,23 +29,24 @@ impl<S: Stocks> Accounts<S> {
         drained
     }
 
-    /// As `drain_all`, but calls no listener: for charges that wait for units which a section under way has
-    /// left.
+    /// As `drain_all`, but calls no listener: for charges that wait for units which a section has left in a closed
+    /// stock.
     pub fn settle(&self, node: &Node) -> Drained {
         self.drain(node, true)
     }
 
-    /// As `drain_all`, but only open stocks. That suffices to decide a refusal.
+    /// As `drain_all`, but skips accounts below that have no open stock, and calls no listener. That suffices to decide
+    /// a refusal.
     pub(super) fn drain_open(&self, node: &Node) -> Drained {
         self.drain(node, false)
     }
 
-    /// Drains the open stocks; if `thorough`, also closed stocks, in which a section that was under way may have
-    /// left units or a debt.
+    /// Drains the account's stocks and those of all below. Unless `thorough`, skips accounts below without slack: their
+    /// stocks are closed, though a section that was under way may have left units or a debt there.
     fn drain(&self, node: &Node, thorough: bool) -> Drained {
         let mut drained = self.close_all(node);
-        // While this lock is held, no child is removed. No deadlock: a drain of a child does not take its
-        // parent's lock.
+        // While this lock is held, no child is removed. No deadlock: a drain of a child does not take this lock of its
+        // parent.
         let rest = node.cold();
         for child in rest.children.iter().filter_map(|key| self.nodes.get(*key)) {
             if thorough || child.slack_units() > 0 {
@@ -68,7 +71,7 @@ impl<S: Stocks> Accounts<S> {
         (0..self.stocks.cpus()).filter(move |cpu| bits >> (cpu % 64) & 1 != 0).map(CpuId)
     }
 
-    /// Closes one stock and returns its units.
+    /// Closes one stock. Returns its units up the tree, or charges its debt.
     pub(super) fn close(&self, node: &Node, cpu: CpuId) -> Drained {
         loop {
             let seen = self.stocks.snapshot(cpu, node.key);
@@ -77,7 +80,7 @@ impl<S: Stocks> Accounts<S> {
             }
             let to = Reduction { taken: seen.free, capacity_log2: 0, mark: false };
             // The debt is charged before the stock shows it as paid. In the other order the account would have
-            // less charged than used for a moment, and one without handles could be freed.
+            // less charged than used for a moment, and an orphan could be freed.
             if seen.free < 0 {
                 self.pay(node, -i64::from(seen.free) as u64);
             }
@@ -111,8 +114,9 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// Closes stocks that were not used since the last call, and those that have more than twice the capacity
-    /// that is allowed now; frees accounts that have ended and have no charges left. The caller's period
-    /// defines "not used lately"; `process` calls it every 100 ms.
+    /// that is allowed now; takes back what sections have left in closed stocks; frees accounts that have ended and
+    /// have no charges left. The caller's period is the time after which a stock counts as unused; `process` calls
+    /// this function every 100 ms.
     pub fn reclaim_idle(&self) {
         for node in self.nodes.all() {
             for cpu in self.cpus_of(node) {

@@ -1,11 +1,13 @@
 //! Deciding exactly whether an account is full.
 //!
 //! Usage includes units in stocks and charges that are about to be undone. So a charge that does not fit closes
-//! all stocks below the full account, which returns their units, and then reads usage at a moment when it has
-//! neither of the two. If the charge fits then, it is tried again; otherwise it is refused. Meanwhile the stocks
-//! below stay closed, and every other charge takes exactly the units that it needs.
+//! all open stocks of the full account and below, which returns their units, and then reads usage at a moment when
+//! it includes neither of the two. If the charge fits then, it is tried again; otherwise it is refused, or tried
+//! again after the account's listener was told. Meanwhile these stocks stay closed, and every other charge takes
+//! exactly the units that it needs.
 //!
-//! Cost: four loads if all stocks are closed already; otherwise every stock below is read.
+//! Cost, if all these stocks are closed already: three loads, and one for each account from the charged one to the
+//! full one; otherwise also reading the stocks of every account below with open stocks.
 //!
 //! # Notes on refusing
 //!
@@ -22,16 +24,16 @@
 //! slack comes first in the single order and the right side sees it. In the second case the right side closes the
 //! stock, or waits for the charge in flight. A slack of 0 that is the same before and after the load means that
 //! usage is exact at the moment of the load: every addition to it stays, and every drain has subtracted its units
-//! before it lowered the slack. So a refusal is exact.
+//! before it lowered the slack. So a refusal is exact with the strict kinds.
 //!
-//! Charges that are refused at the same account decide one after the other, under `exact_lock`. A charge that
-//! goes up the tree through an account with `stocks_disabled` takes the lock as well, so a deciding charge waits
-//! only for charges that were in flight when it began. Waiting threads sleep after a short spin, so a waiting
-//! thread of high priority does not keep the thread of the charge in flight from running.
+//! Charges that do not find such a moment at once decide one after the other, under the account's `exact_lock`. A
+//! charge that goes up the tree through an account with `stocks_disabled` takes the lock as well, so a deciding
+//! charge waits only for charges that were in flight when it began. The wait (`pause`) sleeps after a short spin, so
+//! a thread of high priority does not keep the thread of the charge in flight from running.
 //!
 //! For the rseq kind there may be no moment when usage is exact: a section that was under way may commit after
-//! its stock was closed, and leaves a debt of at most the stock's capacity. That kind stops waiting after
-//! `FAST_TRIES` tries.
+//! its stock was closed, and leaves a debt of at most the stock's capacity. That kind stops waiting after a number
+//! of tries: `FAST_TRIES` for a refusal, 1000 for `exact_usage`.
 //!
 //! Model: `accounts/loom.rs::a_refusal_is_never_false`.
 
@@ -42,7 +44,7 @@ use crate::outcome::{Event, OverBudget, Refused};
 use crate::sync::{Ordering::*, pause};
 use warmcore_types::ignore_poison;
 
-/// Keeps the stocks below an account closed while it exists.
+/// While this exists, no stock of the account or below opens or is refilled. It does not close open stocks.
 pub(super) struct DisableStocks<'a>(&'a Node);
 
 impl<'a> DisableStocks<'a> {
@@ -60,11 +62,12 @@ impl Drop for DisableStocks<'_> {
     }
 }
 
-/// How often the rseq kind tries to read an exact usage. After that it decides by what is charged.
+/// How often the rseq kind pauses between reads of usage. After that it decides by what is charged.
 pub(super) const FAST_TRIES: u32 = 4;
 
 impl<S: Stocks> Accounts<S> {
-    /// Charges `n` up the tree. If it does not fit an account, drains the stocks below and tries again.
+    /// Charges `n` up the tree; does not change `direct`. If the charge does not fit an account, drains the open stocks
+    /// there and below, and tries again if it may fit now.
     pub(super) fn charge_tree(
         &self,
         node: &Node,
@@ -81,7 +84,7 @@ impl<S: Stocks> Accounts<S> {
         let mut pressures = node.path().count();
         // Kept while the charge is tried again.
         let mut _disabled = None;
-        // Each iteration meets another full account, or another charge was granted in between.
+        // Repeats only if the drain or another thread freed units of the full account, or its listener was called.
         loop {
             let Err(mut full) = charge_ancestors() else { return Ok(()) };
             if full.is_queued {
@@ -89,8 +92,8 @@ impl<S: Stocks> Accounts<S> {
             }
             _disabled = Some(DisableStocks::new(full.node));
             if let Some(usage) = self.usage_if_full(node, n, &mut full) {
-                // The listener may free units, so the charge is tried again, once per account: otherwise a
-                // listener that frees a little with each call would be called without end.
+                // The listener may free units, so the charge is tried again, at most as often as the path has accounts:
+                // otherwise a listener that frees a little with each call would be called without end.
                 if pressures > 0 && full.node.set_state(PRESSURE_REPORTED, true) {
                     pressures -= 1;
                     let (account, limit) = (full.node.name(), full.node.pressure_at());
@@ -117,8 +120,8 @@ impl<S: Stocks> Accounts<S> {
         }))
     }
 
-    /// The account's usage if the charge does not fit with all stocks below closed. Their units may have
-    /// refilled a guarantee below, so `asked` may become less than it was.
+    /// The usage of the account in `full` if the charge does not fit there with all stocks closed; `None` if it fits.
+    /// Units from these stocks may have refilled a guarantee below, so `full.asked` may become less than it was.
     fn usage_if_full(&self, node: &Node, n: u64, full: &mut Full) -> Option<u64> {
         let below = || node.path().take_while(|a| !std::ptr::eq(*a, full.node));
         // Under the lock, because a charge that has taken units from the reserve may have to put them back.
@@ -134,9 +137,9 @@ impl<S: Stocks> Accounts<S> {
         is_over.then_some(usage)
     }
 
-    /// The usage of an account at one moment within this call, and what `observe` returned at that moment. The
-    /// caller keeps the stocks below closed. The rseq kind gives up after `fast_tries`; then the result is what
-    /// is charged, which is no less than what is used.
+    /// The units in use by an account and all below at one moment within this call, and what `observe` returned at
+    /// that moment. The caller holds a [`DisableStocks`] of the account; this call closes the stocks. The rseq kind
+    /// gives up after `fast_tries` pauses; then the result is what is charged.
     pub(super) fn exact<T>(&self, node: &Node, fast_tries: u32, observe: impl Fn() -> T) -> (u64, T) {
         if let Some(exact) = node.exact(&observe) {
             return exact;

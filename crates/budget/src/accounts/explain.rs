@@ -9,25 +9,27 @@ use std::fmt;
 use std::sync::Arc;
 use warmcore_types::CpuId;
 
-/// How much is charged to an account and its children.
+/// How much is charged to an account and all accounts below.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Usage {
-    /// Units in use and units in stocks. The limit is compared with this number.
+    /// Units in use, units in stocks, and the unused guarantees of accounts below. The limit is compared with this
+    /// number.
     pub charged: u64,
-    /// Of `charged`, at most this many units are in stocks, or are being charged or given back at this moment: at
-    /// least `charged - error` is in use. With the rseq kind, a section that ran while its stock was being closed
+    /// Of `charged`, at most this many units are in stocks: at least `charged - error` is in use or guaranteed, apart
+    /// from stocks that open during the call and charges that are refused at that moment. A charge, refill or
+    /// uncharge that is under way adds 1. With the rseq kind, a section that ran while its stock was being closed
     /// may make `charged` too high or too low until that stock is drained again: see [`Explain::debt`].
     pub error: u64,
 }
 
-/// The stock of one CPU, or the sum of several.
+/// The stocks of an account and all below on one CPU, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnCpu {
     /// The CPU.
     pub cpu: CpuId,
-    /// Units in the stock.
+    /// Units in these stocks.
     pub free: u64,
-    /// Units that the stock may hold.
+    /// Units that these stocks may hold.
     pub capacity: u64,
     /// Units that were spent after a drain had taken them, and are not charged yet.
     pub debt: u64,
@@ -38,7 +40,7 @@ pub struct OnCpu {
 pub struct Level {
     /// The account's name.
     pub account: Arc<str>,
-    /// Units charged to the account, units in stocks included.
+    /// Units charged to the account and all below, units in stocks included.
     pub charged: u64,
     /// The most that was ever charged, units in stocks included.
     pub peak: u64,
@@ -50,12 +52,13 @@ pub struct Level {
     pub guarantee: u64,
     /// The part of the guarantee that is not used.
     pub reserve: u64,
-    /// The most units that the stocks of this account and all below may hold now.
+    /// The most units that the stocks of this account and all below may hold now. A charge, refill or uncharge that is
+    /// under way adds 1.
     pub in_stocks_max: u64,
     /// The number of open stocks of this account and all below.
     pub stocks: u32,
-    /// The number of reasons to keep these stocks closed: each charge that is being decided exactly or that waits
-    /// here, and the end of the account.
+    /// The number of reasons to keep the stocks of this account and all below closed: each call that reads the exact
+    /// usage or forces the account over its limit, each charge that waits here, and the end of the account.
     pub stocks_disabled: u32,
     /// Charges that wait here.
     pub waiting: u32,
@@ -73,23 +76,25 @@ pub struct Explain {
 }
 
 impl Explain {
-    /// Units in use by the account and all below: the charged units, less those in stocks, plus the debts. The
-    /// CPUs are read one after the other, so charges meanwhile make it inexact.
+    /// Units in use by the account and all below: the charged units, less those in stocks, plus the debts. Unused
+    /// guarantees of accounts below count as used. The CPUs are read one after the other, so charges meanwhile make
+    /// the number inexact.
     pub fn used(&self) -> u64 {
         (self.path[0].charged + self.debt()).saturating_sub(self.stranded())
     }
 
-    /// Units in stocks.
+    /// Units in stocks of the account and all below.
     pub fn stranded(&self) -> u64 {
         self.cpus.iter().map(|on| on.free).sum()
     }
 
-    /// Units spent but not charged yet.
+    /// Units that were spent from stocks of the account and all below after a drain had taken them, and are not charged
+    /// yet.
     pub fn debt(&self) -> u64 {
         self.cpus.iter().map(|on| on.debt).sum()
     }
 
-    /// Whether the units look like bytes: a limit on the path is a whole number of KiB.
+    /// Whether the units look like bytes: a limit on the path is a whole number of KiB, and not 0.
     fn counts_bytes(&self) -> bool {
         self.path
             .iter()
@@ -125,14 +130,15 @@ impl fmt::Display for Amount {
     }
 }
 
-/// A line for each account from this one to its root, then one for each CPU with a stock. Numbers are in B,
+/// A line for each account from the explained one to its root, then one for each CPU with a stock. Numbers are in B,
 /// KiB, MiB … if a limit on the path is a whole number of KiB, otherwise in groups of three digits.
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_bytes = self.counts_bytes();
         let units = |n| Amount { n, is_bytes };
         for (i, level) in self.path.iter().enumerate() {
-            // For the first account every stock was read; for the accounts above only an upper bound is known.
+            // For the first account every stock was read; for the stocks of the accounts above only an upper bound is
+            // known.
             let used = if i == 0 { self.used() } else { level.charged.saturating_sub(level.in_stocks_max) };
             let is_exact = i == 0 || level.in_stocks_max == 0;
             write!(f, "{}: {}{} used", level.account, if is_exact { "" } else { "at least " }, units(used))?;
@@ -180,8 +186,9 @@ impl<S: Stocks> Accounts<S> {
         Usage { charged: node.usage.load(Acquire), error }
     }
 
-    /// Units in use by an account and all below, at one moment of this call: empties their stocks. The rseq
-    /// kind may be wrong by what sections under way spend at that moment.
+    /// Units in use by an account and all below, at one moment of this call; unused guarantees of accounts below count
+    /// as used. Empties the stocks. With the rseq kind the number may be wrong by what sections under way spend or
+    /// return at that moment.
     pub fn exact_usage(&self, node: &Node) -> u64 {
         let _disabled = DisableStocks::new(node);
         self.drain_all(node);

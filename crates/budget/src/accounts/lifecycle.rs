@@ -5,8 +5,8 @@
 //! what is charged to it. The node of an ended account is reused, the lowest key first, so that stocks stay close
 //! together.
 //!
-//! An account without a stock takes 384 bytes, a name, and 4 bytes in its parent. `retired` changes under its
-//! lock, a parent's list of children under the parent's.
+//! An account without a stock takes 384 bytes, a name, and 4 bytes in its parent. `Accounts::retired` changes under
+//! its lock, a parent's list of children under the parent's `cold`.
 //!
 //! Source: Linux memcg, where the charges of an offline cgroup go to its parent, because cgroups that were kept
 //! alive by their charges piled up.
@@ -19,8 +19,8 @@ use std::cmp::Reverse;
 use std::sync::Arc;
 use warmcore_types::ignore_poison;
 
-/// The largest depth of a tree, counting its root. Functions that walk through a tree recurse, one call per
-/// level, also on threads with small stacks: 64 levels fit in 128 KiB without optimisation.
+/// The largest depth of a tree, counting its root. Functions that walk up or down a tree recurse, also on threads with
+/// small stacks: 64 levels fit in 128 KiB without optimisation.
 pub const DEPTH_MAX: usize = 64;
 
 /// The parameters of a new account.
@@ -31,16 +31,16 @@ pub struct AccountConfig {
     pub limit: u64,
     /// Usage above this is reported as pressure.
     pub soft_limit: u64,
-    /// Units that its parent keeps for it.
+    /// Units that the parent keeps for the account.
     pub guarantee: u64,
     /// Called on events of this account and of those below that have no listener.
     pub listener: Option<Listener>,
 }
 
 impl<S: Stocks> Accounts<S> {
-    /// Creates an account with one handle, below `parent` or as a root. Returns an error if the parent has too
-    /// little left for the guarantee. Panics if there are 2^24 accounts, or if the tree would be deeper than
-    /// [`DEPTH_MAX`].
+    /// Creates an account with one handle, below `parent` or as a root. Returns an error if the parent or an account
+    /// above it has too little left for the guarantee. Panics if there are 2^24 - 1 accounts already, or if the tree
+    /// would be deeper than [`DEPTH_MAX`].
     pub fn create(&self, parent: Option<&Node>, config: AccountConfig) -> Result<&Node, OverBudget> {
         let depth = 1 + parent.map_or(0, |parent| parent.path().count());
         assert!(
@@ -85,18 +85,18 @@ impl<S: Stocks> Accounts<S> {
         node.handles.fetch_add(1, Relaxed);
     }
 
-    /// Removes a handle; the last one ends the account.
+    /// Removes a handle, or a child, which counts as one; the last one ends the account.
     pub fn drop_handle(&self, node: &Node) {
         // ORDERING: AcqRel; everything done with handles happens before what is done without any.
         if node.handles.fetch_sub(1, AcqRel) > 1 {
             return;
         }
-        // Never undone: no stock opens for this account again.
+        // Not undone before the node is reused: no stock opens for this account again.
         //
         // ORDERING: SeqCst; as `DisableStocks::new`.
         node.stocks_disabled.fetch_add(1, SeqCst);
         node.set_state(ORPHAN, true);
-        // ORDERING: Relaxed; only a thread that holds the locks below gives the node to another account.
+        // ORDERING: Relaxed; the node gets another account only after it passed through `retired`, under its lock.
         node.ended.fetch_add(1, Relaxed);
         // For a guarantee of 0 nothing is charged to the parent, so this is not refused.
         let _ = self.set_guarantee(node, 0);
@@ -104,7 +104,7 @@ impl<S: Stocks> Accounts<S> {
         self.reap();
     }
 
-    /// Frees the orphans that have no charges left.
+    /// Frees the nodes of orphans that have no charges left.
     pub(super) fn reap(&self) {
         let mut orphans = {
             let mut retired = ignore_poison(self.retired.lock());
@@ -117,12 +117,12 @@ impl<S: Stocks> Accounts<S> {
         ignore_poison(self.retired.lock()).orphans.append(&mut orphans);
     }
 
-    /// Frees an orphan if nothing is charged to it. Returns whether it did. The caller has removed it from the
-    /// list of orphans.
+    /// Frees an orphan's node if nothing is charged to the orphan and no charge to it waits. Returns whether it did.
+    /// The caller has removed the orphan from `retired`.
     fn try_reap(&self, node: &Node) -> bool {
         // Closed stocks too: a section that was under way may have left units or a debt there.
         self.close_all(node);
-        // ORDERING: Acquire, all; each pairs with the last writer of its field.
+        // ORDERING: Acquire or stronger, all; each pairs with the last writer of its field.
         //
         // Combined by `|`: a sum may overflow.
         let left = u64::from(node.charging.load(Acquire))
@@ -148,11 +148,11 @@ impl<S: Stocks> Accounts<S> {
         true
     }
 
-    /// Changes how many units the parent keeps for the account. Returns an error if the parent has too little
-    /// left.
+    /// Changes how many units the parent keeps for the account. Returns an error, and changes nothing, if the parent
+    /// or an account above it has too little left. Has no effect on what is charged if the account is a root.
     pub fn set_guarantee(&self, node: &Node, guarantee: u64) -> Result<(), OverBudget> {
-        // What this call has charged to the parent. Outside `guarantee_lock`, because it may wait for an
-        // `exact_lock` and call a listener.
+        // What this call has charged to the parent. The charge is made outside `guarantee_lock`, because it may wait
+        // for an `exact_lock` and call a listener.
         let mut brought = 0;
         loop {
             let lacks = |held: u64| {
@@ -168,7 +168,7 @@ impl<S: Stocks> Accounts<S> {
                 brought += lack;
             }
             let kept = ignore_poison(node.guarantee_lock.lock());
-            // Another thread's change may have released units meanwhile.
+            // Another thread may have released units meanwhile: then more is lacking, and is charged first.
             if lacks(brought) == 0 {
                 node.guarantee.store(guarantee, Relaxed);
                 let surplus = self.keep_reserve(node, brought);
@@ -179,8 +179,9 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Moves charges of the orphans below `node` to `node`, as many as `node` lacks to uncharge `n`. Moves
-    /// nothing if the orphans have too few: the owner of their units may still give them back.
+    /// Moves charges of the orphans among the children of `node` to `node`, as many as `node` lacks to uncharge `n`.
+    /// Moves nothing if `node` and these orphans together have fewer: the owner of the orphans' units may still give
+    /// them back.
     pub(super) fn reparent(&self, node: &Node, n: u64) {
         let rest = node.cold();
         let children = || rest.children.iter().filter_map(|key| self.nodes.get(*key));

@@ -1,17 +1,20 @@
 //! One account, and what is known about the stocks of this account and of all accounts below.
 //!
 //! `usage = direct + Σ children (usage + reserve)`, where `direct` is what was charged to this account and not to
-//! one below, including the units in its stocks. `slack` is at least the number of units in `usage` that are not
-//! in use. It is the sum of the capacities of all open stocks here and below, and one unit for every charge under
-//! way, which may have to undo its addition. While `slack` is 0 and does not change, usage is exact.
+//! one below, including the units in its stocks. `slack` is the sum of the capacities of all open stocks here and
+//! below, and one unit for every operation under way that may have to subtract from `usage` again: a charge that
+//! may be refused further up, a refill, an uncharge that empties a stock. While `slack` is 0 and does not change,
+//! usage is exact.
 //!
-//! A node takes 384 bytes. A charge that a stock serves reads one cache line of it; a charge that goes up the
-//! tree writes 64 bytes.
+//! A node takes 384 bytes. A charge that a stock serves reads at most one cache line of it; a charge that goes up
+//! the tree usually writes one other line, and with a guarantee also a lock.
 //!
-//! Writers: charges and uncharges that go up the tree write `usage`, `direct`, `slack`, `reserve`, `stocks` and
-//! `peak`. Owners of a handle write `limit`, `soft` and `guarantee`. Charges that are refused or wait write
-//! `stocks_disabled`, `waiting` and `charging`. The holder of its lock writes `cold`. The memory of a node is
-//! reused and never freed, because threads that have finished with an ended account may still read it.
+//! Writers: charges and uncharges that go up the tree, and drains, write `usage`, `direct`, `slack`, `reserve`,
+//! `stocks`, `peak`, `cpus` and a bit of `state`. Owners of a handle write `limit`, `soft`, `guarantee` and
+//! `handles`. Calls that need the exact usage write `stocks_disabled`; charges that wait write it too, and `waiting`
+//! and `charging`. The holder of its lock writes `cold`. Creating and ending an account writes most fields. The
+//! memory of a node is reused and not freed before the [`Accounts`](super::Accounts), because a thread may still
+//! read the node of an account that has ended.
 
 use crate::outcome::Listener;
 use crate::stock::{CAPACITY_LOG2_MAX, Key, StockAddr};
@@ -30,9 +33,9 @@ pub struct Node {
     /// Where the account's stocks are.
     #[line(read_mostly)]
     pub(crate) stock_addr: StockAddr,
-    /// How many accounts on this node have lost their last handle. Code that stored a pointer without a handle
-    /// compares this number to find out whether its account has ended. It stands beside `stock_addr`, which is
-    /// read with it.
+    /// How many accounts of this node have ended. Code that stored a pointer without a handle compares this number
+    /// to find out whether the account that it points to has ended. It stands beside `stock_addr`, which is read
+    /// with it.
     #[line(read_mostly)]
     pub(super) ended: AtomicU32,
     /// Null for a root. Set before any other thread can reach the account.
@@ -44,8 +47,9 @@ pub struct Node {
     pub(super) soft: AtomicU64,
     #[line(read_mostly)]
     pub(super) guarantee: AtomicU64,
-    /// The number of reasons to keep the stocks here and below closed: each charge that is being decided exactly
-    /// or that waits here, and the end of the account.
+    /// The number of reasons to keep the stocks here and below closed: each call that reads the exact usage of this
+    /// account (a charge that does not fit, a lower limit, `exact_usage`) or forces it over its limit, each charge
+    /// that waits here, and the end of the account.
     #[line(read_mostly)]
     pub(super) stocks_disabled: AtomicU32,
     /// How many charges wait here. Counted for `process::wait`.
@@ -90,7 +94,8 @@ pub struct Node {
     /// Held while usage and reserve change, if there is a guarantee: see `ancestors`.
     #[line(owner = "slow paths")]
     pub(super) guarantee_lock: Mutex<()>,
-    /// Held while a charge is decided exactly: see `exact`.
+    /// Held while usage is read exactly, if a first attempt failed, and by a charge that goes up the tree through
+    /// this account while `stocks_disabled` is not 0: see `exact`.
     #[line(owner = "slow paths")]
     pub(super) exact_lock: Mutex<()>,
 }
@@ -111,13 +116,13 @@ impl std::fmt::Debug for ColdFields {
 
 /// The account has a listener.
 pub(super) const HAS_LISTENER: u32 = 1;
-/// Pressure was reported, and usage has not been well below the mark since.
+/// Pressure was reported, and `clear_pressure` has not found usage more than a sixteenth below `pressure_at` since.
 pub(super) const PRESSURE_REPORTED: u32 = 2;
-/// The account has no handle left.
+/// The account has ended: it has neither a handle nor a child.
 pub(super) const ORPHAN: u32 = 4;
 
-/// `slack` has the units in its low bits and the number of additions above: a thread that reads the same value
-/// twice knows that none came in between.
+/// `slack` has the units in its low 40 bits and the number of additions, modulo 2^24, above them: a thread that reads
+/// the same value twice concludes that nothing was added in between.
 const SLACK_UNITS: u64 = (1 << 40) - 1;
 const SLACK_VERSION: u64 = SLACK_UNITS + 1;
 
@@ -153,13 +158,14 @@ impl Node {
         }
     }
 
-    /// The account's number among the accounts that exist.
+    /// The account's number. No other account has it at the same time.
     #[inline(always)]
     pub fn key(&self) -> Key {
         self.key
     }
 
-    /// How many accounts on this node have ended. If it changed, the node now is another account.
+    /// How many accounts of this node have ended. If the number changed, the account that the caller knew has ended,
+    /// and the node may be another account's by now.
     #[cfg(not(loom))]
     #[inline(always)]
     pub(crate) fn ended(&self) -> u32 {
@@ -181,25 +187,25 @@ impl Node {
         std::iter::successors(Some(self), |node| node.parent())
     }
 
-    /// The account's name.
+    /// The account's name; `account` if it has ended and was freed.
     pub fn name(&self) -> Arc<str> {
         ignore_poison(self.cold.lock()).name.clone().unwrap_or_else(|| Arc::from("account"))
     }
 
-    /// Whether the account's last handle was dropped.
+    /// Whether the account has ended: it has neither a handle nor a child.
     pub(crate) fn is_orphan(&self) -> bool {
         // ORDERING: Acquire; pairs with `set_state` in `drop_handle`: everything done with handles is visible.
         self.state.load(Acquire) & ORPHAN != 0
     }
 
-    /// Units that may be in `usage` without being in use.
+    /// The units in `slack`. If there are none, every unit in `usage` is in use.
     pub(super) fn slack_units(&self) -> u64 {
-        // ORDERING: SeqCst; pairs with the additions in `add_slack`: see "Notes on refusing".
+        // ORDERING: SeqCst; pairs with the additions in `add_slack`: see "Notes on refusing" in `exact`.
         let slack = self.slack.load(SeqCst);
         slack & SLACK_UNITS
     }
 
-    /// Adds to the slack if that stays at or below `most`.
+    /// Adds `units` to the slack if the sum is at most `most`. Returns whether it did.
     pub(super) fn add_slack(&self, units: u64, most: u64) -> bool {
         let mut slack = self.slack.load(Relaxed);
         loop {
@@ -208,7 +214,7 @@ impl Node {
             }
             // The version may wrap around: it is compared for equality only.
             let more = slack.wrapping_add(SLACK_VERSION + units);
-            // ORDERING: SeqCst; before the load of `stocks_disabled` that follows. See "Notes on refusing".
+            // ORDERING: SeqCst; before the caller's load of `stocks_disabled`. See "Notes on refusing" in `exact`.
             match self.slack.compare_exchange_weak(slack, more, SeqCst, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => slack = now,
@@ -217,15 +223,15 @@ impl Node {
     }
 
     pub(super) fn sub_slack(&self, units: u64) {
-        // ORDERING: SeqCst, of which Release: a thread that sees the slack without these units sees `usage`
+        // ORDERING: SeqCst, of which Release is needed: a thread that sees the slack without these units sees `usage`
         // without what was undone or drained.
         let before = self.slack.fetch_sub(units, SeqCst);
         debug_assert!(before & SLACK_UNITS >= units, "slack {before:#x} - {units}");
     }
 
-    /// Whether the stocks here and below must stay closed.
+    /// Whether this account keeps the stocks here and below closed.
     pub(super) fn are_stocks_disabled(&self) -> bool {
-        // ORDERING: SeqCst; pairs with `DisableStocks::new`: see "Notes on refusing".
+        // ORDERING: SeqCst; pairs with `DisableStocks::new`: see "Notes on refusing" in `exact`.
         let disabled = self.stocks_disabled.load(SeqCst);
         disabled > 0
     }
@@ -233,7 +239,7 @@ impl Node {
     /// The usage at a moment when it had only units in use, and what `observe` returned at that moment. `None` if
     /// this call did not find such a moment.
     pub(super) fn exact<T>(&self, observe: impl Fn() -> T) -> Option<(u64, T)> {
-        // ORDERING: SeqCst, all three; see "Notes on refusing".
+        // ORDERING: SeqCst, all three; see "Notes on refusing" in `exact`.
         let before = self.slack.load(SeqCst);
         let usage = self.usage.load(SeqCst);
         let found = observe();
@@ -245,7 +251,8 @@ impl Node {
     /// free.
     #[cfg(not(loom))]
     pub fn free(&self) -> u64 {
-        // ORDERING: Relaxed; the caller looks under the lock of the queues, after which charges are made.
+        // ORDERING: Relaxed; the caller holds the lock of the queues. A granted charge leaves its queue under this lock
+        // after it was added to usage, so the caller finds it in the queue or in `usage`.
         self.limit.load(Relaxed).saturating_sub(self.usage.load(Relaxed))
     }
 
@@ -266,7 +273,7 @@ impl Node {
         }
     }
 
-    /// Adds to usage, whatever the limit.
+    /// Adds to usage, whatever the limit; returns the new usage. Panics if that is 2^64 or more.
     pub(super) fn force_usage(&self, n: u64) -> u64 {
         // ORDERING: SeqCst; as `add_usage`.
         let before = self.usage.fetch_add(n, SeqCst);
@@ -278,8 +285,8 @@ impl Node {
     }
 
     pub(super) fn sub_usage(&self, n: u64) -> u64 {
-        // ORDERING: SeqCst; before the load of `waiting` that follows. A waiting charge counts itself in
-        // `waiting` and then reads usage.
+        // ORDERING: SeqCst; before the load of `waiting` in `take_back`. A waiting charge counts itself in `waiting`
+        // and then reads usage.
         let before = self.usage.fetch_sub(n, SeqCst);
         debug_assert!(before >= n, "{}: usage {before} - {n}", self.name());
         before.wrapping_sub(n)
@@ -291,14 +298,14 @@ impl Node {
         }
     }
 
-    /// The `guarantee_lock` if the parent keeps units for the account, or is about to. Charges under way while
-    /// the guarantee is set may leave the reserve short until more units come back.
+    /// Takes the `guarantee_lock` if the account has a guarantee or a reserve. Charges that are under way while
+    /// `set_guarantee` runs may leave the reserve short until more units come back.
     pub(super) fn lock_guarantee(&self) -> Option<MutexGuard<'_, ()>> {
         let keeps = self.guarantee.load(Relaxed) > 0 || self.reserve.load(Relaxed) > 0;
         keeps.then(|| ignore_poison(self.guarantee_lock.lock()))
     }
 
-    /// The name and the listener, under their lock.
+    /// The name, the children and the listener, under their lock.
     pub(super) fn cold(&self) -> MutexGuard<'_, ColdFields> {
         ignore_poison(self.cold.lock())
     }
@@ -313,12 +320,12 @@ impl Node {
         (before & bit != 0) != on
     }
 
-    /// The soft limit, or the limit if that is lower.
+    /// The usage above which pressure is reported: the soft limit, or the limit if that is lower.
     pub(super) fn pressure_at(&self) -> u64 {
         self.soft.load(Relaxed).min(self.limit.load(Relaxed))
     }
 
-    /// Clears the mark that pressure was reported, once usage is a sixteenth below.
+    /// Clears `PRESSURE_REPORTED` if `usage` is more than a sixteenth below `pressure_at`.
     pub(super) fn clear_pressure(&self, usage: u64) {
         if self.state.load(Relaxed) & PRESSURE_REPORTED != 0 {
             let at = self.pressure_at();

@@ -16,8 +16,8 @@ pub(super) struct Nodes {
     growing: Mutex<()>,
 }
 
-// SAFETY: `push` writes an entry, under the lock, before another thread gets its key; then it is only read. Nodes are
-// Sync.
+// SAFETY: `push` writes an entry, under the lock, before another thread gets its key; after that threads share `&Node`
+// only. Nodes are Sync.
 unsafe impl Sync for Nodes {}
 
 impl Nodes {
@@ -28,15 +28,15 @@ impl Nodes {
     /// The node of a key, if there is one. No account has key 0.
     #[inline]
     pub(super) fn get(&self, key: Key) -> Option<&Node> {
-        // ORDERING: Acquire; pairs with the Release in `push`: the node is there.
+        // ORDERING: Acquire; pairs with the Release in `push`: the node is written.
         if key == 0 || key >= self.end.load(Acquire) {
             return None;
         }
-        // SAFETY: the node was written before `end` came above its key, and stays until `self` is dropped.
+        // SAFETY: the node was written before `end` rose above its key, and stays until `self` is dropped.
         self.table.get(key as usize).map(|node| unsafe { (*node.get()).assume_init_ref() })
     }
 
-    /// Adds a node with the next key. Panics at 2^24.
+    /// Adds a node with the next key. Panics if the next key is 2^24.
     pub(super) fn push(&self, stocks_of: impl FnOnce(Key) -> StockAddr) -> &Node {
         let _growing = ignore_poison(self.growing.lock());
         let key = self.end.load(Relaxed);
@@ -52,7 +52,7 @@ impl Nodes {
         node
     }
 
-    /// The largest number of accounts that existed at once.
+    /// The number of nodes: the largest number of accounts, orphans included, that existed at once.
     pub(super) fn len(&self) -> usize {
         self.end.load(Relaxed) as usize - 1
     }

@@ -1,13 +1,14 @@
-//! Refilling a stock, and emptying one that is full.
+//! Refilling a stock, and taking units out of one that is full.
 //!
-//! A charge that finds too few units in the stock goes up the tree and also takes units that fill the stock. An
-//! uncharge that finds the stock full takes half of the stock's units, and returns them and its own up the tree.
-//! `capacity` decides how many units a stock may hold. A slot that holds another account's stock is taken over if
-//! that stock was not used lately. The capacities of all stocks of an account together are no more than what is
-//! charged to it, so that an uncharge of more than was charged usually finds no room in a stock, and is reported.
+//! A charge that finds too few units in the stock goes up the tree and also takes units for the stock. An uncharge
+//! that finds too little room in the stock takes the units above half of the stock's capacity, and returns them and
+//! its own up the tree. `capacity` decides how many units a stock may hold. A slot that holds another account's
+//! stock is taken over if that stock was not used since the last attempt. The capacities of all stocks of an account
+//! together are usually no more than what is charged to it, so that an uncharge of more than was charged usually
+//! finds no room in a stock, and is reported.
 //!
-//! Cost: about 50 ns with three levels, once in 256 to 512 charges. Of all stocks, only the current CPU's is
-//! written.
+//! Cost of a refill: about 50 ns with three levels, once in 256 to 512 charges. It writes no other stock than the
+//! current CPU's.
 
 use super::ancestors::MayCharge;
 use super::node::Node;
@@ -18,7 +19,7 @@ use crate::stock::{CAPACITY_LOG2_MAX, Reduction, StockSnapshot, capacity};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
-/// The largest charge that uses stocks.
+/// The largest charge or uncharge that uses stocks, in units.
 pub(crate) const STOCKED_MAX: u64 = 1 << (CAPACITY_LOG2_MAX - 1);
 const CAPACITY_MAX: u64 = capacity(CAPACITY_LOG2_MAX);
 
@@ -44,7 +45,7 @@ impl Ready {
 
 impl<S: Stocks> Accounts<S> {
     /// Charges `n` units that were not taken from the stock. `may_charge` says whether the charge may pass those
-    /// that wait at an account; without it, the charge comes after them.
+    /// that wait at an account; without it, the charge is refused there.
     #[cold]
     #[inline(never)]
     pub(crate) fn charge_slow(
@@ -54,13 +55,13 @@ impl<S: Stocks> Accounts<S> {
         n: u64,
         may_charge: Option<MayCharge>,
     ) -> Result<(), OverBudget> {
-        // Tries the stock again: a section may have been aborted, or this thread had no rseq area yet.
+        // Tries the stock again: a section may have been aborted, or `AccountPtr::charge_stock` did not know the CPU.
         if n == 0 || (n <= STOCKED_MAX && self.stocks.charge(|| cpu, node.key, n as u32)) {
             return Ok(());
         }
         if let Some(ready) = self.ready(node, cpu, n, u64::MAX) {
-            // Fills the stock to half, and pays its debt. Fills it completely if less is charged to the account
-            // than its stocks may hold.
+            // Fills the stock to half, and pays its debt. Fills it further, at most to its capacity, by what is
+            // missing in the account's charges to cover the capacities of its stocks.
             let (capacity, free) = (capacity(ready.capacity_log2) as i64, i64::from(ready.seen.free));
             let charged = node.direct.load(Acquire).saturating_add(n);
             let lacks = node.slack_units().saturating_sub(charged).min(CAPACITY_MAX) as i64;
@@ -82,7 +83,7 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// Gives back `n` units that no stock took.
+    /// Gives back `n` units that the fast path did not return to the stock.
     #[cold]
     #[inline(never)]
     pub(crate) fn uncharge_slow(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), OverUncharge> {
@@ -101,15 +102,15 @@ impl<S: Stocks> Accounts<S> {
             self.return_capacity(node, &ready, None);
         }
         self.take_direct(node, n)?;
-        // The stock is too full: half of it goes up the tree as well.
+        // This CPU's stock has too little room: its units above half of its capacity go up the tree as well.
         let taken = if is_ours { (seen.free - (capacity(seen.capacity_log2) / 2) as i32).max(0) } else { 0 };
         if taken == 0 || self.used_at_least(node) < taken as u64 {
             self.release(node, n);
             return Ok(());
         }
         let mut back = n;
-        // Slack on the whole path: the units belong to no account for a moment, and another thread may close
-        // the stock.
+        // Slack on the whole path: between `reduce` and `release` the units are in `usage`, but neither in use nor in
+        // a stock. Another thread may close the stock meanwhile and subtract the stock's slack.
         for a in node.path() {
             a.add_slack(1, u64::MAX);
         }
@@ -125,8 +126,8 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// Puts charged units into the stock. If another thread has changed the stock, or this thread has moved to
-    /// another CPU, gives them back instead.
+    /// Puts charged units into the stock. Gives them and the capacity back if that fails: another thread has changed
+    /// the stock, this thread has moved to another CPU, or the section was aborted too often.
     fn fill(&self, node: &Node, ready: &Ready, units: u64) {
         if !self.stocks.refill(ready.cpu, node.key, &ready.seen, units as u32, ready.capacity_log2) {
             self.sub_direct(node, units);
@@ -137,8 +138,8 @@ impl<S: Stocks> Accounts<S> {
         self.end_refill(node, ready);
     }
 
-    /// This CPU's stock for charges like `n`: takes over its slot, and takes capacity of at most `most` for it.
-    /// `None` if that is not possible now.
+    /// Prepares this CPU's stock for charges of `n` units: binds its slot if another account has it, and takes
+    /// capacity for it, at most `most` unless it has more already. `None` if that is not possible now.
     fn ready(&self, node: &Node, cpu: CpuId, n: u64, most: u64) -> Option<Ready> {
         if n > STOCKED_MAX || cpu.0 >= self.stocks.cpus() || node.path().any(Node::are_stocks_disabled) {
             return None;
@@ -148,13 +149,13 @@ impl<S: Stocks> Accounts<S> {
             seen = self.rebind_slot(node, cpu, seen)?;
         }
         let allowed = self.allowed(node, &seen);
-        // A capacity that is too large is reduced by `reclaim_idle`.
+        // Never lowered here: `reclaim_idle` closes a stock with more than twice the allowed capacity.
         let capacity_log2 = capacity_log2(n, allowed.min(most)).max(seen.capacity_log2);
         let ready = Ready { cpu, seen, capacity_log2 };
         (capacity_log2 > 0 && self.take_capacity(node, &ready)).then_some(ready)
     }
 
-    /// The largest capacity that the path allows this stock, not counting its present one.
+    /// The largest capacity that the path allows this stock, with its present capacity counted as free.
     pub(super) fn allowed(&self, node: &Node, seen: &StockSnapshot) -> u64 {
         let allows = |a: &Node| {
             let facts = Facts {
@@ -168,7 +169,8 @@ impl<S: Stocks> Accounts<S> {
         node.path().map(allows).min().unwrap_or(0)
     }
 
-    /// Takes the stock's additional capacity from the share of every account on the path.
+    /// Takes the stock's additional capacity from the share of every account on the path. Returns false, and takes
+    /// nothing, if a share has too little left or stocks are disabled.
     fn take_capacity(&self, node: &Node, ready: &Ready) -> bool {
         let (more, passing) = (ready.more(), ready.passing());
         // ORDERING: SeqCst; before the slack. A drain that sees the slack also sees the bit, or what this load
@@ -191,7 +193,7 @@ impl<S: Stocks> Accounts<S> {
         true
     }
 
-    /// Undoes `take_capacity`, up to the account `end`, which had too little left.
+    /// Undoes `take_capacity` at the accounts below `end`, which had too little left; without `end`, on the whole path.
     fn return_capacity(&self, node: &Node, ready: &Ready, end: Option<&Node>) {
         for a in node.path().take_while(|a| !end.is_some_and(|end| std::ptr::eq(*a, end))) {
             a.stocks.fetch_sub(u32::from(!ready.seen.is_open()), Relaxed);
@@ -199,19 +201,20 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Ends the refill: the stock has its units and its capacity.
+    /// Ends a refill that succeeded: the stock has its units and its capacity.
     fn end_refill(&self, node: &Node, ready: &Ready) {
         for a in node.path().filter(|_| ready.passing() > 0) {
             a.sub_slack(ready.passing());
         }
     }
 
-    /// Binds the slot to `node`, unless the stock that occupies it was used lately.
+    /// Binds the slot to `node`, unless the stock that occupies it was used since the last attempt. Returns the state
+    /// after that.
     fn rebind_slot(&self, node: &Node, cpu: CpuId, mut seen: StockSnapshot) -> Option<StockSnapshot> {
         let resident = self.nodes.get(seen.key).filter(|_| !seen.is_leaving);
         if let Some(resident) = resident {
             if seen.is_open() && !seen.is_idle {
-                // Second chance: the slot is taken over if the stock is unchanged at the next attempt.
+                // Second chance: the next attempt takes the slot over if it finds the stock unchanged.
                 let to = Reduction { taken: 0, capacity_log2: seen.capacity_log2, mark: true };
                 self.stocks.reduce(cpu, seen.key, &seen, to);
                 return None;
@@ -236,19 +239,19 @@ impl<S: Stocks> Accounts<S> {
         node.direct.load(Acquire).saturating_sub(node.slack_units())
     }
 
-    /// Takes `n` from what is charged to this account (not to those below), or returns an error if less is
-    /// charged.
+    /// Takes `n` from what is charged to this account and to ended accounts among its children, or returns an error
+    /// if less is charged.
     fn take_direct(&self, node: &Node, n: u64) -> Result<(), OverUncharge> {
         if self.used_at_least(node) < n {
-            // Units in stocks are not in use. Closed stocks have none.
+            // Units in stocks are not in use, so they are taken back before `direct` is compared.
             self.close_all(node);
             self.reparent(node, n);
         }
         let mut direct = node.direct.load(Acquire);
         loop {
             let Some(less) = direct.checked_sub(n) else {
-                // With the rseq kind there may be a newer debt, and its units may be among those in `direct`
-                // that were read here. Then the debt is visible by now.
+                // With the rseq kind a section may have left a debt after the first `close_all`: units that are in
+                // use, but not in `direct` yet. `close_all` charges them, which changes `direct`: then try again.
                 if !S::STRICT {
                     self.close_all(node);
                 }

@@ -10,8 +10,8 @@ use std::sync::Arc;
 use warmcore_sys::rseq::current_cpu;
 
 /// One account of a tree: a limit, and what is charged to it and to all accounts below. Cheap to clone: every
-/// clone is the same account. The account ends with its last handle. Units that are still charged then stay
-/// charged to its parent until they are given back.
+/// clone is a handle to the same account. The account ends when it has neither a handle nor an account below. Units
+/// that are still charged then stay charged to its parent until they are given back.
 ///
 /// ```
 /// use warmcore_budget::Account;
@@ -67,8 +67,8 @@ impl AccountBuilder {
         Self { parent, kind: None, config }
     }
 
-    /// Sets the limit for the units of this account and of all below. By default an account has no limit; those
-    /// of the accounts above apply.
+    /// Sets the limit for the units of this account and of all below. By default an account has no limit of its own.
+    /// The limits of the accounts above apply in any case.
     pub fn limit(mut self, units: u64) -> Self {
         self.config.limit = units;
         self
@@ -80,15 +80,16 @@ impl AccountBuilder {
         self
     }
 
-    /// Sets how many units the parent keeps for this account from the beginning. Other accounts cannot use them.
+    /// Sets how many units the parent keeps for this account from the beginning. Only this account and those below it
+    /// can use them.
     pub fn guarantee(mut self, units: u64) -> Self {
         self.config.guarantee = units;
         self
     }
 
-    /// Sets a function that is called on events of this account and of accounts below that have no listener. It
-    /// runs on the thread that caused the event, with none of this crate's locks held. Memory that it allocates
-    /// is charged to no account.
+    /// Sets a function that is called on events of this account and of accounts below that have no nearer listener.
+    /// It runs on the thread that caused the event, which holds no lock for which another call of this crate waits.
+    /// Memory that it allocates on that thread is charged to no account.
     ///
     /// A panic of the listener does not unwind into the charge: the panic hook reports it, and the charge
     /// continues as if the listener had returned. Under a [`BudgetAlloc`](super::BudgetAlloc) any allocation may
@@ -124,13 +125,13 @@ impl AccountBuilder {
         self
     }
 
-    /// Selects [`StockKind::Atomic`]: no limit of the tree is ever exceeded, and nothing that fits is refused.
+    /// Selects [`StockKind::Atomic`]: only a [forced charge](Account::force_charge) exceeds a limit of the tree, and
+    /// nothing that fits is refused.
     pub fn strict(self) -> Self {
         self.kind(StockKind::Atomic)
     }
 
-    /// Makes the account. Panics if [`try_build`](Self::try_build) returns an error or panics, or if no address
-    /// space is left.
+    /// Makes the account. Panics if [`try_build`](Self::try_build) returns an error or panics.
     #[track_caller]
     pub fn build(self) -> Account {
         match self.try_build() {
@@ -139,8 +140,10 @@ impl AccountBuilder {
         }
     }
 
-    /// Makes the account, or returns that its parent has too little left for its guarantee. Panics if the tree
-    /// would be deeper than [`DEPTH_MAX`](crate::DEPTH_MAX).
+    /// Makes the account. Returns an error if its parent, or an account above that, has too little left for its
+    /// guarantee. Panics if the tree would be deeper than [`DEPTH_MAX`](crate::DEPTH_MAX), if the kind is not the
+    /// parent's, if [`default_kind`] is needed and panics, if no address space is left, or if there are 2^24 - 1
+    /// accounts already.
     pub fn try_build(self) -> Result<Account, OverBudget> {
         let Self { parent, kind, config } = self;
         let parent_kind = parent.as_ref().map(Account::kind);
@@ -159,7 +162,7 @@ impl AccountBuilder {
 }
 
 impl Account {
-    /// Makes a handle that the node has already counted.
+    /// Makes a handle. The caller has counted it in the node already.
     fn at(ptr: AccountPtr) -> Self {
         Self { ptr, stock_addr: ptr.stock_addr() }
     }
@@ -177,7 +180,7 @@ impl Account {
     /// Charges `n` units to this account and all above it, or none. They stay charged until they are
     /// [uncharged](Self::uncharge); a [`Charge`] from [`try_hold`](Self::try_hold) does that when it is dropped.
     ///
-    /// **Touches** this CPU's stock; about every 500th time, and near a limit, the accounts.
+    /// **Touches** this CPU's stock; once in some hundreds of charges, and near a limit, the accounts.
     ///
     /// A cache charges each entry when it is inserted, and gives the units back when it is evicted:
     ///
@@ -197,17 +200,18 @@ impl Account {
         self.ptr.try_charge(self.stock_addr, n)
     }
 
-    /// Charges `n` units even if they exceed a limit, for units that are in use already. `Err` names an account
-    /// that is over its limit, and by how much; the units are charged all the same. Panics above 2^60 units.
+    /// Charges `n` units even if they exceed a limit, for units that are in use already. `Err` names the account
+    /// that is furthest over its limit, and by how much; the units are charged all the same. Panics above 2^60
+    /// units, and if the usage of an account would reach 2^64.
     pub fn force_charge(&self, n: u64) -> Result<(), Overrun> {
         self.ptr.force_charge(n)
     }
 
-    /// Gives back units that any thread charged to this account (not to one below).
+    /// Gives back units that any thread charged to this account, or to a child that has ended.
     ///
-    /// Returns an error and changes nothing if fewer units are charged. The error may come later: if a CPU's
-    /// stock of this account has room for the surplus, this call returns `Ok`, and the next drain finds more
-    /// units in stocks than are charged.
+    /// Returns an error and gives back nothing if fewer units are charged. The error may go unnoticed: if this CPU's
+    /// stock of the account has room for the surplus, this call returns `Ok`, and the next drain finds more units in
+    /// stocks than are charged.
     #[inline(always)]
     pub fn uncharge(&self, n: u64) -> Result<(), OverUncharge> {
         self.ptr.uncharge(self.stock_addr, n)
@@ -260,10 +264,10 @@ impl Account {
         charges.iter().map(|(account, n)| account.try_hold(*n)).collect()
     }
 
-    /// Empties the stocks of this account and of all below, on all CPUs. The calling thread does all the work: no
-    /// other thread is woken, signalled or interrupted.
+    /// Empties the stocks of this account and of all below, on all CPUs. The calling thread does all the work and
+    /// signals or interrupts no other; it wakes only charges that wait for the returned units.
     ///
-    /// **Touches** every such stock: two cache misses each.
+    /// **Touches** every such stock, two cache misses each, and the accounts.
     pub fn drain_all(&self) -> Drained {
         self.ptr.run_slow_path(|| on_account!(self.ptr, |accounts, node| accounts.drain_all(node)))
     }
@@ -275,9 +279,9 @@ impl Account {
         on_account!(self.ptr, |accounts, node| accounts.usage(node))
     }
 
-    /// Units in use at one moment of this call, guarantees of accounts below counted as used. Empties the
+    /// Units in use at one moment of this call, unused guarantees of accounts below counted as used. Empties the
     /// stocks as [`drain_all`](Self::drain_all) does. With [`StockKind::Rseq`] it may be wrong by what sections
-    /// under way spend at that moment.
+    /// under way spend or return at that moment.
     pub fn exact_usage(&self) -> u64 {
         self.ptr.run_slow_path(|| on_account!(self.ptr, |accounts, node| accounts.exact_usage(node)))
     }
@@ -316,7 +320,7 @@ impl Account {
         on_account!(self.ptr, |accounts, node| accounts.limit(node))
     }
 
-    /// Changes the limit. With a limit below usage every charge is refused until usage is below it.
+    /// Changes the limit. With a limit below usage, charges are refused until enough units were given back.
     ///
     /// A server gives a tenant less, and then more, without a restart:
     ///
@@ -335,7 +339,7 @@ impl Account {
     pub fn set_limit(&self, units: u64) {
         on_account!(self.ptr, |accounts, node| accounts.set_limit(node, units));
         self.ptr.wake_waiters();
-        // Waiting charges may fit now.
+        // With a higher limit, waiting charges may fit now.
         waiters::wake_first_waiters();
     }
 
@@ -344,8 +348,8 @@ impl Account {
         on_account!(self.ptr, |accounts, node| accounts.set_soft_limit(node, units));
     }
 
-    /// Changes how many units the parent keeps for this account. Returns an error if the parent has too little
-    /// left.
+    /// Changes how many units the parent keeps for this account. Returns an error, and changes nothing, if the parent
+    /// or an account above it has too little left.
     pub fn set_guarantee(&self, units: u64) -> Result<(), OverBudget> {
         let result = on_account!(self.ptr, |accounts, node| accounts.set_guarantee(node, units));
         self.ptr.wake_waiters();
@@ -369,12 +373,13 @@ impl Account {
         self.ptr.kind()
     }
 
-    /// Closes stocks that were not used since the last call, as the background thread does ten times a second.
+    /// Runs a round of the background thread, which runs one every 100 ms: closes the stocks of all accounts that were
+    /// not used since the last round, and frees accounts that have ended and have no charges left.
     pub fn reclaim_idle_all() {
         reclaim::reclaim_idle();
     }
 
-    /// The CPU's number as charges use it.
+    /// The number of the CPU that a charge of this thread would use now.
     #[doc(hidden)]
     pub fn cpu() -> u32 {
         current_cpu().0

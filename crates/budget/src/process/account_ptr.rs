@@ -6,8 +6,8 @@
 //! the node's next account. The words need no destructor and exist from a thread's first instruction to its last, so
 //! that an allocator may read them.
 //!
-//! Cost of reading it: one comparison per allocation. The word compared is on the cache line that a charge reads
-//! anyway.
+//! Cost of reading it: one comparison per allocation. The word compared is in the node, on the cache line that a
+//! charge reads anyway.
 
 use super::{StockKind, reclaim, waiters};
 use crate::accounts::{Accounts, Node, STOCKED_MAX};
@@ -34,7 +34,7 @@ thread_local! {
 #[repr(transparent)]
 pub(super) struct AccountPtr(NonNull<Node>);
 
-/// A pointer to an account, without a handle.
+/// A pointer to an account, without a handle, that shows whether the account has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct VersionedPtr {
     ptr: AccountPtr,
@@ -101,7 +101,7 @@ impl AccountPtr {
 
     pub(super) fn new(node: &'static Node, kind: StockKind) -> Self {
         let node = NonNull::from(node);
-        // A node is aligned to 128.
+        // A node is aligned to 128, so the lowest bit of its address is 0.
         Self(match kind {
             StockKind::Rseq => node,
             StockKind::Atomic => node.map_addr(|addr| addr | Self::ATOMIC_BIT),
@@ -125,7 +125,7 @@ impl AccountPtr {
     /// over a handle can keep it in a register.
     #[inline(always)]
     pub(super) fn charge_stock(self, addr: StockAddr, n: u64) -> bool {
-        // Before the kind is tested, so that a loop tests it once.
+        // Read before the kind is tested, so that the compiler may move both out of a loop.
         let area = RseqArea::current(PercpuMode::Cpu);
         n <= STOCKED_MAX
             && match self.kind() {
@@ -200,8 +200,8 @@ impl AccountPtr {
         })
     }
 
-    /// Runs `act`, which may return units to accounts, and wakes the charges that wait for them. What `act` allocates is
-    /// charged to no account.
+    /// Runs `act`, which may return units to accounts, and wakes the charges that wait for them. What `act` allocates
+    /// is charged to no account.
     #[inline]
     pub(super) fn run_slow_path<R>(self, act: impl FnOnce() -> R) -> R {
         let result = unaccounted(act);
@@ -209,8 +209,8 @@ impl AccountPtr {
         result
     }
 
-    /// As `wake_waiters`, for the allocator. An allocation may run under any lock, also of an executor whose
-    /// wakers take the same lock. So the background thread wakes the waiters.
+    /// As `wake_waiters`, for the allocator: the background thread wakes the waiters. An allocation may run under any
+    /// lock, also of an executor whose wakers take the same lock.
     pub(super) fn wake_waiters_elsewhere(self) {
         if on_account!(self, |accounts, _node| accounts.wake_pending()) {
             reclaim::notify_reclaimer();
@@ -238,8 +238,8 @@ impl VersionedPtr {
     }
 }
 
-/// The account to which this thread's allocations are charged now. `None` also if the guard was forgotten and the
-/// account has ended.
+/// The account to which this thread's allocations are charged now. `None` if no account is active, or if the guard of
+/// the active account was forgotten and the account has ended.
 #[inline(always)]
 pub(super) fn active_account() -> Option<AccountPtr> {
     let active_account = ACTIVE.get()?;
@@ -247,10 +247,10 @@ pub(super) fn active_account() -> Option<AccountPtr> {
 }
 
 /// Runs `act` and charges what it allocates to no account. It is for memory that serves all accounts, such as
-/// this crate's tables: the active account only happens to be the one that makes them grow. They are also
+/// this crate's tables: the active account only happens to be the one that makes them grow. The tables are also
 /// allocated under this crate's locks, which a charge may take.
 ///
-/// **Touches** the thread's word for the active account.
+/// **Touches** the thread's two words for the active account.
 pub fn unaccounted<R>(act: impl FnOnce() -> R) -> R {
     struct Restore(Option<VersionedPtr>);
     impl Drop for Restore {

@@ -7,7 +7,7 @@ use std::marker::PhantomData;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-/// A guard from [`enter`]: while it exists, what this thread allocates is charged to an account.
+/// A guard from [`enter`]: while it exists, what this thread allocates is charged to the account that was entered.
 #[must_use = "the account is left when this is dropped"]
 pub struct ActiveAccount<'a> {
     mine: VersionedPtr,
@@ -17,13 +17,13 @@ pub struct ActiveAccount<'a> {
 }
 
 /// Charges what this thread allocates to `account` until the guard is dropped, and then to the account that was
-/// active before. Guards nest. Without a [`BudgetAlloc`](super::BudgetAlloc) as the global allocator it has no
+/// active before. Guards nest. Without a [`BudgetAlloc`](super::BudgetAlloc) as the global allocator a guard has no
 /// effect.
 ///
-/// Drop a guard on its thread, before the account's handle, in the opposite order of entering, and do not forget
-/// one. If another account than the guard's is active when the guard is dropped, no account is active afterwards,
-/// since the account before may have ended. After a forgotten guard the thread's allocations are charged to its
-/// account until the account ends, and then to no account. In a future use [`within`], which enters at each poll:
+/// Drop guards in the opposite order of entering, and do not forget one. If another account than the guard's is
+/// active when the guard is dropped, no account is active afterwards, since the account that was active before the
+/// guard may have ended. After a forgotten guard the thread's allocations are charged to the guard's account until
+/// the account ends, and then to no account. In a future use [`within`], which enters at each poll:
 /// a guard that is held across an `await` would also be active while other tasks run on the thread.
 #[inline]
 pub fn enter(account: &Account) -> ActiveAccount<'_> {
@@ -45,7 +45,7 @@ impl std::fmt::Debug for ActiveAccount<'_> {
     }
 }
 
-/// A future from [`within`]: it is polled and dropped with an account active.
+/// A future from [`within`]: it is polled and dropped while the account given to `within` is active.
 #[must_use = "a future does nothing until it is polled"]
 #[derive(Debug)]
 pub struct Within<F> {

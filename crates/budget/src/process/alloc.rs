@@ -23,12 +23,13 @@ pub enum OnFull {
     /// The block is charged although it exceeds the limit, as
     /// [`Account::force_charge`](super::Account::force_charge) does.
     Count,
-    /// The allocation fails: `try_reserve` returns an error, and other callers end the process.
+    /// The allocation fails: `try_reserve` returns an error, and callers that cannot report the failure, such as
+    /// `Vec::push`, end the process.
     Fail,
 }
 
 /// Charges every allocation to the account that is active on its thread: [`enter`](super::enter),
-/// [`within`](super::within), or a tenant that was made with an account.
+/// [`within`](super::within), or a guard of a tenant that was made with an account.
 ///
 /// ```
 /// use warmcore_budget::{Account, process::{BudgetAlloc, enter}};
@@ -94,7 +95,8 @@ impl<A> BudgetAlloc<A> {
             .unwrap_or(true)
     }
 
-    /// Charges `n` units more to the account of an existing block. The account may have no handle left.
+    /// Charges `n` units more to the account of an existing block. The account may have no handle left. Returns false
+    /// if the allocation is to fail.
     #[cold]
     #[inline(never)]
     fn charge_more(&self, ptr: AccountPtr, n: u64) -> bool {
@@ -138,7 +140,7 @@ const fn header(layout: Layout) -> usize {
     if layout.align() > size_of::<usize>() { layout.align() } else { size_of::<usize>() }
 }
 
-/// The layout of the block with its header. `None` if the size overflows.
+/// The layout of the block with its header. `None` if that is too large for a layout.
 #[inline(always)]
 const fn whole(layout: Layout) -> Option<Layout> {
     let Some(bytes) = layout.size().checked_add(header(layout)) else { return None };
@@ -171,17 +173,17 @@ fn give_back(ptr: AccountPtr, n: usize) {
 fn give_back_slow(ptr: AccountPtr, n: u64) {
     quietly(ptr, || {
         let result = on_account!(ptr, |accounts, node| accounts.uncharge_slow(node, current_cpu(), n));
-        // This fails if other code uncharged more than it had charged. That is reported by the wrong uncharge or
-        // by the next drain.
+        // This fails if other code uncharged more than it had charged: that uncharge returned an error, or hid its
+        // surplus in a stock.
         debug_assert!(result.is_ok(), "{result:?}");
     });
 }
 
-/// Runs `act`, a slow path of the allocator, which may be called under any lock. So memory that `act` or a
+/// Runs `act`, a slow path of the allocator. The allocator may be called under any lock, so memory that `act` or a
 /// listener allocates is charged to no account, and wakers are called by the background thread. An allocator must
 /// not unwind, so a panic in `act` aborts the process.
 ///
-/// Returns `None`, and does nothing, in a child of fork: see [`BudgetAlloc`].
+/// Returns `None`, and does nothing, in a child of `fork` whose parent has made an account: see [`BudgetAlloc`].
 fn quietly<R>(ptr: AccountPtr, act: impl FnOnce() -> R) -> Option<R> {
     if reclaim::is_forked() {
         return None;
@@ -194,7 +196,7 @@ fn quietly<R>(ptr: AccountPtr, act: impl FnOnce() -> R) -> Option<R> {
     Some(catch_unwind(AssertUnwindSafe(act)).unwrap_or_else(|_| std::process::abort()))
 }
 
-// SAFETY: blocks are `inner`'s, with their header in front; `dealloc` computes the header from the same layout.
+// SAFETY: blocks are `inner`'s, with their header in front; `dealloc` computes the header's size from the same layout.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
     #[inline]
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
@@ -230,7 +232,7 @@ unsafe impl<A: GlobalAlloc> GlobalAlloc for BudgetAlloc<A> {
         let Some(after) = whole(new_layout) else { return std::ptr::null_mut() };
         // SAFETY: the caller passes a block of this allocator.
         let paid = unsafe { *header_of(block) };
-        // A block without an account is charged to the active one when it grows; shrinking needs no budget.
+        // A block without an account is charged as a whole to the active one when it grows; shrinking needs no budget.
         let (ptr, had) = match paid {
             Some(ptr) => (Some(ptr), before.size()),
             None => (active_account().filter(|_| new_size > layout.size()), 0),

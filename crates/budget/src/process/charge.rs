@@ -5,7 +5,7 @@ use crate::outcome::OverBudget;
 use std::fmt;
 
 /// Units of an account, given back when this is dropped, on any thread. A charge may outlive the account's
-/// handles. It takes 16 bytes.
+/// handles. A `Charge` takes 16 bytes.
 ///
 /// ```
 /// use warmcore_budget::Account;
@@ -45,7 +45,7 @@ impl Charge {
         Some(Charge::new(self.ptr, n))
     }
 
-    /// Takes all units of `other`; returns it if it belongs to another account.
+    /// Takes all units of `other`. Returns `other` as the error if it belongs to another account.
     pub fn merge(&mut self, other: Charge) -> Result<(), Charge> {
         if other.ptr != self.ptr {
             return Err(other);
@@ -55,7 +55,7 @@ impl Charge {
         Ok(())
     }
 
-    /// Gives back `n` of its units. Panics if it has fewer.
+    /// Gives back `n` units of this charge. Panics if it has fewer.
     #[inline]
     pub fn shrink(&mut self, n: u64) {
         let Some(less) = self.units.checked_sub(n) else {
@@ -92,8 +92,8 @@ impl Charge {
     #[inline]
     fn give_back(&self, n: u64) {
         let result = self.ptr.uncharge(self.ptr.stock_addr(), n);
-        // This fails if other code uncharged more than it had charged. That is reported by the wrong uncharge or
-        // by the next drain.
+        // This fails if other code uncharged more than it had charged: that uncharge returned an error, or hid its
+        // surplus in a stock.
         debug_assert!(result.is_ok(), "{result:?}");
     }
 }

@@ -1,9 +1,9 @@
 //! The background thread that takes back what idle CPUs hold in stocks.
 //!
 //! Every 100 ms it closes the stocks that were not used since the last round, without disturbing their CPUs, and
-//! frees the nodes of accounts that have ended. While a charge waits in an account of the rseq kind, the thread
-//! drains that account's stocks every 5 ms: a restartable section that was under way when the stocks were closed
-//! may have left units in them.
+//! frees the nodes of accounts that have ended and have no charges left. While a charge waits in an account of the
+//! rseq kind, the thread drains the stocks of that account and of those below every 5 ms: a restartable section that
+//! was under way when the stocks were closed may have left units in them.
 //!
 //! Cost of a round with 10 000 accounts of which 10 have stocks: 10 000 loads and about 20 snapshots, 30 µs. The
 //! thread starts with the first account and ends after the last.
@@ -17,7 +17,8 @@ use std::time::Duration;
 use warmcore_sys::background::{Background, Task};
 use warmcore_sys::fork;
 
-/// A stock that was not used for this time is taken back, at the latest after twice this time.
+/// The time between two rounds of the background thread. A stock that is not used is taken back after one to two such
+/// times.
 pub const RECLAIM_PERIOD: Duration = Duration::from_millis(100);
 
 /// The period while a charge waits in an account of the rseq kind.
@@ -29,10 +30,10 @@ const SETTLE_PERIOD: Duration = Duration::from_millis(5);
 static RECLAIMER: Background<Reclaimer> =
     Background::new(Reclaimer, "warmcore-budget", 256 << 10, RECLAIM_PERIOD);
 
-/// Whether this process was forked from one that had accounts.
+/// Whether this process was forked from one that had made an account.
 static IS_FORKED: AtomicBool = AtomicBool::new(false);
 
-/// Whether this process was forked from one that had accounts: this crate's locks may stay locked here, held by
+/// Whether this process was forked from one that had made an account: this crate's locks may stay locked here, held by
 /// threads that only the parent has, such as the background thread.
 pub(super) fn is_forked() -> bool {
     IS_FORKED.load(Relaxed)
@@ -45,13 +46,15 @@ extern "C" fn note_fork() {
 /// Starts the background thread unless it runs.
 pub(super) fn ensure() {
     static ONCE: Once = Once::new();
-    // Without memory for the handler, a child of fork may wait for a lock that stays locked there.
+    // If there is no memory to register the handler, an allocation in a child of `fork` may wait for a lock that stays
+    // locked there.
     ONCE.call_once(|| _ = fork::in_children(note_fork));
     unaccounted(|| RECLAIMER.ensure());
 }
 
-/// Wakes the background thread: when the first charge begins to wait, and when there may be units for a waiting
-/// charge. Takes no lock; a call in the moment before the thread waits has no effect until the next round.
+/// Wakes the background thread: when the first charge begins to wait in an account of the rseq kind, and when the
+/// allocator has returned units for a charge that waits. Takes no lock; a call in the moment before the thread waits
+/// has no effect until that wait ends by itself.
 pub(super) fn notify_reclaimer() {
     RECLAIMER.notify();
 }

@@ -1,11 +1,12 @@
-//! Which kind of stocks the accounts of this process use, and why.
+//! The kinds of stocks, and which of them accounts use by default.
 
 use crate::stock::{AtomicStocks, RseqStocks, Stocks};
 use std::fmt;
 use std::sync::OnceLock;
 use warmcore_percpu::{Backend, try_backend};
 
-/// The environment variable that forces a kind: `rseq` or `atomic`. `word`, the former name of `atomic`, is accepted.
+/// The environment variable that sets the default kind: `rseq` or `atomic`. `word`, the former name of `atomic`, is
+/// accepted.
 pub const VARIABLE: &str = "WARMCORE_BUDGET";
 
 /// How the stocks of a tree are implemented. All accounts of a tree have the same kind.
@@ -27,8 +28,8 @@ pub enum StockKind {
     /// Restartable sections: a charge is two stores. A limit may be exceeded for a moment, by at most the
     /// capacity of the stocks.
     Rseq,
-    /// One atomic word for each stock: a charge is a locked instruction. A limit is never exceeded, and nothing
-    /// that fits is refused.
+    /// One atomic word for each stock: a charge is a locked instruction. Only a forced charge exceeds a limit, and
+    /// nothing that fits is refused.
     Atomic,
 }
 
@@ -41,7 +42,7 @@ impl StockKind {
         }
     }
 
-    /// Whether a limit is never exceeded.
+    /// Whether only forced charges exceed a limit.
     pub fn is_strict(self) -> bool {
         match self {
             Self::Rseq => RseqStocks::STRICT,
@@ -68,10 +69,10 @@ impl fmt::Display for StockKindError {
 
 impl std::error::Error for StockKindError {}
 
-/// The kind of accounts that are built without a call of `kind`: [`StockKind::Rseq`] where restartable sections
-/// run.
+/// The kind of root accounts that are built without a call of `kind`: [`StockKind::Rseq`] where restartable sections
+/// run, unless `WARMCORE_BUDGET` names a kind.
 ///
-/// Returns an error only if `WARMCORE_BUDGET` forces a kind that this system does not support or that does not
+/// Returns an error only if `WARMCORE_BUDGET` names a kind that this system does not support or that does not
 /// exist. A program that wants to report this error itself calls this function before it makes its first account.
 pub fn try_default_kind() -> Result<StockKind, StockKindError> {
     static KIND: OnceLock<Result<StockKind, StockKindError>> = OnceLock::new();
@@ -81,7 +82,7 @@ pub fn try_default_kind() -> Result<StockKind, StockKindError> {
     .clone()
 }
 
-/// The kind of accounts that are built without a call of `kind`. Panics where [`try_default_kind`] returns an
+/// The kind of root accounts that are built without a call of `kind`. Panics where [`try_default_kind`] returns an
 /// error.
 pub fn default_kind() -> StockKind {
     try_default_kind().unwrap_or_else(|error| panic!("{error}"))

@@ -1,13 +1,14 @@
 //! Charges that wait until they fit.
 //!
-//! A charge over the limit waits in the FIFO queue of the full account. While a queue is not empty, the stocks
-//! below the account stay closed, so that every returned unit goes through the account. Other charges are refused
-//! there, so that they do not overtake a large charge at the front for ever. Returned units wake the first
-//! waiter, and the following ones that fit in addition to it. When the first waiter is granted, it wakes the
-//! next. A waiter behind the first is granted if all waiters before it would still fit afterwards, in this
-//! account and in the accounts below that they share with it. So units are not idle until the first waiter is
-//! polled. A waiter that finds another account on its path full moves to that account's queue; its ticket decides
-//! its place there.
+//! A charge over the limit waits in the queue of the full account, in the order of tickets. While a queue is not
+//! empty, the stocks of the account and below stay closed, so that every returned unit goes through the account.
+//! Charges that are not in the queue are refused there, so that they do not overtake a large charge at the front for
+//! ever. Returned units wake the first waiter, and the following ones that fit in addition to it, up to `AT_ONCE`.
+//! When the first waiter leaves the queue, it wakes the next. A waiter behind the first is granted if fewer than
+//! `AT_ONCE` are before it and all of them would still fit afterwards, in this account and in the accounts below
+//! that they share with it. So units that the first waiter leaves free do not have to wait until it is polled. A
+//! waiter that finds another account on its path full moves to that account's queue; its ticket decides its place
+//! there.
 //!
 //! # Protocol
 //!
@@ -36,8 +37,8 @@ use std::sync::{Mutex, MutexGuard, TryLockError};
 use std::task::{Context, Poll, Waker};
 use warmcore_sys::rseq::current_cpu;
 
-/// Held while a charge is granted that is behind others in a queue on its path. Without it, two such charges
-/// could both take the units that the charges before them leave.
+/// Held while a charge that is behind others in a queue on its path tries to pass them. Without this lock, two such
+/// charges could both take the units that the charges before them leave.
 static BYPASS: Mutex<()> = Mutex::new(());
 /// The next ticket: charges are served in the order of their tickets.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
@@ -48,7 +49,7 @@ enum Eligibility {
     First,
     /// Behind other charges, with enough units for them and for this one.
     FitsBehind,
-    /// Behind charges that need the units, or behind more than are counted.
+    /// Behind charges that need the units, or behind `AT_ONCE` charges or more.
     MustWait,
 }
 
@@ -63,12 +64,12 @@ impl Eligibility {
             AT_ONCE => return Self::MustWait,
             _ => {}
         }
-        // A waiter that is granted meanwhile counts twice here: the charge is then refused now and may be
-        // granted later.
+        // A waiter that is granted meanwhile counts twice here, in its queue and in usage: then this charge waits
+        // now and may be granted later.
         let needs = |waiter: &Waiter, a: &Node| waiter.account.node().path().any(|b| std::ptr::eq(a, b));
         let shared = |a: &Node| before().filter(|w| needs(w, a)).fold(n, |sum, w| sum.saturating_add(w.n));
-        // The stocks below `at` are closed, so `free` sees all units there. Whether the accounts above have room
-        // is checked by the charge itself.
+        // The stocks of `at` and below are closed, so `free` misses no units in them. Whether the accounts above
+        // `at` have room is checked by the charge itself.
         let mut below = account.node().path().take_while(|a| !std::ptr::eq(*a, at));
         let fits = units <= at.free() && below.all(|a| units <= a.free() || shared(a) <= a.free());
         if fits { Self::FitsBehind } else { Self::MustWait }
@@ -85,8 +86,8 @@ fn try_lock_bypass() -> Option<MutexGuard<'static, ()>> {
 }
 
 /// Whether a charge of `n` units to `ptr` is before all charges that wait at `node`, an account on its path, or
-/// leaves enough units for them. In the latter case `bypass` holds the lock [`BYPASS`], taken before the
-/// decision.
+/// leaves enough units for those before it. In the latter case `bypass` holds the lock [`BYPASS`], taken before the
+/// decision; if another charge holds the lock, the result is false.
 fn may_charge(
     ptr: AccountPtr,
     node: &Node,
@@ -102,7 +103,7 @@ fn may_charge(
         Eligibility::MustWait => false,
         Eligibility::FitsBehind if bypass.borrow().is_some() => true,
         Eligibility::FitsBehind => {
-            // Another charge holds the lock, perhaps one whose listener called this function. So this charge
+            // If another charge holds the lock (perhaps the charge whose listener is polling this one), this charge
             // stays in the queue. It is woken when it is the first, or by the background thread's next round.
             *bypass.borrow_mut() = try_lock_bypass();
             bypass.borrow().is_some() && eligibility() != Eligibility::MustWait
@@ -111,8 +112,8 @@ fn may_charge(
 }
 
 /// The future of [`Account::charge`]. Dropping it ends the wait. A future that is forgotten
-/// ([`std::mem::forget`]) keeps its place in the queue until its account has no handle and no child. Until then,
-/// charges behind it wait unless they fit in addition to it.
+/// ([`std::mem::forget`]) keeps its place in the queue until its account has no handle and no child, and the background
+/// thread finds that. Until then, charges behind it wait unless they fit in addition to it.
 #[must_use = "a future does nothing until it is polled"]
 #[derive(Debug)]
 pub struct ChargeFuture<'a> {
@@ -126,8 +127,9 @@ pub struct ChargeFuture<'a> {
 
 impl Account {
     /// Charges `n` units as soon as they fit: first come, first served, on any executor. A charge that fits
-    /// beside all those before it does not wait for them. Returns an error only if the charge can never fit. If
-    /// the future is dropped after units were granted and before it returned them, the units are given back.
+    /// beside all those before it does not wait for them, unless they are 64 or more. Returns an error only if the
+    /// charge is larger than a limit on its path. The future holds no units between two polls, so dropping it gives
+    /// up only its place in the queue.
     ///
     /// ```
     /// use warmcore_budget::{Account, OverBudget};
@@ -143,7 +145,7 @@ impl Account {
 }
 
 impl ChargeFuture<'_> {
-    /// Enters the queue of the account that is full.
+    /// Enters the queue of the account that refused the charge.
     fn join(&mut self, over: &OverBudget, waker: &Waker) {
         let ticket = *self.ticket.get_or_insert_with(|| TICKETS.fetch_add(1, Relaxed));
         let kind = self.account.kind();
@@ -160,13 +162,14 @@ impl ChargeFuture<'_> {
         self.at = Some(at);
         on_account!(at, |accounts, node| accounts.begin_waiting(node, account.node()));
         at.wake_waiters();
-        // The background thread drains more often from now on. It is notified only for the first such charge.
+        // While a charge waits in an account of the rseq kind, the background thread drains more often. It is notified
+        // for the first such charge, so that it shortens its present wait.
         if !is_drained_often {
             reclaim::notify_reclaimer();
         }
     }
 
-    /// Removes the charge from its queue, and wakes the new first waiter, which may fit.
+    /// Removes the charge from its queue, if it is in one. If it was the first, wakes the next, which may fit.
     fn leave(&mut self) {
         let (Some(at), Some(ticket)) = (self.at.take(), self.ticket) else { return };
         let (mine, next) = unaccounted(|| {
@@ -204,7 +207,7 @@ impl ChargeFuture<'_> {
         eligibility
     }
 
-    /// Charges its units if it may be granted at `at`; `None` if it has to wait.
+    /// Tries to charge the units if the charge may be granted at `at`; `None` if it has to wait.
     fn charge_if_eligible(&self, at: AccountPtr, waker: &Waker) -> Option<Result<(), OverBudget>> {
         let (ptr, n) = (self.account.ptr, self.n);
         if self.eligibility(at, waker) == Eligibility::MustWait {
@@ -212,8 +215,8 @@ impl ChargeFuture<'_> {
         }
         let ticket = self.ticket.expect("a charge that waits has a ticket");
         let bypass = RefCell::new(None);
-        // The ticket decides in every queue. If the place in each queue decided, two charges that need units from
-        // both accounts could move each other back and forth for ever.
+        // The ticket decides in every queue. If the time of joining a queue decided, two charges whose paths share two
+        // full accounts could each be first in one queue, and move between the queues for ever.
         let may_charge = |node: &Node| may_charge(ptr, node, ticket, n, &bypass);
         let cpu = current_cpu();
         let result = on_account!(ptr, |accounts, node| accounts.charge_slow(node, cpu, n, Some(&may_charge)));

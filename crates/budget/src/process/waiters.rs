@@ -1,4 +1,4 @@
-//! The queues of charges that wait, and waking them. `wait` has the protocol.
+//! The queues of charges that wait, and how these charges are woken. The protocol is in `wait`.
 
 use super::account_ptr::{AccountPtr, on_account, unaccounted};
 use crate::outcome::contain;
@@ -14,7 +14,7 @@ pub(super) const AT_ONCE: usize = 64;
 /// A charge that waits.
 pub(super) struct Waiter {
     pub(super) waker: Waker,
-    /// How many units it asks for.
+    /// How many units the charge asks for.
     pub(super) n: u64,
     /// The account to charge: the account where the charge waits, or one below.
     pub(super) account: AccountPtr,
@@ -23,7 +23,7 @@ pub(super) struct Waiter {
 /// The charges that wait at one account, by ticket.
 pub(super) type Queue = BTreeMap<u64, Waiter>;
 
-/// By account.
+/// The queues that are not empty, by the account where the charges wait.
 type Queues = HashMap<AccountPtr, Queue>;
 
 static QUEUES: LazyLock<Mutex<Queues>> = LazyLock::new(|| Mutex::new(HashMap::new()));
@@ -46,7 +46,7 @@ pub(super) fn needs_settling() -> bool {
     has_waiters() && queues().keys().any(|ptr| !ptr.kind().is_strict())
 }
 
-/// Drains the stocks of the accounts for which [`needs_settling`] is true.
+/// Drains the stocks of each account of the rseq kind where a charge waits, and of all accounts below it.
 pub(super) fn settle() {
     let ptrs: Vec<AccountPtr> = queues().keys().copied().filter(|ptr| !ptr.kind().is_strict()).collect();
     for ptr in ptrs {
@@ -55,7 +55,7 @@ pub(super) fn settle() {
     }
 }
 
-/// Wakes the first waiter of every queue, and the following ones that fit in addition to it.
+/// Wakes the first waiter of every queue, and the following ones that fit in addition to it, up to [`AT_ONCE`].
 #[cold]
 pub(super) fn wake_first_waiters() {
     if !has_waiters() {
@@ -82,9 +82,9 @@ pub(super) fn wake_first_waiters() {
     }
 }
 
-/// Removes the waiters whose account has no handle left. A `ChargeFuture` borrows a handle, so a future without a
-/// handle was forgotten and not dropped: it is never polled again, and would block the charges behind it for
-/// ever.
+/// Removes the waiters whose account has neither a handle nor a child left. A `ChargeFuture` borrows a handle, so a
+/// future without a handle was forgotten and not dropped: it is never polled again, and would block the charges
+/// behind it for ever.
 pub(super) fn remove_forgotten() {
     if !has_waiters() {
         return;

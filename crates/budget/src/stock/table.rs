@@ -9,7 +9,7 @@ use warmcore_types::CpuId;
 #[cfg(not(loom))]
 use {std::ptr::NonNull, warmcore_sys::map::Region};
 
-/// The table of one CPU has `1 << SHIFT` bytes.
+/// Each CPU's table has `1 << SHIFT` bytes.
 #[cfg(not(loom))]
 pub(crate) const SHIFT: u32 = 15;
 /// Two words.
@@ -83,8 +83,8 @@ impl StockAddr {
         fn beyond(_: CpuId) -> usize {
             0
         }
-        // A number beyond the end would be a kernel error. This is a branch, because the following load would
-        // have to wait for a conditional move.
+        // A number beyond the end would be a kernel error; CPU 0's stock is used then. This is a branch, because the
+        // following load would have to wait for a conditional move.
         let cpu = if cpu.0 < self.cpus { cpu.index() } else { beyond(cpu) };
         // SAFETY: inside that CPU's table, aligned to 16; zeroed memory that is only accessed as atomics or in
         // restartable sections.

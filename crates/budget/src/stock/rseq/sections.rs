@@ -5,12 +5,12 @@ use super::{Key, RseqStocks};
 use warmcore_sys::rseq::{self, PercpuMode, RseqArea, section};
 use warmcore_types::CpuId;
 
-/// How often an aborted section is retried before the operation fails. A debugger that single-steps aborts
-/// every attempt.
+/// How often `grant` and `rebind` run their section before they fail. A debugger that single-steps aborts every
+/// attempt.
 const RETRIES: u32 = 16;
 
 impl RseqStocks {
-    /// Tables for all CPU numbers of this machine.
+    /// Makes tables for this number of CPU numbers. Panics if no address space is left.
     ///
     /// # Safety
     ///
@@ -43,7 +43,7 @@ impl RseqStocks {
             .is_some_and(|area| unsafe { uncharge_at(area, self.table.stock_addr(key), n) })
     }
 
-    /// Replaces `grant` if this is that CPU and both words are as expected.
+    /// Replaces `grant` by `new` if this thread runs on `cpu` and both words are as given.
     pub(super) fn grant(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
         let first = self.table.stock_addr(key).first.as_ptr();
         self.retry(|area| {
@@ -52,7 +52,7 @@ impl RseqStocks {
         })
     }
 
-    /// Replaces `head` if this is that CPU and both words are as expected.
+    /// Replaces `head` by `new` if this thread runs on `cpu` and both words are as given.
     pub(super) fn rebind(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
         let first = self.table.stock_addr(key).first.as_ptr();
         self.retry(|area| {
@@ -62,11 +62,11 @@ impl RseqStocks {
     }
 }
 
-/// [`Stocks::charge`](super::Stocks::charge) at a given address, without reading the table's.
+/// [`Stocks::charge`](super::Stocks::charge) at a given address, without reading the table's address.
 ///
 /// # Safety
 ///
-/// An address in the table of an [`RseqStocks`] that lives; `area` is by [`PercpuMode::Cpu`].
+/// `addr` is in the table of an [`RseqStocks`] that lives; `area` was made with [`PercpuMode::Cpu`].
 #[inline(always)]
 pub(crate) unsafe fn charge_at(area: RseqArea, addr: StockAddr, n: u32) -> bool {
     // SAFETY: the table has a stock of two words for every CPU number of this machine; `head` is
@@ -74,7 +74,7 @@ pub(crate) unsafe fn charge_at(area: RseqArea, addr: StockAddr, n: u32) -> bool 
     unsafe { section::stock_charge::<SHIFT>(area, addr.first.as_ptr(), addr.key, n) }
 }
 
-/// [`Stocks::uncharge`](super::Stocks::uncharge) at a given address, without reading the table's.
+/// [`Stocks::uncharge`](super::Stocks::uncharge) at a given address, without reading the table's address.
 ///
 /// # Safety
 /// As [`charge_at`].
