@@ -1,9 +1,10 @@
 //! The speed of a simulation: pairs that wake each other, on the published machine and on machines of 16 to 8192
 //! CPUs.
 //!
-//! As many pairs as CPUs; each task runs 8 µs, wakes the other and waits: 16 µs of CPU a round trip. The best of some
-//! rounds, since the rest is noise of the machine. Stale events are not counted. `cargo bench --bench simulation --
-//! profile` runs the first machine only, for long; `profile-8192` the largest; `growth` those of 16 to 8192 CPUs.
+//! As many pairs as CPUs; each task runs 8 µs ± 10 %, wakes the other and waits: 16 µs of CPU a round trip. The best of
+//! some rounds, since the rest is noise of the machine. Stale events are shown, but not counted as events. `cargo bench
+//! --bench simulation -- profile` runs the first machine only, for long; `profile-8192` the largest; `growth` those of
+//! 16 to 8192 CPUs.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -15,7 +16,7 @@ use warmcore_sim::simulation::{Report, Settings, Simulation};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 
-/// The CPU time that a round simulates, in ns.
+/// The virtual time that a round simulates, summed over the CPUs, in ns.
 const CPU_NS: u64 = 6_000_000_000;
 
 /// Simulated before the measurement, until every task has been placed.

@@ -1,7 +1,8 @@
-//! The concurrency ids of one simulated process, by one of two sets of rules.
+//! The concurrency ids of one simulated process, by a policy of `warmcore-cid` or by the rules of Linux 6.19.
 //!
-//! For its own policies `warmcore-cid` decides, with the code that real threads run. Linux 6.19's ids, which belong
-//! to tasks, are not in that crate: `cids/task_owned.rs` imitates them, so that simulations can compare with them.
+//! By a policy of `warmcore-cid`, that crate decides, with the code that real threads run. Linux 6.19's ids, which
+//! belong to tasks, are not in that crate: `cids/task_owned.rs` imitates them, so that simulations can compare with
+//! them.
 //!
 //! A task is identified by a small number that the caller chooses and that no other task of the process has.
 
@@ -105,7 +106,7 @@ impl ProcessCids {
         }
     }
 
-    /// Replaces the CPUs that a task may run on.
+    /// Replaces the CPUs that a task may run on. For Linux 6.19's ids, adds these CPUs to those of the process.
     pub fn allow_task(&mut self, task: u32, allowed: &CpuSet) {
         match &mut self.0 {
             State::Policy { ids, users } => ids.allow_user(user_of(users, task), allowed),
@@ -113,7 +114,7 @@ impl ProcessCids {
         }
     }
 
-    /// Takes an id for a task that starts to run on `cpu`. None if all overflow ids are in use.
+    /// Takes an id for a task that starts to run on `cpu`. `None` if it would need an overflow id and all are in use.
     pub fn enter(&mut self, task: u32, cpu: CpuId) -> Option<Cid> {
         match &mut self.0 {
             State::Policy { ids, users } => ids.enter_unguarded(cpu, user_of(users, task)),
@@ -141,7 +142,8 @@ impl ProcessCids {
         }
     }
 
-    /// Takes back ids that were not used between two calls, and ids above the bound.
+    /// Takes back ids that were not used between two calls, and ids that are not below the bound (`Policy::bound`).
+    /// Linux 6.19's ids do not expire, so for them only the bound counts.
     pub fn compact(&mut self) {
         match &mut self.0 {
             State::Policy { ids, .. } => _ = ids.compact(),

@@ -1,10 +1,11 @@
 //! Costs: what a machine's operations cost, each number with its source.
 //!
 //! A section of a machine file gives numbers. A number that the section lacks comes from the section that it inherits
-//! from, then from `[defaults]`, and last from a default by class, which is an estimate. A number may be derived from
-//! another one, such as a clock from the highest given clock: it has a name of its own, which the simulator reads,
-//! and changes with the other number. So a report can list both, and a sensitivity run can scale either. Counts of
-//! sockets, caches and cores belong to the topology. Times are integers in picoseconds.
+//! from, then from `[defaults]`, and last from a default for any machine (`costs/known.rs`), which is an estimate. A
+//! missing number may also be derived from a given one, such as `clock_mhz` from `boost_mhz`: the derived number has a
+//! name of its own, which the simulator reads, and changes with the given one. So a report can list both, and a
+//! sensitivity run can scale either. Counts of sockets, caches and cores belong to the topology. Times are integers in
+//! picoseconds.
 //!
 //! 2 × EPYC 9654: a line in the own L1 or L2 takes 5 cycles at 3.7 GHz, 1351 ps; a line that another socket wrote
 //! last takes 195 000 ps, and 4 of them overlap.
@@ -37,7 +38,7 @@ pub enum Trust {
     Documented,
     /// From well-known figures, not checked.
     Recalled,
-    /// Estimated by analogy.
+    /// Estimated by analogy, or without a tag.
     Estimated,
 }
 
@@ -84,7 +85,7 @@ pub struct CState {
     pub flushes: bool,
 }
 
-/// Numbers that are read often, in picoseconds.
+/// Numbers that are read often: times in picoseconds, the others in thousandths.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 struct Fast {
     /// By [`Distance`].
@@ -169,7 +170,7 @@ impl Costs {
         self.numbers.get(name)
     }
 
-    /// A time, in picoseconds.
+    /// A number in thousandths of its unit: for a time, picoseconds.
     ///
     /// # Panics
     /// If there is no number of this name. For names that only some files have, use [`get`](Self::get).
@@ -178,7 +179,7 @@ impl Costs {
         number.unwrap_or_else(|| panic!("{}: no number is called {name:?}", self.machine)).milli
     }
 
-    /// A time, in whole ns. Panics as [`ps`](Self::ps) does.
+    /// A time, rounded to whole ns. Panics as [`ps`](Self::ps) does.
     pub fn ns(&self, name: &str) -> Nanos {
         Nanos((self.ps(name) + 500) / 1000)
     }
@@ -220,7 +221,8 @@ impl Costs {
         Ok(other)
     }
 
-    /// The same costs, but each distance costs as much as that within an L3, as on a machine with only one L3.
+    /// The same costs, but each transfer of a line between CPUs costs as much as within an L3, and memory at each
+    /// distance as much as that of the own node.
     pub fn with_equal_latencies(&self) -> Self {
         let mut other = self.clone();
         let (near, local) = (self.ps("c2c_same_l3"), self.ps("dram_local"));
@@ -251,8 +253,8 @@ impl Costs {
         self.fast.hand_over[distance as usize]
     }
 
-    /// The transfer of a line from memory, in picoseconds: of the core's own node, of the same socket, of another
-    /// socket.
+    /// The transfer of a line from memory, in picoseconds: at [`Distance::Socket`] from the same socket, at
+    /// [`Distance::Other`] from another socket, else from the core's own node.
     #[inline]
     pub fn dram(&self, distance: Distance) -> u64 {
         self.fast.dram[match distance {

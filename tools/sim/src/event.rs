@@ -7,7 +7,8 @@
 //!
 //! # Source
 //!
-//! `benches/event.rs`: calendar queues were slower above some thousands of events, `BinaryHeap` above some hundreds.
+//! `benches/event.rs` compares with `BinaryHeap`, which was slower above some hundreds of events. Calendar queues,
+//! which that bench no longer has, were slower above some thousands.
 
 use warmcore_types::Nanos;
 

@@ -5,9 +5,9 @@
 //! hwloc's `lstopo --of xml`; a user's machine file, which may inherit from that of this repository. Published tables
 //! exist only for the first kind, so nothing is claimed for the others.
 //!
-//! If only the topology is known (`this`, hwloc), it gives about 4 costs, which are the sizes of the caches. The
-//! other 30 are estimates by class, and [`SimMachine::notes`] lists them. For `this`, the transfer of a line can be
-//! measured ([`SimMachine::timed`]).
+//! If only the topology is known (`this`, hwloc), it gives up to 4 costs, which are the sizes of the caches and of a
+//! line. The others, 26 or more, are the defaults of `costs/known.rs`, which are estimates; [`SimMachine::notes`] lists
+//! them. For `this`, the transfer of a line can be measured ([`SimMachine::timed`]).
 
 use crate::costs::{Costs, Trust};
 use crate::error::similar_names;
@@ -20,7 +20,7 @@ pub use crate::error::Error as MachineError;
 #[cfg(test)]
 mod tests;
 
-/// The basis of a cost that was measured on this machine.
+/// The basis of a cost that a probe measured on the machine itself.
 const TIMED: &str = "timed by a probe";
 
 /// The costs of transferring a line, by distance, the nearest first.
@@ -76,7 +76,7 @@ impl SimMachine {
     /// A machine of `crates/topo/machines.toml`.
     ///
     /// # Errors
-    /// An unknown name, with the most similar ones and all known ones.
+    /// An unknown name, with similar ones if there are any, and all known ones.
     pub fn named(name: &str) -> Result<Self, MachineError> {
         let names = machines(MACHINES).map_err(|e| told(name, e))?;
         if !names.iter().any(|known| known == name) {
@@ -92,14 +92,15 @@ impl SimMachine {
         Self::of_text(name.to_owned(), MACHINES, name, true)
     }
 
-    /// A machine of which only the topology is known: its costs are estimates by class.
+    /// A machine of which only the topology is known: its costs are estimates ([`Costs::of`]).
     pub fn drawn(name: String, topology: Topology) -> Self {
         Self { costs: Costs::of(&topology).called(&name), name, topology, is_known: false }
     }
 
     /// The same machine with measured costs of transferring a line, in picoseconds by distance.
     ///
-    /// A distance that was not measured costs at least as much as the nearer distances that were measured.
+    /// A distance whose cost is an estimate and was not measured costs at least as much as the nearer distances that
+    /// were measured.
     pub fn timed(mut self, hand_overs: &BTreeMap<Distance, u64>) -> Self {
         let mut nearer = 0;
         for (distance, name) in HAND_OVERS {
@@ -229,7 +230,7 @@ fn with_ours(text: &str) -> String {
     whole
 }
 
-/// Counts that are at least 1.
+/// Keys of counts that have to be at least 1.
 const COUNTS: &[&str] = &[
     "sockets",
     "numa_nodes",
@@ -242,7 +243,7 @@ const COUNTS: &[&str] = &[
     "cpus",
 ];
 
-/// The line and the key of a count that is 0, such as an L3 without CPUs.
+/// The line and the key of the first count in a section that is 0, such as an L3 without cores.
 fn zero<'a>(text: &'a str, name: &str) -> Option<(usize, &'a str)> {
     let begin = text.lines().position(|line| section_of(line) == Some(name))? + 1;
     let lines =

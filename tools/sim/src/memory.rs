@@ -8,14 +8,14 @@
 //!
 //! A pass costs the same for each of its lines. If the core's own L1 or L2 has them, it is the cost of streaming;
 //! otherwise the latency of the nearest cache that has them, or of memory, divided by the number of accesses that
-//! overlap. A write invalidates all other copies. The first write to a page that does not exist yet costs a fault. A
-//! core that leaves a deep idle state finds its own caches flushed into the last-level cache, and makes its first
-//! pass at its base clock.
+//! overlap. A write invalidates all other copies, so the latency of the farthest one counts. A page that is not there
+//! yet costs a fault: see [`Pages`]. A core that leaves a deep idle state finds its own caches flushed into the
+//! last-level cache, and makes its first pass at its base clock.
 //!
-//! 16 KiB are 256 lines. On 2 × EPYC 9654 a pass over them takes 346 ns from the core's own L1, 1472 ns from that of
-//! a core under the same L3, 6400 ns from another L3, 12 480 ns from the other socket, and 11 600 ns more if it is
-//! the first write to the four pages. An extent takes 216 bytes, and 16 for each of at most 64 in a core's list.
-//! Simulating a pass over an extent that the core's own caches have takes 30 ns.
+//! 16 KiB are 256 lines. On 2 × EPYC 9654 a pass that writes them takes 346 ns if the core's own L1 has them, 1472 ns
+//! from that of a core under the same L3, 6400 ns from another L3, 12 480 ns from the other socket; and 346 + 11 600 ns
+//! if it is the first write to the four pages, which are copied. An extent takes 216 bytes, and 16 for each of at most
+//! 64 in a core's list. Simulating a pass over an extent that the core's own caches have takes 30 ns.
 //!
 //! # Source
 //!
@@ -43,11 +43,11 @@ mod tests;
 /// The size of a page.
 pub const PAGE_BYTES: u64 = 4096;
 
-/// Identifies an extent, which is a working set.
+/// Identifies an extent: a working set.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ExtentId(pub u32);
 
-/// Identifies a line, which is a lock or a counter.
+/// Identifies a line: a lock or a counter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LineId(pub u32);
 
@@ -56,7 +56,7 @@ pub struct LineId(pub u32);
 pub enum Pages {
     /// They exist: no touch faults.
     Touched,
-    /// The first touch of each page faults, and gets a cleared page.
+    /// The first read and the first write of each page fault and get a cleared page. After a write no read faults.
     Anonymous,
     /// The first write to each page faults, and copies it.
     CopyOnWrite,
@@ -71,7 +71,7 @@ pub enum Access {
     Write,
 }
 
-/// Where a CPU is, by index.
+/// The indexes of a CPU's core, last-level cache, node and socket.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct CpuLocation {
     core: u32,
@@ -123,7 +123,7 @@ pub struct Memory {
     caches: Caches,
     extents: Vec<Extent>,
     lines: Vec<Line>,
-    /// By core: its caches were flushed by an idle state, and it has touched nothing since.
+    /// By core: its caches were flushed by an idle state, and it has touched no extent since.
     cold: Vec<bool>,
     counts: Counts,
 }
@@ -166,7 +166,7 @@ impl Memory {
     }
 
     /// Creates a working set that is in no cache. `home`: the node of its pages; `None`: the node of the CPU that
-    /// touches it first, or that first writes it if the pages only come into being then.
+    /// touches it first, or that takes the first page faults if those come later.
     pub fn extent(&mut self, bytes: u64, pages: Pages, home: Option<NodeId>) -> ExtentId {
         let home = home.and_then(|id| self.nodes.iter().position(|(node, _)| *node == id));
         self.extents.push(Extent::new(bytes, pages, home.map_or(NOWHERE, |n| n as u32)));
@@ -177,7 +177,7 @@ impl Memory {
     /// to separate passes of several CPUs in time.
     ///
     /// # Panics
-    /// With a CPU that is not online, or an extent of another memory.
+    /// With a CPU that is not online, or an extent that does not exist.
     pub fn touch(&mut self, cpu: CpuId, extent: ExtentId, how: Access, _now: Nanos) -> Nanos {
         let location = self.location(cpu);
         let at = &mut self.extents[extent.0 as usize];
@@ -204,7 +204,8 @@ impl Memory {
             let faulting = faults.saturating_mul(self.fault_ps(extent, cold)).saturating_add(500) / 1000;
             return Nanos(pass.0.saturating_add(faulting));
         }
-        // What takes cycles takes longer until the clock has risen again; a transfer from another core does not.
+        // What takes cycles takes longer until the clock has risen again; a transfer from another core or from memory
+        // does not.
         let in_cycles = matches!(found, Found::Own | Found::Llc);
         self.passed(lines, self.per_line(found, how, location, home), cold && in_cycles)
     }
@@ -263,8 +264,8 @@ impl Memory {
         self.lines[line.0 as usize].read(&self.costs, location, now)
     }
 
-    /// Writes a line at `now`, or changes it atomically. Returns how long that takes. Another core's write waits
-    /// until the line has arrived.
+    /// Writes a line at `now`, or changes it atomically. Returns how long that takes. The next access by a core that
+    /// has no copy waits until the line has arrived.
     pub fn write_line(&mut self, cpu: CpuId, line: LineId, now: Nanos) -> Nanos {
         let location = self.location(cpu);
         self.lines[line.0 as usize].write(&self.costs, location, now)

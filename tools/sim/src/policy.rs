@@ -1,7 +1,8 @@
-//! Policies that only a simulation runs, and the trait through which it runs these and the product's policies.
+//! Policies that only a simulation runs, and the trait through which it runs them and the product's policies.
 //!
 //! [`Kernel`] is Linux's placement with settings. [`SimPolicyKind`] has the product's policies, and some that place
-//! tasks as other runtimes do. The latter and [`Kernel`] exist for comparison; the product does not offer them.
+//! tasks as other runtimes do. Those of other runtimes and [`Kernel`] exist for comparison; the product does not offer
+//! them.
 //!
 //! A simulation asks a [`SimPolicy`]. Each [`Policy`] of the product is one, by the implementation below. [`Kernel`]
 //! implements it directly, because it asks for facts that a runtime does not have ([`KernelView`]).
@@ -27,7 +28,7 @@ pub enum Enqueued {
     WokenElsewhere,
     /// It is new.
     New,
-    /// It was stolen from another CPU's run queue.
+    /// It was taken from another CPU's run queue or from a shared queue.
     Moved,
     /// It ran on the CPU and waits again: it was preempted, or yielded.
     PutBack,
@@ -36,8 +37,8 @@ pub enum Enqueued {
 /// The state of the scheduler, as the Linux kernel knows it: the facts that [`Kernel`] asks for and the other policies
 /// do not.
 ///
-/// A runtime does not have these facts, so they are not part of [`View`]. A simulation answers them from its own
-/// state. Each has a default, so that a test implements only those that it tests.
+/// A runtime does not have these facts, so they are not part of [`View`]. A simulation answers them from its own state,
+/// except `load`. Each has a default, so that a test implements only those that it tests.
 pub trait KernelView: View {
     /// Whether the first task of a shared queue may run on `me`. A steal takes only the first task. By default yes,
     /// for shared queues whose tasks may run anywhere.
@@ -48,7 +49,8 @@ pub trait KernelView: View {
     fn sleeps_next(&self, _cpu: CpuId) -> bool {
         false
     }
-    /// How many tasks the CPU has: the running one, the waiting ones, and those on their way to it.
+    /// How many tasks the CPU has: the running one, the waiting ones, and those on their way to it. By default the
+    /// backlog, and one more if the CPU is not idle.
     fn runs(&self, cpu: CpuId) -> u32 {
         self.backlog(cpu).saturating_add(u32::from(!self.is_idle(cpu)))
     }
@@ -61,8 +63,8 @@ pub trait KernelView: View {
     fn wakee_was_on(&self) -> Option<CpuId> {
         None
     }
-    /// Whether the waker wakes many tasks and the wakee is woken by many, more than fit in an LLC
-    /// ([`Flips`](kernel::Flips)). Such tasks are not drawn together.
+    /// Whether waker and wakee both wake different tasks in turn, one of them more than fit in an LLC
+    /// ([`Flips::is_wide`](kernel::Flips::is_wide)). Such tasks are not placed together.
     fn wakes_wide(&self) -> bool {
         false
     }
@@ -81,7 +83,8 @@ pub trait KernelView: View {
         Nanos(u64::MAX)
     }
     /// The highest cost for `cpu` of searching the CPUs at this distance for a task, without the CPUs of nearer
-    /// domains. [`Distance::Same`]: of looking into the shared queues and taking a task from one.
+    /// domains. It fades with time ([`NewidleCost`](kernel::NewidleCost)). [`Distance::Same`]: of looking into the
+    /// shared queues and taking a task from one.
     fn newidle_cost(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
@@ -91,7 +94,7 @@ pub trait KernelView: View {
         true
     }
     /// When the task that a steal would take (the one that has not run for the longest time) last ran on this CPU. 0:
-    /// it has not run there since it came.
+    /// it has not run there since it came, or there is no such task.
     fn last_ran(&self, _cpu: CpuId) -> Nanos {
         Nanos(0)
     }
@@ -99,7 +102,8 @@ pub trait KernelView: View {
     fn balanced_at(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
-    /// How often in a row that search found no task though tasks waited there.
+    /// How often in a row a search of the domain, without having just run out of tasks, found no task though tasks
+    /// waited.
     fn balances_failed(&self, _cpu: CpuId, _within: Distance) -> u32 {
         0
     }
@@ -167,12 +171,12 @@ pub trait SimPolicy {
         None
     }
 
-    /// Updates a task's history when it wakes. Called once per sleep.
+    /// Updates a task's history when it is woken. Called at each wake, also at the first one.
     fn learn_sleep(&self, sleeps: &mut SleepHistory, now: Nanos) {
         sleeps.wake(now);
     }
 
-    /// The lowest cost of a migration. It limits the average idle time of a CPU
+    /// The kernel's setting `sched_migration_cost`. It limits the average idle time of a CPU
     /// ([`AverageIdle`](kernel::AverageIdle)).
     fn sysctl_migration_cost(&self) -> Nanos {
         SYSCTL_MIGRATION_COST

@@ -1,13 +1,14 @@
 //! Trace: what a simulation reports to an observer while it runs, and an observer that writes the text of a kernel
 //! trace, which Perfetto's UI draws.
 //!
-//! A simulation is generic over its observer; `()` observes nothing and costs no instruction. Observers get what a
-//! kernel trace has, `sched_waking` and `sched_switch`, and cannot change the simulation.
+//! A simulation is generic over its observer; `()` observes nothing and costs no instruction. Observers get wakes, the
+//! queues of wakees, switches and new tasks, and cannot change the simulation.
 //!
-//! [`Trace`] writes a line of ftrace for each `sched_switch`, `sched_waking` and `sched_wakeup`. CPUs are
-//! numbered by their index in the topology. A task's pid is its index plus one, since 0 is the idle task; the index
-//! of a task that has ended is used again under another name. A line takes about 150 bytes. The number of lines is
-//! limited; if there were more, the last line gives the number of those left out.
+//! [`Trace`] writes a line of ftrace for each wake (`sched_waking`), each wakee that is queued on a CPU
+//! (`sched_wakeup`) and each `sched_switch`. CPUs are numbered by their index in the topology. A task's pid is its
+//! index plus one, since 0 is the idle task; the index of a task that has ended may be used again under another name. A
+//! line takes about 150 bytes. The number of lines is limited; if there were more, the last line gives the number of
+//! those left out.
 //!
 //! # Source
 //!
@@ -37,7 +38,7 @@ pub trait Observer {
         let _ = (now, waker, wakee);
     }
 
-    /// A runnable task is queued on a CPU, or in a shared queue.
+    /// A woken task is queued on a CPU, or in a shared queue. Not called for a task that is put back or moved.
     fn queued(&mut self, now: Nanos, task: TaskId, at: TargetQueue) {
         let _ = (now, task, at);
     }
@@ -55,7 +56,7 @@ pub trait Observer {
 
 impl Observer for () {}
 
-/// A limit on lines: the UI does not open files over 300 MB.
+/// A limit on lines of about 150 bytes: the UI does not open files over 300 MB.
 const LINES_MAX: u64 = 2_000_000;
 
 /// Writes the events of a simulation.
@@ -63,11 +64,11 @@ const LINES_MAX: u64 = 2_000_000;
 pub struct Trace {
     text: String,
     lines: u64,
-    /// The maps are only looked up, never iterated.
+    /// By task. The three maps are only looked up, never iterated.
     names: HashMap<TaskId, String>,
     /// By CPU: the task that has it.
     has: HashMap<CpuId, Option<TaskId>>,
-    /// By task: the CPU on which it was last queued.
+    /// By task: the CPU on which a wake last queued it.
     last: HashMap<TaskId, CpuId>,
 }
 

@@ -1,6 +1,6 @@
 //! Policies that only a simulation has: with random facts every answer names a CPU that is allowed and online; with the
-//! facts in `fixtures/wakes` the answers are the golden ones; and under a policy that never steals, a CPU sleeps while a
-//! task waits, so the model of `crates/sched/tests/conserve.rs` can fail.
+//! facts in `fixtures/wakes` the answers are the golden ones; and under a policy that never steals, a CPU is idle while
+//! a task waits for longer than Home's bound, so the model of `crates/sched/tests/conserve.rs` can fail.
 
 #[path = "../../../crates/sched/tests/common/answers.rs"]
 mod answers;
@@ -121,16 +121,16 @@ fn every_policy_says_what_the_files_say() {
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// The longest poll.
+/// The longest poll, in ns.
 const POLL_MAX: u64 = 16 * US;
 
-/// The bound of that test for Home on this machine: the migration cost × (distance factor 4 + 1), or 200 µs if that
-/// is more, plus a poll and four kicks.
+/// The bound of `crates/sched/tests/conserve.rs` for Home on the machine of `run`: the migration cost × (distance
+/// factor 4 + 1), or 200 µs if that is more, plus a poll and four kicks.
 fn bound() -> u64 {
     (Policy::migration_cost(&Home, Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * WAKEUP_COST
 }
 
-/// Two tasks per CPU that yield, all on the first CPU at first.
+/// Runs two tasks per CPU that yield, all on the first CPU at first.
 fn run(policy: impl Policy) -> Outcome {
     let topology = drawn(2, 12, 2, 1);
     let task = || Task::new((15 * US, POLL_MAX), Then::Yield).at_home(0);

@@ -34,7 +34,7 @@ struct Simulation {
     was_on: Option<CpuId>,
     is_wide: bool,
     average_idle: Nanos,
-    /// The cost of searching one CPU.
+    /// The cost of searching one CPU, in ns.
     cost: u64,
     /// What a look into the shared queues costs.
     look: Nanos,
@@ -42,7 +42,7 @@ struct Simulation {
     newly: bool,
     failed: u32,
     balanced_at: Nanos,
-    /// By CPU. Empty: the tasks that are there now.
+    /// The load by CPU. Empty: 1024 for each task that is there now.
     loads: Vec<u64>,
     /// Whether the tasks in the shared queues may not run on the CPU that asks.
     shut_out: bool,
@@ -294,8 +294,8 @@ fn a_core_with_a_thread_that_is_offline_is_idle_when_the_other_one_is() {
 
 #[test]
 fn threads_of_a_core_have_less_of_a_bonus_than_cpus_of_an_llc() {
-    // The previous CPU has 1060 thousandths of the waker's load: more than the 5 % bonus among threads, less than the 8
-    // % within an LLC.
+    // The waker's CPU has 1060 thousandths of the previous CPU's load: more than the 5 % bonus among threads, less than
+    // the 8 % within an LLC.
     let sim = |prev_cpu: u32| {
         let mut sim = Simulation::drawn([1, 1, 8, 2]);
         sim.loads = vec![1000; 16];
@@ -330,11 +330,11 @@ fn a_kept_cpu_is_passed_over_for_half_of_the_depth() {
     );
 }
 
-/// The versions differ in what a search does that has found only kept CPUs. In v1 and v2 it ends at the waker's CPU,
-/// so two tasks that wake each other meet there.
+/// The versions differ in what a search does that has found only kept CPUs. In v1 and v2 it ends at its target, here
+/// the waker's CPU, if its depth is used up. So two tasks that wake each other meet there.
 #[test]
 fn a_search_that_found_only_kept_cpus_ends_at_the_waker_or_takes_the_first_by_the_text() {
-    // Six of sixteen idle, half of them beyond the depth: eight are looked at, and four may be passed over.
+    // Six of sixteen idle, half of them beyond the depth: seven are looked at, and four may be passed over.
     let sim = Simulation::drawn([1, 1, 16, 1]).idle(&[4, 5, 6, 13, 14, 15]).hot(&[4, 5, 6, 13, 14, 15]);
     let of = |hot_rule| sim.wake(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
     assert_eq!(of(HotRule::V1), WakeDecision::on(CpuId(3), false));
@@ -343,7 +343,7 @@ fn a_search_that_found_only_kept_cpus_ends_at_the_waker_or_takes_the_first_by_th
         of(HotRule::V2Text),
         WakeDecision { hot_kept: 2, hot_broken: true, ..WakeDecision::on(CpuId(4), true) }
     );
-    // If more CPUs are idle than may be passed over, v2 takes the next one, v1 none, and the rule of v2's text the
+    // If more idle CPUs are kept than may be passed over, v2 takes the next one, v1 none, and the rule of v2's text the
     // first one.
     let sim = Simulation::drawn(TWO_LLCS).idle(&[1, 2, 4, 5, 6]).hot(&[1, 2, 4, 5, 6]);
     let of = |hot_rule| sim.goes(Kernel { hot_windows: true, hot_rule, ..LINUX }, 3, 3);
@@ -372,7 +372,7 @@ fn a_new_task_stays_on_its_node_while_few_tasks_run_there() {
     let many: Vec<u32> = (16..32).collect();
     let sim = Simulation::drawn([2, 1, 16, 1]).idle(&many).idle(&(1..16).collect::<Vec<_>>());
     assert_eq!(sim.forks(0), 1, "one task runs here; up to an eighth of the node's CPUs are allowed");
-    // An eighth of two times 32 CPUs: four. Since 6.0 only the difference of a pair is tolerated.
+    // An eighth of a node's 32 CPUs: four. Since 6.0 only the difference of a pair is tolerated.
     let there: Vec<u32> = (32..64).collect();
     let here =
         |busy: u32| Simulation::drawn([2, 1, 32, 1]).idle(&there).idle(&(busy..32).collect::<Vec<_>>());
@@ -584,7 +584,7 @@ fn behind_the_check_the_wake_queue_is_asked_only_where_searching_the_llc_is_wort
         (StealDecision::Shard(0), StealDecision::Nothing),
         "looks into the queues have cost more than a search"
     );
-    // The CPU does not search either, where Linux would.
+    // With empty queues the CPU does not search either. Linux searches the core, and finds no task there.
     let mut sim = sim.entered(v3, 0, 0);
     sim.average_idle = Nanos(2_000);
     assert_eq!(
@@ -749,7 +749,8 @@ proptest! {
         }
     }
 
-    /// Half of the target's LLC is idle, so three tenths of it or more are looked at, from the target on.
+    /// About half of the target's LLC is idle, so three tenths of its CPUs or more are looked at, from the one after
+    /// the target on.
     #[test]
     fn a_search_that_finds_an_idle_cpu_within_its_depth_takes_an_idle_one((mut sim, mut wake) in case(), kernel in kernel()) {
         let prev_cpu = wake.wakee.prev_cpu.unwrap_or(CpuId(0));
@@ -824,7 +825,8 @@ proptest! {
         prop_assert!(come == 0 || sim.backlog(me) + come <= sim.backlog(other) - come);
     }
 
-    /// Runs wakes as a scheduler does: after each wake all idle CPUs steal until none finds a task.
+    /// Runs wakes as a scheduler does: after each wake each CPU without a task takes one from its own queue, or else
+    /// steals.
     #[test]
     fn with_the_wake_queue_nobody_idles_beside_one_that_was_woken_in_its_llc(
         wakes in prop::collection::vec((0..16u32, 0..16u32, 0..8u8), 1..60)

@@ -17,12 +17,12 @@ const SMALL: &str = "[small]\nsockets = 2\nl3_per_socket = 2\ncores_per_l3 = 2\n
     l1d_kib = 1\nl2_kib = 4\nl3_kib = 16\nl1_cycles = 4\nl2_cycles = 14\nl3_cycles = 50\nc2c_smt = 9\n\
     c2c_same_l3 = 23\nc2c_same_socket = 100\nc2c_other_socket = 195\ndram_local = 118\ndram_remote = 205\n";
 
-/// How far a random run's time may be off, in percent. The worst of 20 000 was 17.9.
+/// How far a random run's time may be from the reference's, in percent. The worst of 20 000 was 17.9.
 const PERCENT_MAX: f64 = 22.0;
-/// How far the sum of all runs may be off, in percent. It was 1.2.
+/// How far the sum of all runs may be from the reference's, in percent. It was 1.2.
 const PERCENT_MAX_OF_ALL: f64 = 2.0;
 
-/// Enough runs for the second bound.
+/// Enough runs for `PERCENT_MAX_OF_ALL`.
 const RUNS: u32 = 80;
 
 /// Lines, the most recently used first.
@@ -76,7 +76,7 @@ impl<'a> Reference<'a> {
         self.topology.distance(CpuId(a), CpuId(b)).unwrap()
     }
 
-    /// The cost of one line, in picoseconds.
+    /// Touches one line. Returns the cost, in picoseconds.
     fn touch(&mut self, me: u32, line: u32, how: Access) -> u64 {
         let (costs, own_llc) = (self.costs, self.llc_of(me));
         let socket = self.topology.cpu(CpuId(me)).unwrap().socket.0;
@@ -157,7 +157,7 @@ fn both(sizes: &[u32], touches: &[(u32, usize, bool)]) -> (f64, f64) {
     (ours as f64 / 1000.0, theirs as f64 / 1000.0)
 }
 
-/// Touches as programs make them: some cores, some extents, each core mostly at its own.
+/// Up to 13 extents of up to 79 lines, and random touches of them by 8 cores, of which four in ten write.
 fn touches() -> impl Strategy<Value = (Vec<u32>, Vec<(u32, usize, bool)>)> {
     let sizes = proptest::collection::vec(1u32..80, 1..14);
     let touch = (0u32..8, 0usize..14, prop::bool::weighted(0.4));

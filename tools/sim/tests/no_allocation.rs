@@ -1,4 +1,4 @@
-//! No call of a policy allocates memory, whatever it returns.
+//! Wakes, steals and notifications of a policy, and updates of the kernel's records, allocate no memory.
 
 #[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;
@@ -16,7 +16,7 @@ impl KernelView for Facts {}
 struct Counting;
 
 thread_local! {
-    /// Allocations of this thread: the test harness has threads of its own.
+    /// The number of allocations by this thread: the test harness has threads of its own.
     static ALLOCATIONS: Cell<u64> = const { Cell::new(0) };
 }
 

@@ -30,7 +30,7 @@ fn machine(name: &str) -> (Costs, Topology) {
     (Costs::from_machine(MACHINES, name).unwrap(), Topology::from_machine(MACHINES, name).unwrap())
 }
 
-/// Eight threads that sleep for longer than an id is kept, one after the other, each on its own CPU.
+/// Runs eight threads, each on its own CPU, that begin at different times and sleep for longer than an id is kept.
 fn sleepers(policy: &'static dyn Ids) -> (Stats, Report) {
     let (costs, topology) = machine("ryzen7950x");
     let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);

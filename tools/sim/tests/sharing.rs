@@ -19,7 +19,7 @@ fn sim<P: SimPolicy>(topology: &Topology, settings: Settings, policy: P) -> Simu
     Simulation::new(topology, &Costs::of(topology), settings, policy, 1)
 }
 
-/// What each task ran, in ms.
+/// How long each task ran, in ms.
 fn ran_ms(report: &Report) -> Vec<u64> {
     report.tasks.iter().map(|task| task.counts.run_ns / MS).collect()
 }

@@ -36,12 +36,12 @@ struct Books {
     tasks: BTreeMap<TaskId, Is>,
     on: BTreeMap<CpuId, TaskId>,
     idle_since: BTreeMap<CpuId, Nanos>,
-    /// Tasks that are restricted to some CPUs.
+    /// Tasks that are restricted to some CPUs, by their name.
     kept: Vec<TaskId>,
     names: BTreeMap<TaskId, String>,
     wakes: u64,
     answered: u64,
-    /// The longest that a CPU was idle while a task was queued that may run on it.
+    /// The longest that a CPU was idle while a task was queued that may run anywhere.
     beside: Nanos,
 }
 
@@ -438,7 +438,7 @@ fn work_is_conserved_as_the_policies_promise() {
                     done.1.beside
                 );
             }
-            // Home: migration cost, at most 400 µs, × (distance factor + 1), a poll of 60 µs, four kicks.
+            // Home: the migration cost, four polls of 60 µs, × (distance factor 4 + 1), a poll of 60 µs, four kicks.
             let done = run(&topology, Settings::runtime(), PolicyKind::Home, &load);
             check(&done, &load);
             let bound = Nanos(4 * 60_000 * 5 + 60_000 + KICKS.0);

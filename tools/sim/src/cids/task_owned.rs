@@ -1,13 +1,14 @@
 //! An imitation of Linux 6.19's concurrency ids: an id belongs to a task while the process has few tasks, and to a
 //! CPU while it has many.
 //!
-//! While a process has at most a quarter more tasks than can run at once, each task keeps the id that it got first,
-//! and takes it to other CPUs. With more tasks, ids belong to CPUs. They belong to tasks again when the tasks are
-//! fewer than three quarters of the allowed CPUs and fewer than half of all CPUs. The second limit is lower, so that
-//! one thread that comes and goes does not change the owners each time. There is no recent id and no expiry.
+//! While a process has at most a quarter more tasks than can run at once, and no more than there are CPUs, each task
+//! keeps the id that it got first, and takes it to other CPUs. With more tasks, ids belong to CPUs. They belong to
+//! tasks again when the tasks are fewer than three quarters of the allowed CPUs and fewer than half of all CPUs. These
+//! limits are lower, so that one thread that comes and goes does not change the owners each time. There is no recent id
+//! and no expiry.
 //!
-//! A change between tasks and CPUs frees every id of the former owners. An id that a task holds at that time is freed
-//! when the task leaves its CPU.
+//! A change between tasks and CPUs frees every id of the former owners that no task holds. An id that a task holds is
+//! freed when the task leaves its CPU.
 //!
 //! # Source
 //! Linux 6.19, `kernel/sched/core.c`: `mm_update_max_cids`, `mm_cid_calc_pcpu_thrs`.
@@ -42,7 +43,8 @@ enum HeldCid {
 
 #[derive(Debug, Default)]
 struct Task {
-    /// The task's number among the tasks that own ids: the lowest that was free. None while ids belong to CPUs.
+    /// The task's number among the tasks that own ids: the lowest that was free. `None` until it first enters while ids
+    /// belong to tasks, and from when it enters while they belong to CPUs.
     index: Option<u32>,
     held: Option<HeldCid>,
 }
@@ -102,7 +104,7 @@ impl TaskOwnedCids {
         self.update_owner();
     }
 
-    /// Adds CPUs to those that a task may run on.
+    /// Adds CPUs to those that the tasks of the process may run on.
     pub(super) fn allow(&mut self, cpus: &CpuSet) {
         let end = self.cpus;
         self.allowed.extend(cpus.iter().map(|cpu| cpu.0).filter(|cpu| *cpu < end));
@@ -136,7 +138,7 @@ impl TaskOwnedCids {
         self.owned.keys().copied().collect()
     }
 
-    /// Frees an owner's id unless a task holds it.
+    /// Frees an owner's id unless a task holds it. Returns whether it did.
     fn free(&mut self, owner: Owner) -> bool {
         let is_unused = self.owned.get(&owner).is_some_and(|owned| owned.holder.is_none());
         if is_unused && let Some(owned) = self.owned.remove(&owner) {
@@ -199,8 +201,8 @@ impl TaskOwnedCids {
         index
     }
 
-    /// The lowest free id. It may be above [`max_cids`](Self::max_cids): CPUs keep their ids, and when the number of
-    /// tasks has fallen all free ids may be above it.
+    /// The lowest free id. It may be at or above [`max_cids`](Self::max_cids): owners keep their ids, so when the
+    /// number of tasks has fallen no free id may be below it.
     fn pick(&mut self) -> Option<u32> {
         let cid = first_gap(&self.used);
         if cid >= self.cpus {
@@ -225,8 +227,8 @@ impl TaskOwnedCids {
         }
     }
 
-    /// Frees unused ids above the bound, recalls those in use there, and frees further unused ids until no more are in
-    /// use than the bound.
+    /// Frees unused ids that are not below the bound, recalls those of them that a task holds, and frees further unused
+    /// ids until no more than the bound are left.
     pub(super) fn compact(&mut self) {
         let (before, bound) = (self.used.len(), self.max_cids());
         for owner in self.owners() {

@@ -15,8 +15,8 @@ pub(super) struct Section {
     pub(super) states: Vec<String>,
 }
 
-/// Reads the section `name`, the sections that it inherits from, and `[defaults]`. The topology was read before, so
-/// the section exists and inheritance has no circle.
+/// Reads the section `name`, the sections that it inherits from, and `[defaults]`. The topology was read from the same
+/// text before, so the section exists and inheritance has no circle.
 pub(super) fn read(text: &str, name: &str) -> Result<Section, CostsError> {
     let file = DeTable::parse(text)
         .map_err(|e| CostsError::new("machine file", e.to_string().trim(), "mend the TOML"))?;
@@ -35,7 +35,7 @@ pub(super) fn read(text: &str, name: &str) -> Result<Section, CostsError> {
     Ok(section)
 }
 
-/// Adds the numbers that the section does not have yet.
+/// Adds the numbers that the section does not have yet, and the idle states if it has none yet.
 fn fill(section: &mut Section, text: &str, name: &str, table: &DeTable<'_>) -> Result<(), CostsError> {
     let had_states = !section.states.is_empty();
     for (key, value) in table {
@@ -103,7 +103,7 @@ fn milli(value: &DeValue<'_>) -> Option<Result<u64, &'static str>> {
     Some(milli.and_then(|milli| match () {
         _ if milli.is_nan() => Err(NO_NUMBER),
         _ if milli < 0.0 => Err("is negative"),
-        // The limit is a thousand seconds, so that sums of many costs fit into 64 bits.
+        // The limit is a thousand seconds for a time, so that sums of many costs fit into 64 bits.
         _ if milli > 1e15 => Err(TOO_MUCH),
         _ => Ok(milli.round() as u64),
     }))

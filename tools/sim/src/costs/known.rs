@@ -1,9 +1,9 @@
 //! Known: the meaning of a section's numbers, the numbers that are derived from them, and the defaults.
 //!
-//! A number that the simulator reads is given, or is derived from another that is given (a clock; a latency in
-//! cycles), or has a default by class. A distance that a machine does not have costs as much as the machine's
-//! farthest one. Numbers whose default could be wrong by a factor have to be given: the clock, memory, other sockets,
-//! other L3s.
+//! A number that the simulator reads is given, or is derived from another that is given (a clock; a latency in cycles),
+//! or has a default that holds for any machine (`BY_CLASS`). A distance that a machine does not have costs as much as
+//! one next to it that the machine has. Numbers whose default could be wrong by a factor have to be given in a section:
+//! the clock, memory, other sockets, other L3s.
 //!
 //! For example, `l3_cycles = 52` at 3.7 GHz makes `llc_latency` 14 054 ps, which changes with both.
 
@@ -77,7 +77,7 @@ impl Costs {
     ///
     /// # Errors
     /// What [`Topology::from_machine`] refuses; a number that is missing and has no default, is negative, or is no
-    /// number. The error names the section, the key and the line.
+    /// number. The error names the section and the key, and the line if the number is there.
     pub fn from_machine(text: &str, name: &str) -> Result<Self, CostsError> {
         let topology = Topology::from_machine(text, name).map_err(|e| {
             let text = e.to_string();
@@ -88,8 +88,8 @@ impl Costs {
         Self::of_section(name, section, &topology)
     }
 
-    /// The defaults by class, for a machine without a section. All are estimates, except the cache sizes that
-    /// `topology` has.
+    /// The defaults (`BY_CLASS`), for a machine without a section. All are estimates, except the sizes of caches and of
+    /// a line that `topology` has.
     pub fn of(topology: &Topology) -> Self {
         let machine = topology.model.clone().unwrap_or_else(|| topology.source.clone());
         let mut costs = Self::empty(machine);
@@ -105,7 +105,7 @@ impl Costs {
     fn of_section(name: &str, section: file::Section, topology: &Topology) -> Result<Self, CostsError> {
         let file::Section { numbers, states } = section;
         let mut costs = Self { numbers, states, ..Self::empty(name.to_owned()) };
-        // 0 means that it is unknown.
+        // A clock of 0 means that it is unknown.
         costs.numbers.retain(|key, number| number.milli > 0 || !key.ends_with("_mhz"));
         costs.alias("clock_mhz", &["effective_mhz", "max_mhz", "boost_mhz", "base_mhz"]);
         costs.alias("base_mhz", &["clock_mhz"]);

@@ -1,8 +1,9 @@
 //! Caches: which extents each core and each last-level cache has.
 //!
-//! For each core there is a list of extents, the most recently touched first, as many as fit into its L2. This is
-//! exactly an LRU cache, because a pass always covers a whole extent. An entry has the extent's version; a write on
-//! another core increments the version, which invalidates the entry without a search for it.
+//! For each core there is a list of extents, the most recently touched first, as many as fit into its L2, and at most
+//! 64. With fewer this is exactly an LRU cache, because a pass always covers a whole extent. An entry has the extent's
+//! version; a write increments the version, unless the writing core was the last writer and has the extent, which
+//! invalidates the entries of other cores without a search for them.
 //!
 //! For each extent there is a list of the last-level caches that have it, each with the number of bytes that had come
 //! into the cache when the extent was last requested from it. The cache has evicted the extent if the bytes that have
@@ -25,7 +26,7 @@ const HOLDERS: usize = 8;
 pub(super) enum Found {
     /// In the caches of the core that makes the pass, and nowhere else.
     Own,
-    /// In these caches, and in others; the farthest of the others is at this distance.
+    /// In the caches of the core that makes the pass, and in others; the farthest of the others is at this distance.
     Shared(Distance),
     /// In the last-level cache of the core that makes the pass.
     Llc,
@@ -53,7 +54,7 @@ const LONG_AGO: u64 = u64::MAX;
 
 const NO_HOLDER: Holder = Holder { llc: NOWHERE, core: NOWHERE, several: false, came: 0 };
 
-/// A working set. The fields that a pass needs if the core has a copy come first, on one cache line.
+/// A working set. The fields that a pass needs if the core has a copy come first.
 #[derive(Debug, Clone)]
 #[repr(C)]
 pub(super) struct Extent {
@@ -67,7 +68,7 @@ pub(super) struct Extent {
     pub(super) pages: Pages,
     were_read: bool,
     were_written: bool,
-    /// Whether that node was given at the start.
+    /// Whether `home` was given at the start.
     is_placed: bool,
     /// The most recently requested first.
     holders: [Holder; HOLDERS],
@@ -88,8 +89,8 @@ impl Extent {
         }
     }
 
-    /// The number of pages that fault in a pass by a CPU of `node`. The first write allocates the pages on that node,
-    /// even if they were read before.
+    /// The number of pages that fault in a pass by a CPU of `node`. Faults allocate the pages on that node unless
+    /// another one was given at the start, even if the pages were read before.
     pub(super) fn faults(&mut self, how: Access, node: u32) -> u64 {
         let (was_read, was_written) = (self.were_read, self.were_written);
         match how {
@@ -155,8 +156,8 @@ impl Caches {
         Self { own_bytes, llc_bytes, own, came: vec![0; llcs], locations }
     }
 
-    /// Whether a pass finds the whole extent in the core's own caches and invalidates no other copy. The common case
-    /// is the extent that the core touched last.
+    /// Whether a pass finds the whole extent in the core's own caches and invalidates no other copy. If so, the extent
+    /// becomes the first in the core's list, where it mostly is already.
     #[inline]
     pub(super) fn hit(&mut self, extents: &[Extent], extent: u32, me: CpuLocation, how: Access) -> bool {
         let (own, at) = (&mut self.own[me.core as usize], &extents[extent as usize]);
@@ -219,8 +220,8 @@ impl Caches {
             at.holders = [NO_HOLDER; HOLDERS];
             at.holders[0] = match own {
                 Some(own) => Holder { core: me.core, several: false, ..own },
-                // The list had no place for this last-level cache, though the core still has the extent. The cache
-                // may have evicted the extent, so it counts as evicted.
+                // The extent's list has forgotten this last-level cache, though the core still has the extent. The
+                // cache may have evicted the extent, so it counts as evicted.
                 None if mine => Holder { llc: me.llc, core: me.core, several: false, came: LONG_AGO },
                 None => NO_HOLDER,
             };
@@ -281,7 +282,8 @@ impl Caches {
         holder.came != LONG_AGO && since.saturating_add(at.bytes) <= self.llc_bytes
     }
 
-    /// Puts an extent first in the core's list; what no longer fits is evicted.
+    /// Puts an extent first in the core's list; what no longer fits is evicted. An extent that is larger than the
+    /// core's caches evicts all others and is not put into the list.
     fn keep(&mut self, extents: &[Extent], core: u32, new: Kept) {
         let own = &mut self.own[core as usize];
         let fits = |bytes: u64| bytes.saturating_add(new.bytes) <= self.own_bytes;

@@ -116,7 +116,7 @@ fn a_writer_waits_until_the_farthest_copy_is_gone_wherever_the_data_come_from() 
 fn what_a_core_writes_is_found_in_that_core_however_many_had_it_before() {
     let mut memory = memory();
     let area = memory.extent(16 * KIB, Pages::Touched, None);
-    // Twelve L3s read it, four more than an extent lists: the first is forgotten.
+    // Twelve L3s read it, four more than an extent lists: the first four are forgotten.
     (0..12).for_each(|llc| _ = memory.touch(CpuId(llc * 8), area, Read, NOW));
     memory.touch(CpuId(0), area, Write, NOW);
     assert_eq!(memory.touch(CpuId(0), area, Write, NOW).0, 346);

@@ -73,13 +73,13 @@ pub enum HotRule {
     /// no other idle CPU ends at its target, the waker's CPU or the previous one, and the task waits there. v1,
     /// September 2023.
     V1,
-    /// Passes over at most half as many such CPUs as the depth, then takes the next one; otherwise as `V1`. v2,
+    /// Passes over as many such CPUs as half of the depth, rounded up, then takes the next one; otherwise as `V1`. v2,
     /// November 2023.
     #[default]
     V2,
-    /// Passes over at most half as many such CPUs as the depth; then, or if the search has found no other idle CPU, it
-    /// takes the first of them. The text of v2 describes this; the code of v2 takes the first one only at the end of
-    /// the LLC.
+    /// Passes over as many such CPUs as half of the depth, rounded up; then, or if the search has found no other idle
+    /// CPU, it takes the first of them. The text of v2 describes this; the code of v2 takes the first one only at the
+    /// end of the LLC.
     V2Text,
 }
 

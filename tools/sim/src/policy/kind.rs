@@ -1,18 +1,18 @@
 //! SimPolicyKind: the policies of a simulated runtime by name: those of the product, and those of other runtimes.
 //!
 //! `PrevCpu`: a new task goes to the least loaded CPU; of several, to the nearest to its waker. From then on it is
-//! woken there, however many tasks wait, and is never stolen. So no task ever moves, and a CPU may be idle while its
-//! neighbour has a queue.
+//! woken there, however many tasks wait, and is never stolen. So no task moves while it may run there, and a CPU may be
+//! idle while its neighbour has a queue.
 //!
 //! `GlobalFifo`: a woken task goes to the end of one queue, here that of shard 0, and one parked CPU is kicked. A free
-//! CPU takes the first task. No CPU is idle while a task waits, but a task returns to its previous CPU only by chance:
-//! on n CPUs (n − 1)/n of all polls run on another CPU than the task's poll before. A task that may not run everywhere
-//! goes to the least loaded CPU of those that it may run on.
+//! CPU takes the first task. No CPU stays idle while a task waits there, but a task returns to its previous CPU only by
+//! chance: on n CPUs about (n − 1)/n of all polls run on another CPU than the task's poll before. A task that may not
+//! run everywhere goes to the least loaded CPU of those that it may run on.
 //!
-//! `WorkSteal`: a task that is woken by another task goes to the waker's CPU, and may run next there, at most 3 times
-//! in a row. A task that is woken from outside goes to one injection queue for all CPUs, as in `GlobalFifo`. An idle
-//! CPU takes from that queue, or else steals half of the backlog of another CPU; it tries the CPUs in order from a
-//! random one. When a task must wait and no CPU is searching, one parked CPU is kicked.
+//! `WorkSteal`: a task that another task or a timer wakes goes to the waker's CPU if it may run there. A wakee of
+//! another task may run next there, at most 3 such polls in a row. Any other wakee goes to one injection queue for all
+//! CPUs, as in `GlobalFifo`. An idle CPU takes from that queue, or else steals half of the backlog of another CPU; it
+//! tries the CPUs in order from a random one. When a task must wait and no CPU is searching, one parked CPU is kicked.
 //!
 //! # Source
 //! `PrevCpu`: seastar, glommio, a current-thread runtime per core. `GlobalFifo`: smol's executor, without the local
@@ -39,7 +39,7 @@ pub enum SimPolicyKind {
     PrevCpu,
     /// One queue for all CPUs, as in smol.
     GlobalFifo,
-    /// A task wakes on its waker's CPU, and idle CPUs steal at once, as in tokio.
+    /// A task wakes on its waker's CPU, and idle CPUs steal half of a queue, as in tokio.
     WorkSteal,
 }
 

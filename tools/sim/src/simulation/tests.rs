@@ -261,7 +261,7 @@ fn every_policy_finishes_the_same_work() {
     }
 }
 
-/// The tables of ids depend on this: when an unused id is free again.
+/// When an unused id is free again: the tables of ids in the crate `papers` depend on it.
 #[test]
 fn an_unused_id_is_taken_back_by_the_rule_of_its_process() {
     use process::{Expiry, Plan};
@@ -412,7 +412,8 @@ fn a_search_and_a_steal_take_the_time_of_the_lines_that_they_read() {
         assert!(report.is_complete());
         (report.tasks[2].counts.wait_ns, report.cpus.iter().map(|cpu| cpu.search_ns).collect::<Vec<_>>())
     };
-    // It is found when the short task ends: four lines of one CPU under the same L3, 25 ns each.
+    // The waiting task is found when the short one ends; with the kernel's settings after a read of four lines of the
+    // other CPU under the same L3, 25 ns each.
     let free = Settings { look_lines: 0, take_lines: 0, ..Settings::kernel() };
     let (waited, searched) = run(free);
     assert_eq!((waited, searched), (500 + 100_000, vec![0, 0]));
@@ -422,7 +423,7 @@ fn a_search_and_a_steal_take_the_time_of_the_lines_that_they_read() {
 
 #[test]
 fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_search() {
-    // 2 × 64 CPUs: a search of them all takes 50 µs.
+    // 2 × 64 CPUs: a search of all others takes 56 µs.
     let text = "[drawn]\nsockets = 2\nl3_per_socket = 1\ncores_per_l3 = 64\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
     let mut sim = still(&topology, Settings::kernel(), Kernel::default());
