@@ -13,7 +13,8 @@ pub use warmcore_line_derive::Line;
 
 /// The size of a cache line on the target, in bytes.
 ///
-/// It is 64 on aarch64, except on Apple's cores, where it is 128. A struct for both uses `#[line(pair)]`.
+/// It is 256 on s390x, 128 on powerpc64 and on Apple's aarch64, and 64 elsewhere. A struct for lines of 64 and of 128
+/// bytes uses `#[line(pair)]`.
 pub const LINE: usize = if cfg!(target_arch = "s390x") {
     256
 } else if cfg!(any(target_arch = "powerpc64", all(target_arch = "aarch64", target_vendor = "apple"))) {
@@ -29,19 +30,20 @@ pub const PAIR: usize = if LINE > 128 { LINE } else { 128 };
 
 /// A struct whose fields have groups, by how CPUs access them. Derive it; the crate's page has an example.
 ///
-/// **On a field**, its group: `#[line(read_mostly)]`, `#[line(owner)]` or `#[line(contended)]`. A group may have a name, as
-/// in `#[line(owner = "producer")]`, which makes it a different group. Fields of the same group may share a line; fields
-/// of different groups must not. A field without a group is an error, except `PhantomData`.
+/// **On a field**, its group: `#[line(read_mostly)]`, `#[line(owner)]` or `#[line(contended)]`. A group may have a
+/// name, as in `#[line(owner = "producer")]`, which makes it a different group. Fields of the same group may share a
+/// line; fields of different groups must not. A field without a group is an error, unless the struct has a `default` or
+/// the field's type is `PhantomData` or `PhantomPinned`.
 ///
 /// **On the struct**, `#[line(..)]` with any of
-/// - `pair`: groups must not share an aligned pair of lines either;
-/// - `default = read_mostly`: the group of fields that have none;
-/// - `crate = ::other::line`: the path of this crate, for crates that use it through another one. The derive of `warmcore`
-///   sets it.
+/// - `pair`: two groups must not share an aligned pair of lines either;
+/// - `default = read_mostly` (or another group without a name): the group of fields that have none;
+/// - `crate = ::other::line`: the path of this crate, for crates that use it through another one. The derive of
+///   `warmcore` sets it.
 ///
-/// The struct must be aligned to a line (with `pair`, to a pair), because otherwise its offsets do not determine
-/// its lines. The check uses the real layout, with or without `repr(C)`. A field is checked as a whole: not the fields
-/// of its type, the elements of an array, or the target of a pointer.
+/// The struct must be aligned to a line (with `pair`, to a pair), because otherwise its offsets do not determine its
+/// lines. The derived check uses the real layout, with or without `repr(C)`. A field is checked as a whole: not the
+/// fields of its type, the elements of an array, or the target of a pointer.
 ///
 /// A struct with type or const parameters has no layout until they are known. Its check is [`assert_lines!`], or a
 /// constructor that calls [`assert_lines()`].
@@ -54,7 +56,7 @@ pub trait Line: Sized {
     const FIELDS: &'static [FieldLine<'static>];
 }
 
-/// Panics if two groups of `T` share a line, or if `T` is not aligned to a line.
+/// Panics if two groups of `T` share a unit ([`Line::UNIT`]: a line or a pair), or if `T` is not aligned to one.
 ///
 /// In a constant, this fails the build. In a generic constructor it checks every `T` that is used; such an error is
 /// reported by `cargo build` but not by `cargo check`, which does not instantiate generic code:
@@ -81,7 +83,7 @@ pub trait Line: Sized {
 /// ```
 ///
 /// # Panics
-/// The text has both fields, their groups and bytes, and the line; or the alignment.
+/// The text of the panic has the two fields, their groups and bytes, and the unit that they share; or the alignment.
 // `track_caller` also shapes the compiler's message: frames with it are left out, so the error points
 // at the user's struct and its text holds no line numbers of this file or of std.
 #[track_caller]
@@ -94,7 +96,7 @@ pub const fn assert_lines<T: Line>() {
     }
 }
 
-/// Checks one instantiation of a generic struct when the crate is built: `assert_lines!(Queue<u64>);`
+/// Checks instantiations of generic structs when the crate is built: `assert_lines!(Queue<u64>);`
 ///
 /// ```
 /// # use warmcore_line::{Line, Padded, assert_lines};
@@ -117,7 +119,7 @@ macro_rules! assert_lines {
 mod tests {
     use super::*;
 
-    // `::warmcore_line` does not exist in this crate, so this builds only if the derive uses the given path.
+    // This crate has no `::warmcore_line`, so this builds only if the derive uses the given path.
     #[derive(Line)]
     #[repr(C, align(256))]
     #[line(crate = crate, pair)]

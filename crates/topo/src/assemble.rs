@@ -2,14 +2,14 @@
 //!
 //! A reader passes its groups without ids. Here they are sorted and get ids, and every CPU gets the ids of its
 //! groups. A core that spans LLCs is split along them, as Linux schedules by on POWER ("small cores"): POWER10
-//! with 12 cores of 8 threads and a cache per 4 threads has 24 cores of 4 and one note. Other oddities of real
-//! machines only lead to a note.
+//! with 12 cores of 8 threads and a cache per 4 threads has 24 cores of 4 and one note. LLCs and cores that span nodes
+//! or sockets only lead to a note.
 
 use crate::{Core, Cpu, Llc, Node, Quota, Socket, TopoError, Topology};
 use std::collections::BTreeMap;
 use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 
-/// What a reader found. [`Parts::assemble`] gives cores and LLCs their ids.
+/// What a reader found. [`Parts::assemble`] gives cores, LLCs and sockets their ids.
 #[derive(Debug, Default)]
 pub(crate) struct Parts {
     pub source: String,
@@ -40,7 +40,8 @@ pub(crate) fn llc(cpus: CpuSet, level: u8, size_kib: Option<u32>) -> Llc {
 }
 
 impl Parts {
-    /// A machine of which only the CPUs are known: each is a core, all are in one socket and node, and no caches are listed.
+    /// A machine of which only the CPUs are known: each is a core, all are in one socket and node, no caches are
+    /// listed, and a line has 64 bytes.
     pub fn flat(online: CpuSet) -> Self {
         let alone = |cpu| core(CpuSet::from_iter([cpu]), None, None);
         Self {
@@ -112,9 +113,9 @@ impl Parts {
 
     /// Assumes one LLC of level 0 per socket for the CPUs of which no shared cache is known.
     ///
-    /// A private L2 above which no cache is listed (Ampere Altra, QEMU without `l3-cache`) means that the socket has a shared
-    /// cache which is not listed. But if some cores of a socket share an L2, L2s are the last level there. A socket with one
-    /// online core implies nothing for the others.
+    /// A private L2 above which no cache is listed (Ampere Altra, QEMU without `l3-cache`) means that the socket has a
+    /// shared cache which is not listed. But if some cores of a socket share an L2, L2s are the last level there. A
+    /// socket with one online core implies nothing for the others.
     fn assume_llcs(&mut self) {
         let core_of = owners(self.cores.iter().map(|c| &c.cpus));
         let within_core = |set: &CpuSet| {
@@ -167,8 +168,8 @@ impl Parts {
 
 /// Puts the CPUs that no node lists into the nodes that `named` has for them, and the rest into one more node.
 ///
-/// A node whose memory is offline, or not allowed to the process that wrote the file, is not listed, although its CPUs are
-/// online.
+/// A node whose memory is offline, or not allowed to the process that wrote the file, is not listed, although its CPUs
+/// are online.
 pub(crate) fn assign_remaining(
     left: &CpuSet,
     named: &BTreeMap<CpuId, NodeId>,

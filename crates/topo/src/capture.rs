@@ -6,8 +6,8 @@
 //! comments. In a file's text `\\` is a backslash and `\xHH` the byte of that number; one line end at the end of
 //! a file is left out.
 //!
-//! [`Topology::capture`] writes all files that this crate's readers may open, so the topology read from the
-//! capture equals the one read from the original files. A capture of 384 CPUs has 20 000 lines.
+//! [`Topology::capture`] writes all that this crate's readers use of the files, so the topology read from the capture
+//! equals the one read from the original files, except for the paths in it. A capture of 384 CPUs has 20 000 lines.
 
 use crate::files::Files;
 use crate::{TopoError, Topology, cgroup};
@@ -48,13 +48,13 @@ const KEPT: [(&str, &[&str]); 5] = [
 /// Returns the lines of a text that a capture holds.
 type Choose = fn(&str) -> Vec<&str>;
 
-/// The files of `/proc` that a capture holds, and which of their lines.
+/// The files of `/proc` that a capture holds, each with the choice of its lines.
 const LINES: [(&str, Choose); 4] = [
     ("proc/self/status", |text| {
         let kept = ["Name:", "Cpus_allowed", "Mems_allowed"];
         text.lines().filter(|line| kept.iter().any(|start| line.starts_with(start))).collect()
     }),
-    // The first block names the processor; there is one for each CPU.
+    // The file has a block for each CPU, and the first one names the processor.
     ("proc/cpuinfo", |text| text.lines().take_while(|line| !line.is_empty()).collect()),
     ("proc/self/cgroup", |text| text.lines().collect()),
     ("proc/self/mountinfo", |text| text.lines().filter(|line| line.contains("cgroup")).collect()),

@@ -1,7 +1,7 @@
 //! The CPU quota of this process.
 //!
-//! A process is in a cgroup, and the limits of all its ancestors apply, so this is the smallest of them. Version
-//! 2 writes `cpu.max` ("quota period", or "max period"): `150000 100000` is 1.5 CPUs. Version 1 writes
+//! A process is in a cgroup, and the limits of that cgroup and of all its ancestors apply, so the quota is the smallest
+//! of them. Version 2 writes `cpu.max` ("quota period", or "max period"): `150000 100000` is 1.5 CPUs. Version 1 writes
 //! `cpu.cfs_quota_us` (-1: none) and `cpu.cfs_period_us`. On a hybrid host the `cpu` controller is in one of the
 //! two versions; both are read.
 //!
@@ -67,8 +67,8 @@ pub(crate) fn ancestors(
 impl Mount {
     /// The directories of a cgroup and its ancestors, as far up as they are mounted.
     fn way_up(&self, files: &Files, path: &str, notes: &mut Vec<String>) -> Vec<PathBuf> {
-        // In a container without a cgroup namespace the path is the host's, and the mount begins further down. A path with
-        // `..` is outside of the namespace.
+        // In a container without a cgroup namespace the path is the host's, and the mount begins further down. A path
+        // with `..` is outside of the namespace.
         let path = Path::new(path);
         let below = path.strip_prefix(&self.top).or(path.strip_prefix("/")).unwrap_or(path);
         let plain = below.components().all(|c| matches!(c, Component::Normal(_)));
@@ -85,7 +85,8 @@ impl Mount {
     }
 }
 
-/// The directory where the hierarchy is mounted: from mountinfo, or otherwise one of the usual directories.
+/// The directory where the hierarchy is mounted: from mountinfo, or if there is no such file one of the usual
+/// directories.
 fn mount(
     files: &Files,
     root: &Path,

@@ -1,7 +1,7 @@
 //! Why a source did not give a topology.
 //!
-//! Each error names one file, one fact about it, and the next step. There are four kinds: missing, unreadable, malformed,
-//! contradiction.
+//! Each error names one file, one fact about it, and the next step. There are four kinds: missing, unreadable,
+//! malformed, contradiction.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
@@ -24,17 +24,17 @@ enum ErrorKind {
 }
 
 impl TopoError {
-    /// The file at fault, or one of two files that contradict each other.
+    /// The file or the machine file's section at fault, or one of two files that contradict each other.
     pub fn file(&self) -> &Path {
         &self.file
     }
 
-    /// Whether a file is missing that every machine has.
+    /// Whether a file, a key or a section is missing that the source must have.
     pub fn is_missing(&self) -> bool {
         self.kind == ErrorKind::Missing
     }
 
-    /// Whether the file exists, but the system did not allow reading it.
+    /// Whether the system returned an error when the file was read, other than that it does not exist.
     pub fn is_unreadable(&self) -> bool {
         self.kind == ErrorKind::Unreadable
     }
@@ -44,7 +44,7 @@ impl TopoError {
         self.kind == ErrorKind::Malformed
     }
 
-    /// Whether two statements of the source exclude each other.
+    /// Whether two facts in the source exclude each other.
     pub fn is_contradiction(&self) -> bool {
         self.kind == ErrorKind::Contradiction
     }

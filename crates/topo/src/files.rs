@@ -16,10 +16,10 @@ use std::io::{ErrorKind, Read};
 use std::path::{Path, PathBuf};
 use warmcore_types::{CpuId, CpuSet};
 
-/// Masks longer than this are a broken file: 32768 words name CPUs beyond one million.
+/// A mask of more words is a broken file: this many have 1 048 576 CPUs.
 const MASK_WORDS_MAX: usize = 32_768;
 
-/// Longer files don't describe a topology: the largest ones, hwloc's, have a few MiB.
+/// A file of this length or more does not describe a topology: the largest ones, hwloc's, have a few MiB.
 const BYTES_MAX: u64 = 64 << 20;
 
 /// Where files are read from.
@@ -31,7 +31,7 @@ pub(crate) enum Files {
 }
 
 impl Files {
-    /// The files below `root`: a folder, or a text file that is a capture.
+    /// The files below `root`: those of a folder, or those in a text file that is a capture.
     pub fn below(root: &Path) -> Result<Self, TopoError> {
         if !root.is_file() {
             return Ok(Self::Folder);

@@ -14,8 +14,8 @@
 //! machine has about 400 objects in 200 KiB.
 //!
 //! # Source
-//! hwloc documentation, "Importing and exporting topologies from/to XML files"; output of lstopo 2.9.0; hwloc's NEWS for the
-//! changes in 3.0.
+//! hwloc documentation, "Importing and exporting topologies from/to XML files"; output of lstopo 2.9.0; hwloc's NEWS
+//! for the changes in 3.0.
 
 use crate::assemble::{Parts, assign_remaining, core, llc};
 use crate::files::{self, Files};
@@ -31,8 +31,8 @@ mod tests;
 impl Topology {
     /// Reads hwloc XML of version 2 or 3.
     ///
-    /// CPUs that hwloc knew of and left out, because they were offline or not allowed to the process that wrote the file, are
-    /// `offline` here.
+    /// CPUs that hwloc knew of and left out, because they were offline or not allowed to the process that wrote the
+    /// file, are `offline` here.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, is not such XML or has version 1, or if objects contradict
@@ -42,13 +42,13 @@ impl Topology {
     }
 }
 
-/// hwloc's own trees are 20 deep at most. The bound limits the search through each PU's ancestors.
+/// The most ancestors of a PU, which limits the search through them. hwloc's own trees are 20 deep at most.
 const DEPTH_MAX: usize = 64;
 
-/// The parser compares each attribute of an element with all others. `lstopo` writes about 20.
+/// The most attributes of an element: the parser compares each with all others. `lstopo` writes about 20.
 const ATTRIBUTES_MAX: usize = 256;
 
-/// Elements and texts, 100 bytes each while the file is read: 8192 CPUs are 150 000.
+/// The most elements and texts, of 100 bytes each while the file is read. A machine of 8192 CPUs has 150 000.
 const XML_NODES_MAX: u32 = 1 << 21;
 
 struct Reader<'p> {
@@ -262,7 +262,7 @@ impl Reader<'_> {
         Ok(nodes)
     }
 
-    /// The first matrix of latencies that covers all NUMA nodes.
+    /// Sets the nodes' distances from the first matrix of latencies that covers all of them.
     fn read_distances(&self, root: Element, nodes: &mut [Node]) -> Result<(), TopoError> {
         let matrices = root.children().filter(|e| e.has_tag_name("distances2"));
         for matrix in matrices.filter(|m| m.attribute("type") == Some("NUMANode")) {
@@ -317,7 +317,7 @@ impl Reader<'_> {
     }
 }
 
-/// The PUs below one object.
+/// The PUs below one object, or those without such an object.
 struct Group {
     cpus: CpuSet,
     /// The index of the first of these PUs.

@@ -1,12 +1,12 @@
-//! CPUs, cores, last-level caches, NUMA nodes and sockets of a machine, read from sysfs, from hwloc XML or from a machine
-//! file.
+//! CPUs, cores, last-level caches, NUMA nodes and sockets of a machine, read from sysfs, from hwloc XML or from a
+//! machine file.
 //!
 //! A CPU belongs to one core, one last-level cache (LLC), one node and one socket. Cores lie within LLCs. LLCs,
-//! nodes and sockets may overlap, as on real machines (sub-NUMA clustering, virtual machines);
-//! [`Topology::notes`] then has a note on that. For example, 2 × EPYC 9654 have 384 CPUs, 192 cores, 24 LLCs of 8
-//! cores, 2 nodes and 2 sockets.
+//! nodes and sockets may overlap, as on real machines (sub-NUMA clustering, virtual machines). If an LLC or a core
+//! spans several nodes or sockets, [`Topology::notes`] has a note on that. For example, 2 × EPYC 9654 have 384 CPUs,
+//! 192 cores, 24 LLCs of 8 cores, 2 nodes and 2 sockets.
 //!
-//! A [`Topology`] is read once and never changes. After CPU hotplug it must be read again.
+//! A [`Topology`] does not follow the machine: after CPU hotplug it must be read again.
 //!
 //! ```
 //! use warmcore_topo::{Distance, MACHINES, Topology};
@@ -19,11 +19,12 @@
 //! # Ok::<(), warmcore_topo::TopoError>(())
 //! ```
 //!
-//! Reading this machine needs no feature. The features `hwloc` (hwloc's XML), `machine-files` and `serde` (writing JSON) add
-//! parsers to the dependencies.
+//! Reading the running machine needs no feature. The features `hwloc` (hwloc's XML), `machine-files` and `serde`
+//! (writing JSON) add dependencies.
 //!
-//! **Invariant.** A `Topology` that a reader returns passes [`Topology::check`]; if a source would give another
-//! one, the reader returns an error that names the file. No input makes a reader panic.
+//! **Invariant.** A `Topology` that a reader returns passes [`Topology::check`]. If a source would give one that does
+//! not, the reader returns an error that names the file or the source; [`Topology::this_machine`] returns a flat
+//! machine instead. No input makes a reader panic.
 //!
 //! # Source
 //! Linux Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node.
@@ -48,6 +49,6 @@ pub use error::TopoError;
 pub use machine::{MACHINES, machines};
 pub use model::{Core, Cpu, Distance, Llc, Node, Quota, Socket, Topology};
 
-/// A source that names a CPU of this number or above is broken: Linux supports 8192 CPUs. A set of CPUs is as wide as its
-/// largest member and each core has one, so a larger bound would let a hostile file use much memory.
+/// A source that names a CPU of this number or above is broken: Linux supports 8192 CPUs. A set of CPUs is as wide as
+/// its largest member and each core has one, so a larger bound would let a hostile file use much memory.
 const CPU_MAX: u32 = 1 << 14;

@@ -1,12 +1,13 @@
 //! Makes models of other machines than this one, from a few numbers in a machine file.
 //!
-//! A section gives counts: sockets, L3 per socket (or dies, and L3 per die), cores per L3, threads per core. Cores are numbered
-//! in order: those of one L3, then those of the next L3 of the socket, then the next socket. Nodes are equal runs of cores. On
-//! n cores, thread t of core c is CPU t × n + c: siblings are n apart. With 2 sockets × 12 L3 × 8 cores × 2 threads there are
-//! 384 CPUs, and CPU 192 is a sibling of CPU 0.
+//! A section gives counts: sockets, L3 per socket (or dies, and L3 per die), cores per L3, threads per core. Cores are
+//! numbered in order: those of one L3, then those of the next L3 of the socket, then the next socket. Nodes are equal
+//! runs of cores. On n cores, thread t of core c is CPU t × n + c: siblings are n apart. With 2 sockets × 12 L3 × 8
+//! cores × 2 threads there are 384 CPUs, and CPU 192 is a sibling of CPU 0.
 //!
-//! In a section with `linux_llc_threads`, CPUs are numbered as on POWER: thread t of core c is CPU c × smt + t,
-//! and a core's threads go to its caches alternately, 0 2 4 6 to one and 1 3 5 7 to the other.
+//! `linux_llc_threads` is the number of a core's threads that share a cache. If it is below the threads per core (smt),
+//! CPUs are numbered as on POWER: thread t of core c is CPU c × smt + t, and a core's threads go to its caches
+//! alternately, for example 0 2 4 6 to one and 1 3 5 7 to the other.
 //!
 //! `inherits` names a section whose values apply if this section has none; the values of `[defaults]` apply if no
 //! section has one. `cpu_numbering` is text for people who read the file; it repeats the rule above.
@@ -34,7 +35,7 @@ const CPUS_MAX: u64 = 8192;
 /// The names of the machines that a machine file describes, in alphabetical order.
 ///
 /// # Errors
-/// Text that is not TOML.
+/// Returns an error if the text is not TOML.
 pub fn machines(text: &str) -> Result<Vec<String>, TopoError> {
     let sections = parse(text)?.into_iter().filter(|(name, value)| name != "defaults" && value.is_table());
     Ok(sections.map(|(name, _)| name).collect())
@@ -103,7 +104,7 @@ impl Shape {
 impl MachineSpec {
     fn parts(self, name: &str) -> Result<Parts, TopoError> {
         let shape = self.shape(name)?;
-        // The file has the size for a whole core. If a cache is for a part of the core, its size is that part.
+        // The file has the size for a whole core. A cache that is for a part of the core's threads has that part of it.
         let part = |kib: Option<u32>| kib.map(|k| k / shape.caches_per_core as u32);
         let cores =
             (0..shape.cores).map(|c| core(shape.run(c, shape.cores), self.l1d_kib, part(self.l2_kib)));

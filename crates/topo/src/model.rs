@@ -1,10 +1,10 @@
 //! The model of a machine that other crates use.
 //!
 //! `cpus` has, for each online CPU, the ids of its groups; `cores`, `llcs`, `nodes` and `sockets` list the CPUs of each
-//! group. Core, LLC and socket ids are dense, in the order of their smallest CPU: `llcs[id.index()]` is that LLC. CPU and node
-//! numbers are the kernel's and sparse: `cpus` and `nodes` are sorted by them and searched.
+//! group. Core, LLC and socket ids are dense, in the order of their smallest CPU: `llcs[id.index()]` is that LLC. CPU
+//! and node numbers are the kernel's and sparse: `cpus` and `nodes` are sorted by them and searched.
 //!
-//! With 8192 CPUs, `cpus` has 160 KiB and a look-up takes 13 comparisons.
+//! With 8192 CPUs, `cpus` has 160 KiB and a look-up takes at most 14 comparisons.
 
 use crate::TopoError;
 #[cfg(feature = "serde")]
@@ -48,7 +48,7 @@ pub struct Topology {
     /// The online CPUs that this process may run on, if the source is this process's machine.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::maybe_list"))]
     pub allowed: Option<CpuSet>,
-    /// The smallest CPU quota of this process's cgroups, if one has a quota.
+    /// The smallest CPU quota of this process's cgroups, if one of them has a quota.
     pub quota: Option<Quota>,
     /// The size of a cache line in bytes.
     pub line_bytes: u32,
@@ -122,8 +122,8 @@ pub struct Node {
     /// Its online CPUs.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub cpus: CpuSet,
-    /// The firmware's relative distances to every node, in the order of `nodes`, 10 being local. Empty if the source has
-    /// none.
+    /// The firmware's relative distances to every node, in the order of `nodes`, 10 being local. Empty if the source
+    /// has none.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::distances"))]
     pub distances: Vec<(NodeId, u32)>,
 }
@@ -172,7 +172,7 @@ pub enum Distance {
 }
 
 impl Topology {
-    /// An online CPU and the groups that it belongs to.
+    /// The online CPU of this number and the groups that it belongs to. `None` if no CPU of this number is online.
     pub fn cpu(&self, id: CpuId) -> Option<&Cpu> {
         self.cpus.binary_search_by_key(&id, |c| c.id).ok().map(|i| &self.cpus[i])
     }
@@ -202,7 +202,7 @@ impl Topology {
         self.nodes.binary_search_by_key(&id, |n| n.id).ok().map(|i| &self.nodes[i])
     }
 
-    /// The CPUs of the same core, including this one.
+    /// The online CPUs of the same core, including `cpu`.
     pub fn siblings(&self, cpu: CpuId) -> Option<&CpuSet> {
         self.core_of(cpu).map(|c| &c.cpus)
     }
@@ -217,7 +217,7 @@ impl Topology {
         self.allowed.clone().unwrap_or_else(|| self.online())
     }
 
-    /// The nearest thing that two online CPUs share.
+    /// The distance of two online CPUs: the nearest thing that they share. `None` if one of them is not online.
     pub fn distance(&self, a: CpuId, b: CpuId) -> Option<Distance> {
         let (a, b) = (self.cpu(a)?, self.cpu(b)?);
         Some(match () {
@@ -235,8 +235,8 @@ impl Topology {
         self.node(from)?.distances.iter().find(|(n, _)| *n == to).map(|&(_, d)| d)
     }
 
-    /// Checks that the model is consistent. The readers call it last; call it after building or changing a `Topology` by
-    /// hand.
+    /// Checks that the model is consistent. The readers call it last; call it after building or changing a `Topology`
+    /// by hand.
     ///
     /// # Errors
     /// Returns an error that names the broken invariant and the values.

@@ -20,9 +20,10 @@ mod tests;
 impl Topology {
     /// The machine that this process runs on, with the CPUs that it is allowed and its quota.
     ///
-    /// To run, a process only needs to know on which CPUs it may run, and the scheduler returns that. If `/sys` or `/proc` is
-    /// missing, replaced, or contradicts itself, the result is a *flat* machine: the allowed CPUs are cores of one LLC, one
-    /// node and one socket, and a note says what could not be read. [`Topology::from_root`] of `/` returns that as an error.
+    /// To run, a process only needs to know on which CPUs it may run, and the scheduler returns that. If `/sys` or
+    /// `/proc` is missing, replaced, or contradicts itself, the result is a *flat* machine: the allowed CPUs are cores
+    /// of one LLC, one node and one socket, and a note says what could not be read. [`Topology::from_root`] of `/`
+    /// returns that as an error.
     ///
     /// # Errors
     /// Returns an error if the scheduler does not return the CPUs on which this process may run.
@@ -75,7 +76,7 @@ impl Topology {
             notes.push(format!("taken as without a CPU quota: {error}"));
             None
         });
-        // This affects only the name that is displayed.
+        // An error here costs only the name that is displayed.
         topology.model = model(files, &root.join("proc/cpuinfo")).unwrap_or_default();
         topology.notes = notes;
         Ok(topology)

@@ -3,12 +3,12 @@
 //! `online` lists the CPUs, and `possible` without `offline` lists them if a container replaced `online`. Each
 //! CPU lists the CPUs of its core and of its package, and the caches that it uses; nodes list their CPUs. Lists
 //! must agree: a CPU's list is compared as text with that of the first CPU that named it, and parsed only if the
-//! texts differ. If real kernels or firmware are known to omit a fact or to list it twice, the reader assumes a
-//! value and adds a note. If a file is missing that every kernel writes, that is an error.
+//! texts differ. If some kernels or firmware are known to omit a fact, or to list a CPU in two nodes, the reader
+//! assumes a value and adds a note. If a file is missing that every kernel writes, that is an error.
 //!
 //! # Cost
-//! 8192 CPUs: about 70 000 small files and 4096 parsed lists of cores; 0.6 s with warm caches on two shared virtual CPUs,
-//! opt-level 2.
+//! 8192 CPUs: about 70 000 small files and 4096 parsed lists of cores; 0.6 s with warm caches on two shared virtual
+//! CPUs, opt-level 2.
 //!
 //! # Source
 //! Linux Documentation/ABI/stable/sysfs-devices-system-cpu, drivers/base/topology.c, drivers/base/cacheinfo.c,
@@ -107,8 +107,8 @@ impl Tree<'_> {
             let fact = format!("lists {}, without CPUs {beyond} that `online` lists", parts.possible);
             return Err(TopoError::contradiction(self.cpus.join("possible"), fact));
         }
-        // The file may also name numbers beyond `possible`, which the firmware had and the kernel was
-        // told to leave out (drivers/base/cpu.c, print_cpus_offline).
+        // `offline` may also name CPUs beyond `possible`, which the firmware had and the kernel was told to leave out
+        // (drivers/base/cpu.c, print_cpus_offline).
         let wrong = offline.unwrap_or_default().intersection(online);
         if !wrong.is_empty() {
             let fact = format!("lists CPUs {wrong}, and so does `online`");
@@ -119,8 +119,8 @@ impl Tree<'_> {
         Ok(())
     }
 
-    /// The online CPUs by their directories. Kernels before 2.6.27 have no `online` but a file in each CPU's directory, which
-    /// CPU 0 may lack because it stays online.
+    /// The online CPUs by their directories. Kernels before 2.6.27 have no `online` but a file in each CPU's directory,
+    /// which CPU 0 may lack because it stays online.
     fn online_by_directory(&mut self, file: &Path) -> Result<CpuSet, TopoError> {
         let mut online = CpuSet::new();
         let numbers = self.files.numbered(&self.cpus, "cpu")?;
@@ -139,9 +139,9 @@ impl Tree<'_> {
         Ok(online)
     }
 
-    /// Adds the CPUs that are possible and not offline to `online`, if `online` lacks some of them.
+    /// Adds the CPUs that are possible, not offline and have a directory to the online ones.
     ///
-    /// lxcfs (LXC, LXD, Incus, Proxmox) replaces that one file by the container's number of CPUs, counted from 0,
+    /// lxcfs (LXC, LXD, Incus, Proxmox) replaces the file `online` by the container's number of CPUs, counted from 0,
     /// although the container may be allowed other CPUs. The other files in that directory are the kernel's.
     fn add_hidden(&mut self, possible: &CpuSet, offline: &CpuSet) {
         let is_there = |cpu: &CpuId| self.files.is_dir(&files::cpu_dir(&self.cpus, *cpu));
@@ -157,7 +157,8 @@ impl Tree<'_> {
         self.online.extend(shown.iter());
     }
 
-    /// A list that older kernels do not have. Some print an unset mask as `(null)`.
+    /// Reads a list that older kernels do not have. Some kernels print an empty one as `(null)`, which counts as a
+    /// missing file.
     fn optional(&self, name: &str) -> Result<Option<CpuSet>, TopoError> {
         let file = self.cpus.join(name);
         let text = self.files.read(&file)?.filter(|text| text != "(null)");
@@ -183,8 +184,10 @@ impl Tree<'_> {
         Ok(self.online.iter().map(|cpu| CpuSet::from_iter([cpu])).collect())
     }
 
-    /// Linux lists the two cores of an AMD compute unit as siblings, each with a core id of its own. SMT threads
-    /// of one core have the same core id.
+    /// Splits a group of siblings by core id, if each of its CPUs has one.
+    ///
+    /// Linux lists the two cores of an AMD compute unit as siblings, each with a core id of its own. SMT threads of one
+    /// core have the same core id.
     fn split_by_core_id(&self, group: &CpuSet) -> Result<Vec<CpuSet>, TopoError> {
         let mut by_id = BTreeMap::<_, CpuSet>::new();
         for cpu in group.iter().filter(|_| group.len() > 1) {
@@ -198,7 +201,7 @@ impl Tree<'_> {
 
     fn read_sockets(&mut self, cores: usize) -> Result<Vec<CpuSet>, TopoError> {
         if let Some(sockets) = self.groups(&PACKAGE_FILES)? {
-            // Arm without a package in its firmware tables: id -1, and each core its own package.
+            // An Arm machine without packages in its firmware tables has id -1, and each core is its own package.
             let unknown = sockets.len() > 1
                 && sockets.len() >= cores
                 && sockets.iter().try_fold(true, |all, s| {
@@ -228,7 +231,8 @@ impl Tree<'_> {
         self.files.read(&file)?.map(number).transpose()
     }
 
-    /// The groups that the CPUs list in the first file of `names` that exists; `None` if no CPU has such a file.
+    /// The groups that the CPUs list, each in the first of its files `names` that exists; `None` if no CPU has such a
+    /// file. An error if only some CPUs have one, or if the lists disagree.
     fn groups(&self, names: &[&str]) -> Result<Option<Vec<CpuSet>>, TopoError> {
         let mut groups: Vec<(CpuSet, SetText)> = Vec::new();
         let mut group_of = BTreeMap::<CpuId, usize>::new();
@@ -298,7 +302,8 @@ impl Tree<'_> {
                 self.notes.push(format!(
                     "node {n} lists CPUs {twice}, which a node before it lists too; they count for the first"
                 ));
-                // Without a CPU of its own it is a copy made by the firmware, not a node of memory without CPUs.
+                // A node of which all CPUs are listed before is a copy made by the firmware, not a node of memory
+                // without CPUs.
                 if cpus.is_empty() {
                     continue;
                 }

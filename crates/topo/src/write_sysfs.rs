@@ -1,8 +1,8 @@
 //! Writes a model as the /sys tree that a kernel would have on such a machine.
 //!
-//! This is the inverse of the reader, for tests that write a machine, read the tree, and compare the result with
-//! the machine. Each CPU gets its lists in files of the newer or the older names, and its cache directories in an
-//! order on which the reader must not rely.
+//! This is the inverse of the reader in `sysfs.rs`, for tests that write a machine, read the tree, and compare the
+//! result with the machine. Each CPU gets its lists in files of the newer or the older names, and its cache directories
+//! in an order on which the reader must not rely.
 
 use crate::Topology;
 use std::fs;
@@ -12,16 +12,16 @@ use warmcore_types::CpuSet;
 /// Variations between kernels.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Style {
-    /// `thread_siblings_list` and `core_siblings_list`, as before Linux 5.3.
+    /// The lists are named `thread_siblings_list` and `core_siblings_list`, as before Linux 5.3.
     pub old_names: bool,
-    /// index0 is the last level, and the instruction cache stands between.
+    /// index0 is the last level, and the highest index is the L1 data cache.
     pub reversed: bool,
-    /// `shared_cpu_map` and no `shared_cpu_list`.
+    /// The tree has `shared_cpu_map` and no `shared_cpu_list`.
     pub masks: bool,
 }
 
-/// An empty directory, in memory if the system has /dev/shm: a tree has tens of thousands of files, and a disk takes up to a
-/// millisecond for each.
+/// An empty directory, in memory if the system has /dev/shm: a tree has tens of thousands of files, and a disk takes up
+/// to a millisecond for each.
 pub(crate) fn temp_dir() -> tempfile::TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).unwrap()
 }

@@ -9,7 +9,7 @@
 use crate::CpuId;
 use std::fmt;
 
-/// The largest CPU number that a list may have. Linux supports at most 8192 CPUs, so a larger number is an error.
+/// The largest CPU number that a list may have; a larger one is an error. Linux supports at most 8192 CPUs.
 const CPU_MAX: u32 = 1 << 20;
 
 /// A set of CPUs by the kernel's numbers.
@@ -95,12 +95,12 @@ impl CpuSet {
         })
     }
 
-    /// Returns the smallest CPU number.
+    /// Returns the smallest CPU number, or `None` if the set is empty.
     pub fn first(&self) -> Option<CpuId> {
         self.iter().next()
     }
 
-    /// Returns the largest CPU number.
+    /// Returns the largest CPU number, or `None` if the set is empty.
     pub fn last(&self) -> Option<CpuId> {
         let word = *self.words.last()?;
         Some(CpuId((self.words.len() as u32 - 1) * 64 + word.ilog2()))
@@ -130,9 +130,10 @@ impl CpuSet {
         self.difference(other).is_empty()
     }
 
-    /// Parses the kernel's list format: `0-3,8,10-11`, `0-31:2/4`. An empty text is the empty set.
+    /// Parses the kernel's list format: `0-3,8,10-11`, `0-31:2/4`. An empty text is the empty set, and empty parts
+    /// between commas are skipped. A CPU number above 2^20 is an error.
     ///
-    /// The CPUs of a cgroup's `cpuset.cpus`, without those that another program has:
+    /// For example, the CPUs of a cgroup's `cpuset.cpus` without those that another program uses:
     ///
     /// ```
     /// use warmcore_types::CpuSet;
@@ -225,7 +226,7 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-/// A text that is not in the kernel's list format.
+/// A text that is not in the kernel's list format, or has a CPU number above 2^20.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListError {
     part: String,

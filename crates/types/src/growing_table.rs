@@ -1,12 +1,14 @@
 //! `GrowingTable`: a table that grows while other threads read it, and whose entries do not move.
 //!
 //! Entries are in blocks. The first block has 64 entries and each later one has twice as many as the block before
-//! it, so the highest bit of `index + 64` says which block an index is in. A block is allocated at the first
-//! access to one of its entries, and stays until the table is dropped.
+//! it, so the highest bit of `index + 64` says which block an index is in. The first
+//! [`get_or_alloc`](GrowingTable::get_or_alloc) of one of its entries allocates a block, which stays until the table is
+//! dropped.
 //!
 //! # Cost
-//! A lookup is two dependent loads, without a lock. At most half of the allocated entries are beyond the largest
-//! index that was used, apart from the first block.
+//! A lookup loads the block's state, its address and then the entry, without a lock. The block of the largest index has
+//! 64 entries more than all blocks before it, so if these are allocated too, about half of the entries at most are
+//! beyond that index.
 //!
 //! # Ordering
 //! A block is published by its [`OnceLock`]: a thread that finds the block sees all entries as `block` made them.
@@ -17,7 +19,7 @@ use std::sync::OnceLock;
 /// Entries of the first block.
 const FIRST: usize = 64;
 
-/// Blocks for all indices below 2^24.
+/// The number of blocks: enough for all indices below 2^24.
 const BLOCKS: usize = 19;
 
 /// A table that grows while other threads read it, and whose entries do not move.
@@ -50,13 +52,13 @@ impl<T> GrowingTable<T> {
     }
 
     /// Returns the entry at `index`. If its block was not allocated yet, `block` makes the block, with as many entries
-    /// as its argument says. An index must be below 2^24: far above that it panics.
+    /// as its argument says. An index must be below 2^24; one of 2^25 − 64 or more panics.
     pub fn get_or_alloc(&self, index: usize, block: impl FnOnce(usize) -> Box<[T]>) -> &T {
         let (number, at) = position(index);
         &self.blocks[number].get_or_init(|| block(FIRST << number))[at]
     }
 
-    /// Iterates over the entries of all allocated blocks, in ascending order.
+    /// Iterates over the entries of all allocated blocks, in ascending order of their indices.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.blocks.iter().filter_map(OnceLock::get).flatten()
     }

@@ -53,7 +53,7 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// Returns the guard, also if another thread panicked while it held the lock. For data that is consistent at each
+/// Returns the guard in `result`, also if a thread panicked while it held the lock. For data that is consistent at each
 /// point where a panic could occur.
 ///
 /// ```

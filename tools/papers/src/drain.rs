@@ -4,7 +4,8 @@
 //! touches. The table has rows without fitted numbers: every CPU that charged has a stock, and remote reads happen
 //! one after the other. It also has rows with two numbers that were fitted to the table, because the report does not
 //! give them: how many of the CPUs had a stock, and how much neighbouring reads overlap. `drain/contention.rs` counts
-//! contended locks. At 128 CPUs: 161 000 cycles by queueing, 61 000 remotely; published 156 000 and 58 000.
+//! contended locks. At 128 CPUs, with both fitted numbers: 161 000 cycles by queueing, 61 000 remotely; published
+//! 156 000 and 58 000.
 //!
 //! # Source
 //!
@@ -36,19 +37,20 @@ const SAME: f64 = 0.1;
 const WITH_STOCK: u64 = 360;
 /// What remote reads take when they overlap, per thousand ns that they take one after the other. Fitted.
 const OVERLAP: u64 = 770;
-/// The inputs of a row that uses both.
+/// The inputs of a row that uses both fitted numbers.
 const GIVEN: [&str; 2] = [
     "36 % of the charging CPUs had a stock (fitted.toml: slope of 401 ns = 1120 ns x 0.36)",
     "remote reads overlap to 0.77 (fitted.toml: 138 to 157 ns where a hand-over takes 191)",
 ];
 /// Why the row of drains between loops cannot fail.
 const BETWEEN: &str = "between the loops no CPU is in an operation, so that no lock is held";
+/// The inputs of the rows of held locks.
 const RUN: [&str; 2] = [
     "calls, drains and hours of the published run",
     "a lock is held for 64 cycles (all of a published local operation)",
 ];
 
-/// Published numbers, for comparison only.
+/// Published numbers. A simulation takes only the numbers of CPUs from them.
 #[derive(Deserialize)]
 struct Measured {
     local_cycles: Vec<Local>,
@@ -56,7 +58,7 @@ struct Measured {
     contention: Contention,
 }
 
-/// A local operation: with the kernel's local lock, and with a lock in the stock.
+/// Cycles of a local operation: with the kernel's local lock, and with a lock in the stock.
 #[derive(Deserialize)]
 struct Local {
     op: String,
@@ -101,12 +103,12 @@ pub(super) fn ours_ns(machine: &SimMachine) -> f64 {
     drain(machine, &Case::plain(machine.topology.cpus.len()), Method::Ours, 0).ns as f64
 }
 
-/// The table: drains at 1, 8 and 128 CPUs, compared with the published ones; contended locks; drains of 1 to 8192
-/// CPUs.
+/// The table: drains at 1, 8 and 128 CPUs, compared with the published ones (on another machine at 1, 8 and all its
+/// CPUs); contended locks; drains of 1 to 8192 CPUs (`quick`: to 1024).
 ///
 /// # Panics
 ///
-/// If the machine file has no such machine.
+/// If the machine file lacks the published machine.
 pub fn table(options: &Options) -> Table {
     let machine = options.machine_or(MACHINE);
     let stock: Measured = super::published("stock");
@@ -143,7 +145,7 @@ fn cpus(count: usize) -> String {
     if count == 1 { "1 CPU".to_owned() } else { format!("{count} CPUs") }
 }
 
-/// Cycles of the kernel's counter.
+/// A time in ns, in cycles of the kernel's counter, which runs at the base clock.
 fn cycles(machine: &SimMachine, ns: u64) -> f64 {
     ns as f64 * machine.costs.ps("base_mhz") as f64 / 1e6
 }
@@ -160,7 +162,8 @@ struct Run<'a> {
 }
 
 impl Run<'_> {
-    /// The cycles of a case by both published methods, by seed; and by how many percent the second takes less.
+    /// The cycles of a case by both published methods, by seed; and the change from the first to the second in percent,
+    /// which is negative if the second takes less.
     fn both_methods(&self, case: Case) -> [Vec<f64>; 3] {
         let [upstream, patched] = METHODS.map(|(method, _)| {
             self.options.per_seed(|seed| cycles(self.machine, drain(self.machine, &case, method, seed).ns))
@@ -170,7 +173,7 @@ impl Run<'_> {
         [upstream, patched, saved]
     }
 
-    /// The rows of a case: both methods, and what is saved.
+    /// The rows of a case: both published methods, and what the second one saves.
     fn compared(&self, prefix: &str, case: Case, count: &Cycles) -> [Row; 3] {
         let [upstream, patched, saved] = self.both_methods(case);
         let row = |what: &str, unit, numbers, published| {
@@ -204,7 +207,7 @@ impl Run<'_> {
             let null = queued.simulated;
             rows.push(queued.within("drain.cycles"));
             rows.push(remote.within("drain.cycles").beside_null(null));
-            // The saving with all CPUs is claimed; the others are printed for comparison.
+            // The saving with the most CPUs is claimed; the others are printed for comparison.
             let is_claimed = count.cpus == last;
             rows.push(if is_claimed { saved.within("drain.saving").beside_null(0.0) } else { saved });
         }
@@ -241,8 +244,8 @@ impl Run<'_> {
         ]
     }
 
-    /// The five local operations: what a lock in the stock adds. In lines it adds one access to a line that the CPU
-    /// writes anyway; the model has no cost for a locked instruction beyond that.
+    /// The published local operations: what a lock in the stock adds to each. In the model it adds one access to a line
+    /// that the CPU writes anyway, and no cost for a locked instruction beyond that.
     fn local_operations(&self, all: &[Local]) -> Vec<Row> {
         let SimMachine { costs, topology, .. } = self.machine;
         let mut memory = Memory::new(costs, topology);
@@ -257,7 +260,7 @@ impl Run<'_> {
         all.iter().map(row).collect()
     }
 
-    /// The saving with other numbers of lines that queueing work reads.
+    /// The saving if queueing work reads another number of lines than [`QUEUE_LINES`].
     fn other_counts(&self, all: usize) -> [Row; 3] {
         [4, 8, 10].map(|queue_lines| {
             let [_, _, saved] = self.both_methods(Case { queue_lines, ..Case::plain(all) });
@@ -267,14 +270,14 @@ impl Run<'_> {
     }
 }
 
-/// Unpublished: machines of any size, where all CPUs have a stock, without fitted numbers.
+/// Rows that were not published: machines of 1 to 8192 CPUs where all CPUs have a stock, or 8, without fitted numbers.
 fn growth(options: &Options) -> Vec<Row> {
     let sizes: &[usize] =
         if options.quick { &[1, 16, 128, 1024] } else { &[1, 2, 8, 32, 128, 512, 2048, 8192] };
     let mut rows = Vec::new();
     for &size in sizes {
         let machine = grown(size);
-        // The runs differ only in the drainer's CPU.
+        // The seeds differ only in the drainer's CPU.
         let few = options.first(3);
         let row = |name: String, charging: usize, method: Method| {
             let ns = |seed| drain(&machine, &Case::plain(charging), method, seed).ns as f64;

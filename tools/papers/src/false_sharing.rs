@@ -4,8 +4,8 @@
 //! The layout is the one in which the false sharing was found; the profile has what a context switch touches. The
 //! profile is played touch by touch, before and after the change, and solved in closed form; the culprit comes from
 //! the solution. How often hackbench switches was not published: rows that do not depend on this rate are also shown
-//! at other rates. With 5000 reads and 5000 writes per CPU and second a read takes 104 ns beside `mm_count`, and 2 ns
-//! without it.
+//! at other rates. With 5000 reads and 5000 writes per CPU and second a read of `pcpu_cid` takes 104 ns beside
+//! `mm_count`, and 2 ns without it.
 //!
 //! # Source
 //!
@@ -38,7 +38,7 @@ const ONE_WRITER: &str = "the profile has one field that is written often";
 /// Fields next to the writer that are read.
 const BESIDE_WRITER: [&str; 2] = ["mm_users", "membarrier_state"];
 
-/// Published numbers, for comparison only.
+/// The published names of the two fields, and a number for comparison only.
 #[derive(Deserialize)]
 struct Measured {
     reader_field: String,
@@ -82,11 +82,11 @@ impl FalseSharingSim {
     }
 }
 
-/// Which field is the culprit, and what is gained by moving it.
+/// The table: which field is the culprit, and what is gained by moving it.
 ///
 /// # Panics
 ///
-/// If the machine file has no such machine.
+/// If the machine file lacks the published machine.
 pub fn table(options: &Options) -> Table {
     let published: Measured = super::published("false_sharing");
     let sim = FalseSharingSim::new(options);
@@ -162,7 +162,8 @@ pub fn table(options: &Options) -> Table {
     }
 }
 
-/// Fields that suffer from the writer but are blamed on another field, or should suffer and do not.
+/// The number of wrong culprits: the reader's, if it is not the writer or if there is none; and the culprit of each
+/// other field whose reads suffer, if it is not the writer.
 fn wrong(culprit: &Culprit, reader: &str, writer: &str) -> usize {
     let named = |field: &str| culprit.verdict.culprit_of(field).map(|blame| blame.field.as_str());
     let others = culprit.verdict.fields.iter().filter(|f| f.name != reader);

@@ -20,7 +20,7 @@ pub trait Progress: Debug + Send + Sync {
         false
     }
 
-    /// Called when `seeds` of `of` seeds of the current table are finished.
+    /// Called when as many simulations are finished as `seeds` seeds have; the current part of a table has `of` seeds.
     fn finished(&self, seeds: usize, of: usize) {
         let _ = (seeds, of);
     }
@@ -36,11 +36,11 @@ pub trait Progress: Debug + Send + Sync {
 pub struct Options {
     /// The machine. `None`: the published one.
     pub machine: Option<SimMachine>,
-    /// One simulation for each seed.
+    /// The seeds. Each simulation of a table runs once for each seed.
     pub seeds: Range<u64>,
     /// Fewer and shorter configurations, for a report within minutes.
     pub quick: bool,
-    /// The number of threads, which no result depends on. `None`: the number of CPUs.
+    /// The number of threads, on which no result depends. `None`: the number of CPUs that this process may use.
     pub threads: Option<NonZeroUsize>,
     /// An observer of the progress.
     pub progress: Option<Arc<dyn Progress>>,
@@ -62,7 +62,7 @@ impl Options {
         self.machine.clone().unwrap_or_else(|| SimMachine::named(published).unwrap_or_else(|e| panic!("{e}")))
     }
 
-    /// The same options with only the first seeds.
+    /// The same options with at most this many seeds, the first ones.
     pub fn first(&self, seeds: u64) -> Self {
         let end = self.seeds.end.min(self.seeds.start.saturating_add(seeds));
         Self { seeds: self.seeds.start..end, ..self.clone() }
@@ -98,7 +98,8 @@ impl Options {
         self.run(all, run, |_| None, |_| ())
     }
 
-    /// Runs all items on several threads. `seed`: an item's seed; `tell` gets the number of finished items.
+    /// Runs all items on several threads, and returns the results in the order of the items. `seed`: an item's seed;
+    /// `tell` gets the number of finished items.
     fn run<I: Sync, T: Send>(
         &self,
         all: &[I],

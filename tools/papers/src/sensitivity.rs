@@ -2,9 +2,9 @@
 //!
 //! An answer is a simulated number. It is simulated again with half and with twice each input that is neither
 //! published nor measured, one at a time; inputs that are derived from the varied one change too. Inputs without an
-//! effect are counted; the others are listed with the results, the largest effect first. There are five answers: the
-//! published table of ids, and four that are not published. 30 inputs are 61 simulations per answer; all of it takes
-//! about 40 s on one core, almost all for hot windows on 384 CPUs.
+//! effect are counted; the others are listed with the results, the largest effect first. There are five answers: one of
+//! the published table of ids, and four that are not published. 30 inputs are 61 simulations per answer; all of it
+//! takes about 40 s on one core, almost all for hot windows on 384 CPUs.
 
 use super::cid::sim::{Index, Setup, run};
 use super::cid::{CHURN_PERCENT, PUBLISHED, at_usual_clock, given};
@@ -75,8 +75,8 @@ impl Input {
     }
 }
 
-/// By how many percent an answer changes if a number of the machine is a tenth larger. Numbers without effect are left
-/// out; the one with the largest effect is first.
+/// By how many percent an answer changes if one number of the machine is a tenth larger, for each number. Numbers
+/// without effect are left out; the one with the largest effect is first.
 pub fn by_a_tenth(costs: &Costs, answer: impl Fn(&Costs) -> f64) -> Vec<(String, f64)> {
     let plain = answer(costs);
     let moved = costs.numbers().filter_map(|(name, _)| {
@@ -192,8 +192,8 @@ fn drained(options: &Options) -> Option<Sensitivity> {
     varied(options, &machine, ("drain", &asked, "ns"), &drain::ours_ns, &[])
 }
 
-/// Whether a number is varied: it was not published or measured, does not follow another one, and is no well-known
-/// property of the machine.
+/// Whether a number is varied: it was not published or measured, is not 0, does not follow another one, and is no
+/// well-known property of the machine (the size of a line).
 fn is_varied(costs: &Costs, name: &str, number: &Number) -> bool {
     if name == "line_bytes" {
         return false;
@@ -202,7 +202,8 @@ fn is_varied(costs: &Costs, name: &str, number: &Number) -> bool {
     number.trust >= Trust::Documented && number.milli > 0 && !follows(&number.basis)
 }
 
-/// An answer, simulated with each input varied. `more`: inputs that are no numbers of the machine. `None` after a stop.
+/// An answer, simulated with each input varied. `more`: results for inputs that are no numbers of the machine. `None`
+/// after a stop.
 fn varied(
     options: &Options,
     machine: &SimMachine,

@@ -1,11 +1,11 @@
 //! Reads from `cpuN/cache/index*` which CPUs share which caches.
 //!
-//! The first CPU of a cache (its leader) is read in full: level, type, size, shared list. Every other CPU of that list must
-//! list the same CPUs. If its text at the same index equals the leader's, only that file is read, and the leader's level
-//! applies. Instruction caches are skipped. The LLC of a CPU is its cache of the highest level; if there is none, or only a
-//! private L2, `assemble` assumes one.
+//! The first CPU of a cache (its leader) is read in full: level, type, size, shared list. Every other CPU of that list
+//! must list the same CPUs. If its text at the same index equals the leader's, only that file is read, and the leader's
+//! level applies. Instruction caches are skipped. The LLC of a CPU is its cache of the highest level; if there is none,
+//! or only a private L2, `assemble` assumes one.
 //!
-//! 8192 CPUs × 3 caches: 24 576 shared lists are read, and the other files of at most 8192 leaders.
+//! 8192 CPUs × 3 caches: 24 576 shared lists are read, and the other files of each cache once.
 //!
 //! # Source
 //! drivers/base/cacheinfo.c. If the firmware does not list the CPUs that share a cache, the kernel prints an
@@ -23,7 +23,7 @@ use warmcore_types::{CpuId, CpuSet};
 #[derive(Default)]
 pub(super) struct Caches {
     all: Vec<Cache>,
-    /// Indices into `all`.
+    /// The caches that each CPU uses, as indices into `all`.
     of: BTreeMap<CpuId, Vec<usize>>,
     pub line_bytes: Option<u32>,
 }

@@ -3,7 +3,7 @@
 //! Every CPU does its local operations at regular intervals, from a random time on, and holds its stock's lock during
 //! each. A drain goes from stock to stock, checks whether the lock is held when it arrives, and holds it for as long
 //! as an operation; an owner whose operation begins in that time finds the lock held. Between two loops no CPU
-//! charges: all have finished the last loop before the drain begins. At 26 700 operations a second of 30 ns each, a
+//! charges: all have finished a loop before the drain begins. At 26 700 operations per CPU and second, of 30 ns each, a
 //! lock is held for 8 parts in 10 000 of the time.
 //!
 //! # Source
@@ -35,13 +35,13 @@ pub(super) enum When {
 /// How often a lock was found held, over all drains.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(super) struct Met {
-    /// Held by the owner when a drain came.
+    /// How often the owner held its lock when a drain came.
     pub(super) by_drains: u64,
-    /// Held by a drain when the owner came.
+    /// How often a drain held the lock when its owner came.
     pub(super) by_owners: u64,
 }
 
-/// Runs the drains.
+/// Runs this many drains and counts the locks that were found held.
 pub(super) fn met(machine: &SimMachine, when: When, drains: u64, seed: u64) -> Met {
     let SimMachine { costs, topology, .. } = machine;
     let cpus = topology.cpus.len() as u64;

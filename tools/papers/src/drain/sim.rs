@@ -1,11 +1,11 @@
 //! Sim: CPUs charge, then one of them collects the units in their stocks.
 //!
-//! `warmcore_budget` with locked stocks decides which stock holds what: CPUs charge an account, and its `drain_all`
-//! says which stocks it examined and emptied. Named lines give the cost; each stock's line was written last by its
-//! own CPU. Three methods to collect: *upstream* reads every CPU's stock, one after the other, and queues work for
-//! each CPU whose stock has units; *patched* also reads every stock, and takes the locks of those stocks itself;
-//! *ours* is what `drain_all` did: only CPUs that may have a stock, each locked at once. On 2 × EPYC 7601, 128 serial
-//! reads take 24 µs.
+//! `warmcore_budget` with locked stocks decides which stock holds what: CPUs charge an account, and [`Traced`] records
+//! which stocks its `drain_all` examined and emptied. Named lines give the cost; each stock's line was written last by
+//! its own CPU. Three methods to collect: *upstream* reads every CPU's stock, one after the other, and queues work for
+//! each other CPU whose stock has units; *patched* also reads every stock, and locks and empties those that have units
+//! itself; *ours* is what `drain_all` did: it locks only the stocks of CPUs that may have one, without a read before.
+//! On 2 × EPYC 7601, 128 serial reads take 24 µs.
 //!
 //! # Source
 //!
@@ -29,29 +29,29 @@ pub(super) enum Method {
     Ours,
 }
 
-/// The lines that queueing work for another CPU reads from it. Each depends on the one before: the work in the stock
-/// (`work->data`), the CPU's `pool_workqueue`, its worker pool's lock and list, the first idle worker, that worker's
-/// task (`pi_lock`, `state`), the CPU's list of wakes to do. Data on an adjacent line are fetched along. The
+/// The number of lines that queueing work for another CPU takes from it. Each depends on the one before: the work in
+/// the stock (`work->data`), the CPU's `pool_workqueue`, its worker pool's lock and list, the first idle worker, that
+/// worker's task (`pi_lock`, `state`), the CPU's list of wakes to do. Data on an adjacent line are fetched along. The
 /// interrupt itself is posted.
 pub(super) const QUEUE_LINES: usize = 6;
 
 /// The conditions of a drain.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Case {
-    /// How many CPUs charge, the first ones.
+    /// How many CPUs charge: those of the lowest numbers.
     pub charging: usize,
     /// How many of a thousand of them have a stock when it is collected.
     pub with_stock_per_mille: u64,
     /// What remote reads take when neighbouring ones overlap, per thousand ns that they take one after the other.
     pub overlap_per_mille: u64,
-    /// The number of lines that queueing work reads.
+    /// The number of lines that queueing work takes.
     pub queue_lines: usize,
-    /// The account's limit. If it is close to the charged units, no CPU gets a stock.
+    /// The account's limit in units. If it is close to the charged units, no CPU gets a stock.
     pub limit: u64,
 }
 
 impl Case {
-    /// Only the number of charging CPUs is known.
+    /// The case in which only the number of charging CPUs is given: all of them have a stock, and reads do not overlap.
     pub fn plain(charging: usize) -> Self {
         Self {
             charging,
@@ -66,14 +66,15 @@ impl Case {
 /// The cost of a collection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Drain {
+    /// Its time in ns.
     pub ns: u64,
-    /// Stocks that were emptied.
+    /// The number of stocks that were emptied.
     pub stocks: usize,
-    /// CPUs that were interrupted.
+    /// The number of CPUs that were interrupted.
     pub interrupted: usize,
 }
 
-/// A machine, and the lines of all its CPUs.
+/// The memory of a machine, and by CPU the line of its stock and the lines that queueing work takes.
 struct Lines {
     memory: Memory,
     stock: Vec<LineId>,
@@ -82,7 +83,7 @@ struct Lines {
 }
 
 impl Lines {
-    /// The lines after every CPU has written its own: each charged an account of its own, and ran a task.
+    /// The lines after every CPU has written its own, as if each had charged and had run a task.
     fn new(costs: &Costs, topology: &Topology, queue_lines: usize) -> Self {
         let mut memory = Memory::new(costs, topology);
         let (mut stock, mut queue) = (Vec::new(), Vec::new());
@@ -120,7 +121,7 @@ fn holders(case: &Case, topology: &Topology, seed: u64) -> Vec<CpuId> {
     charging
 }
 
-/// Charges, and collects.
+/// Charges an account on some CPUs, drains it on a random one, and returns the cost of that by a method.
 pub(super) fn drain(machine: &SimMachine, case: &Case, method: Method, seed: u64) -> Drain {
     let SimMachine { costs, topology, .. } = machine;
     let end = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);

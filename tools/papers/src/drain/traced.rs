@@ -1,7 +1,7 @@
-//! Traced: stocks that record which of them were examined and emptied.
+//! Traced: stocks that record which of them were examined and reduced.
 //!
-//! The wrapped stocks do the work. A drain records its steps in order, and the simulation prices them. Written by the
-//! draining thread, under the lock.
+//! The wrapped stocks do the work. Each `snapshot` and `reduce` adds a step, in order; the simulation (`drain/sim.rs`)
+//! drops the steps of the charges, and prices those of the drain.
 
 use std::sync::{Mutex, PoisonError};
 use warmcore_budget::stock::{Key, Reduction, StockAddr, StockSnapshot, Stocks};
@@ -10,7 +10,9 @@ use warmcore_types::CpuId;
 /// What was done to a stock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
+    /// Its content was read (`snapshot`).
     Look(CpuId),
+    /// Units were taken from it (`reduce`).
     Take(CpuId),
 }
 
@@ -25,7 +27,7 @@ impl<S> Traced<S> {
         Self { stocks, steps: Mutex::default() }
     }
 
-    /// The steps since the last call.
+    /// Returns the steps since the last call, and removes them.
     pub fn take_steps(&self) -> Vec<Step> {
         std::mem::take(&mut self.steps.lock().unwrap_or_else(PoisonError::into_inner))
     }
