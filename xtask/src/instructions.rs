@@ -1,10 +1,10 @@
 //! `cargo xtask instructions`: counts the instructions of a poll with its wake under callgrind, on this runtime and on
 //! tokio.
 //!
-//! Each case of the runtime's bench `poll` runs twice under callgrind, with few polls and with many, on one worker
-//! whose clock counts polls. The difference of the two counts, divided by the difference in polls, does not depend on
-//! start and end of the program, nor on the load of the machine. It repeats to 0.1 %, which each run checks on one
-//! case.
+//! Each case of the runtime's bench `poll` runs twice under callgrind, with few polls and with many, on one worker.
+//! This runtime's clock then counts polls instead of time (`counted-clock`). The difference of the two counts, divided
+//! by the difference in polls, does not depend on start and end of the program, nor on the load of the machine. It
+//! repeats to 0.1 %, which each run checks on one case.
 //!
 //! # Locked instructions
 //!

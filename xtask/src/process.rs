@@ -22,14 +22,14 @@ const IDLE_MAX: Duration = Duration::from_mins(5);
 /// use less.
 const IDLE_SHARE: f64 = 0.01;
 
-/// Time between two readings of the CPU time of a process and its children.
+/// Time between two readings of the CPU time of a process and its descendants.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
 /// How a process ended.
 pub enum Ended {
     Well,
     Badly(ExitStatus),
-    /// It made no progress and was ended. The text lists the processes and threads that were running.
+    /// The process made no progress and was ended. The text lists the processes and threads that were running.
     Stuck(String),
 }
 

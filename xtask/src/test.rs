@@ -4,7 +4,7 @@
 //! step that fails does not stop the run, so that one run shows everything that is broken.
 //!
 //! The test programs are built first (`cargo test --no-run`), without a limit, and then run one by one. A test program
-//! that makes no progress is ended and reported, and so is the command of a step that is one cargo command.
+//! that makes no progress is ended and reported, and so is each cargo command but those that build test programs.
 //!
 //! The output of a step is kept in `target/xtask/STEP.txt`. The times of the steps are kept in `target/xtask/times`,
 //! from which the next run estimates how much time is left.
@@ -93,7 +93,8 @@ struct Run<'a> {
     command: Option<PathBuf>,
     total: Counts,
     failed: Vec<String>,
-    /// Seconds and seconds of CPU time of each step that ran, and of its test programs that took 5 s or more.
+    /// Seconds and seconds of CPU time of each step that ran, and of at most eight of its test programs, the longest of
+    /// those that took 5 s or more.
     times: Vec<(String, f64, f64)>,
 }
 

@@ -25,7 +25,7 @@ pub(super) enum Standing {
 }
 
 impl Standing {
-    /// All values, in the order in which a report has them.
+    /// All values, in the order in which a report lists them.
     pub const ALL: [Self; 4] = [Self::Ahead, Self::Level, Self::Behind, Self::Undecided];
 
     /// The standing of an interval of ratios, where above 1 is better.
@@ -270,7 +270,7 @@ fn is_ours(variant: &str, other: &str) -> bool {
 }
 
 fn answer(question: &Question, runs: &[Results]) -> Option<Answer> {
-    // A case may be in several files of a folder: the last one is the newest.
+    // A case may be in several runs: the last run that has the ratio counts.
     let in_case = |row: &&Row| row.case == question.case;
     let rows = runs.iter().rev().filter(|run| run.what == question.run);
     let (run, ratio, is_ours_above) = rows.into_iter().find_map(|run| {

@@ -51,8 +51,8 @@ pub struct Probe {
     pub hand_over_ns: Vec<Vec<Option<f64>>>,
     /// The lowest and the highest slice of each pair, in ns, in the same shape.
     pub spread_ns: Vec<Vec<Option<(f64, f64)>>>,
-    /// The times that a CPU takes to walk over a working set that another CPU used last, for one pair of each distance.
-    /// Empty in files of older versions.
+    /// The times that a CPU takes to walk over a working set that another CPU used last, for one pair of each distance,
+    /// and over one that it used last itself. Empty in files of older versions.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub working_sets: Vec<WorkingSet>,
     /// Whether the times agree with the topology, as text.
@@ -79,7 +79,7 @@ impl Probe {
     }
 }
 
-/// The time of a walk over a working set after it has moved to another CPU.
+/// The time of a walk over a working set that another CPU, or the same one, used last.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 pub struct WorkingSet {
     /// The CPU that used the set last.

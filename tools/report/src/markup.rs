@@ -19,7 +19,7 @@ pub(super) const PALETTE: [(&str, &str, &str); 10 + COLOURS] = [
     ("good", "#17693a", "#6fce95"),
     ("bad", "#b3261e", "#f2938c"),
     ("open", "#7a5c00", "#e0c35c"),
-    // Hues without a meaning, which only distinguish marks. Text on them has the colour `paper`.
+    // Hues without a meaning, which only distinguish marks. Text on them is `ink` with an outline of `paper`.
     ("id0", "#1f5fa8", "#7fb2f0"),
     ("id1", "#8a5a00", "#dcc25a"),
     ("id2", "#1a7340", "#74c98f"),

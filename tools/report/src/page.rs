@@ -82,7 +82,7 @@ struct SimTable<'a> {
     rows: Vec<[String; 7]>,
 }
 
-/// A simulated result, and the estimated numbers of the machine that change it.
+/// A simulated result, and the numbers of the machine that change it.
 struct Sensitive<'a> {
     of: &'a Sensitivity,
     plain: String,

@@ -1,5 +1,5 @@
-//! The report as text for a terminal, its rows as CSV for a spreadsheet, and the page of the docs with the promises of the
-//! benches that are missed or undecided.
+//! The report as text for a terminal, its rows as CSV for a spreadsheet, and the page of the docs with those promises
+//! of the benches that are not met.
 
 use super::answers::{self, Answer};
 use super::inputs::{Inputs, PROBE_COMMAND, State};
@@ -17,7 +17,7 @@ fn table(title: &str, rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() { String::new() } else { format!("\n{title}\n{}", columns(&rows)) }
 }
 
-/// The short form of the report: the number of comparisons by `Standing`, the machine, a line for each comparison, and
+/// The short form of the report: the number of comparisons by `answers::Standing`, the machine, a line for each comparison, and
 /// whether a run was disturbed.
 pub fn short(inputs: &Inputs) -> String {
     let mut out =

@@ -426,7 +426,7 @@ fn hostile_names_stay_text() {
     run.rows.push(Row { case: format!("{}.{evil}.touched", intermittent::CASE), ..run.rows[0].clone() });
     run.rows.push(Row { case: drains::QUIET.into(), metric: "time".into(), ..run.rows[0].clone() });
     run.rows.push(Row { case: drains::QUIET.into(), metric: drains::P99.into(), ..run.rows[0].clone() });
-    // The same hostile names as cases of the known runs, which are in titles and groups.
+    // The same hostile names in cases of the known runs, which are in titles and groups.
     for case in ["warm", "warm.yield.chase", "pingpong", "messaging", "noisy", "hello"] {
         for (metric, unit) in [("touches", "k/s"), ("requests", "k/s"), ("p50", "ns"), ("p99", "ns")] {
             let case = format!("{case}.{evil}.{evil}.{evil}");
@@ -465,7 +465,7 @@ fn every_row_appears_once_and_a_noisy_one_says_so() {
     let tables = document.descendants().filter(|n| n.attribute("class") == Some("raw"));
     let bodies = tables.flat_map(|table| table.descendants().filter(|n| n.has_tag_name("tbody")));
     let rows: Vec<_> = bodies.flat_map(|body| body.children().filter(|n| n.has_tag_name("tr"))).collect();
-    // The page has them case by case, in the order of the cases.
+    // The page has the rows case by case, in the order of the cases.
     let of_case = |run: &'static Results, case: &str| {
         run.rows.iter().filter(|row| row.case == case).collect::<Vec<_>>()
     };

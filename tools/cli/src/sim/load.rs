@@ -1,8 +1,9 @@
 //! `warmcore sim load`: simulates tasks from a file on another machine, under each policy.
 //!
 //! There is a simulation per policy and seed; all policies have the same tasks and the same random durations. The
-//! kernel's policies run with the kernel's scheduler; with the runtimes' policies an idle CPU is also notified of a
-//! waiting task at once. After a signal, the result has the seeds that were finished under all policies.
+//! kernel's policies run with `Settings::kernel`, the runtimes' policies with the default settings, in which an idle
+//! CPU is notified of a waiting task at once. After a signal, the result has the seeds that were finished under all
+//! policies.
 //!
 //! A second of 64 CPUs that switch every 50 µs is a million events and takes a fifth of a second.
 

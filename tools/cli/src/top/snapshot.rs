@@ -186,7 +186,7 @@ impl Interval {
         if all > 0.0 {
             uses.iter_mut().for_each(|it| it.share = it.run / all);
         }
-        // The sort is stable, so tenants that did nothing stay in the order of their age.
+        // The sort is stable, so tenants that did nothing stay in the order of the report.
         uses.sort_by(|a, b| b.run.total_cmp(&a.run).then(b.polls.total_cmp(&a.polls)));
         let remote_schedules = per_second(before.metrics.remote_schedules, now.metrics.remote_schedules);
         Self { rates, uses, remote_schedules, now }

@@ -12,7 +12,7 @@ fn machine(llcs: u32, cores: u32, smt: u32) -> Topology {
     Topology::from_machine(&text, "m").unwrap()
 }
 
-/// All pairs of a small machine, each with a median, and a tenth less and more as its range.
+/// The pairs of the machine that a probe times, each with a median, and a tenth less and more as its range.
 fn times(t: &Topology, ns: impl Fn(u32, u32) -> f64) -> Vec<Timed> {
     let timed = |(a, b): (CpuId, CpuId)| {
         let ns = ns(a.0, b.0);
@@ -148,7 +148,7 @@ fn a_sampled_genoa_with_the_known_times_is_agreed_with() {
             Distance::Node | Distance::Socket => "same_socket",
             Distance::Other => "other_socket",
         };
-        // Pairs of one class differ by a few percent.
+        // Pairs at one distance differ by a few percent.
         c2c(key).unwrap() * (0.97 + 0.01 * f64::from((a * 31 + b * 17) % 7))
     });
     assert_eq!(times.len(), 657);
