@@ -52,9 +52,9 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let peers = counts.map(|count| (0..count).map(|_| Level::new(LIMIT)).collect::<Vec<_>>());
     let (group, root) = (&Level::new(LIMIT), &Level::new(LIMIT));
     let mut variants: Vec<Variant> =
-        ours.iter().map(|(way, leaves)| in_turn(way, leaves, |leaf| Leaf(leaf).pair())).collect();
+        ours.iter().map(|(way, leaves)| in_turn(way, leaves, |leaf| leaf.pair())).collect();
     for (way, leaves) in ours.iter().filter(|(_, leaves)| leaves.len() == SOME) {
-        let act = |leaf: &Account| called(leaf, |leaf| Leaf(leaf).pair());
+        let act = |leaf: &Account| called(leaf, |leaf| leaf.pair());
         variants.push(in_turn(&in_function(way), leaves, act));
     }
     let act = |leaf: &Level| called([leaf, group, root], |path| path.pair());

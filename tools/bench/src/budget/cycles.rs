@@ -12,6 +12,7 @@
 //! Source: linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2: AMD EPYC 7601, one isolated CPU, no
 //! drains running; drains of 1, 8 and 128 CPUs.
 
+use super::hit::pairs;
 use super::setup::*;
 use crate::case::CaseCtx;
 use crate::measure::{Variant, pinned};
@@ -92,10 +93,6 @@ fn published(case: &str, what: &str, cycles: f64) -> Row {
     Row::exact(case, &format!("published: {what}"), "published cycles", UNIT, cycles, 1)
 }
 
-fn pairs(gate: impl Gate, n: u64) {
-    (0..n.div_ceil(2)).for_each(|_| gate.pair());
-}
-
 /// Measures the cost for the CPU that owns the stock.
 pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let Some(per_ns) = per_ns() else { return Ok(without_counter(ctx)) };
@@ -111,10 +108,10 @@ pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         }
     })];
     for leaf in rseq.iter().flatten() {
-        variants.push(Variant::new(RSEQ, |n| pairs(Leaf(leaf), n)));
+        variants.push(Variant::new(RSEQ, move |n| pairs(leaf, n.div_ceil(2))));
     }
-    variants.push(Variant::new(ATOMIC_STOCKS, |n| pairs(Leaf(&atomic[0]), n)));
-    variants.push(Variant::new(LOCK, |n| pairs(lock, n)));
+    variants.push(Variant::new(ATOMIC_STOCKS, |n| pairs(&atomic[0], n.div_ceil(2))));
+    variants.push(Variant::new(LOCK, |n| pairs(lock, n.div_ceil(2))));
     let measured = ctx.interleave(variants)?;
     let mut rows: Vec<Row> = measured.times().into_iter().map(|row| in_cycles(row, per_ns)).collect();
     rows.extend(measured.ratios_over(PLAIN));
@@ -145,10 +142,10 @@ pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
-    let rseq = rseq.as_ref().map(|leaves| Leaf(&leaves[0]));
-    let mut gates: Vec<(&str, &dyn Drain)> = rseq.iter().map(|leaf| (RSEQ, leaf as _)).collect();
-    let atomic = Leaf(&atomic[0]);
-    gates.extend([(ATOMIC_STOCKS, &atomic as &dyn Drain), (LOCK, &lock)]);
+    let rseq = rseq.as_ref().map(|leaves| &leaves[0]);
+    let mut gates: Vec<(&str, &dyn Drain)> = rseq.iter().map(|leaf| (RSEQ, *leaf as _)).collect();
+    let atomic = &atomic[0];
+    gates.extend([(ATOMIC_STOCKS, atomic as &dyn Drain), (LOCK, &lock)]);
     let cpus: Vec<CpuId> = affinity::allowed()?.iter().collect();
     let numbers = numbers(cpus.len());
     let variants: Vec<(usize, &str, &dyn Drain)> = numbers

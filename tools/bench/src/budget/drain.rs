@@ -244,18 +244,17 @@ pub(super) fn run(ctx: &CaseCtx, contended: bool) -> anyhow::Result<Vec<Row>> {
     let locked = locked();
     let lock = locked_leaves(&locked, LIMIT, 1)[0];
     let asked = leaves(default_kind(), LIMIT, 3);
-    let rseq = rseq.as_ref().map(|leaves| Leaf(&leaves[0]));
-    let (atomic, message, helper, fence) =
-        (Leaf(&atomic[0]), Leaf(&asked[0]), Leaf(&asked[1]), Leaf(&asked[2]));
+    let rseq = rseq.as_ref().map(|leaves| &leaves[0]);
+    let (atomic, message, helper, fence) = (&atomic[0], &asked[0], &asked[1], &asked[2]);
     let mut methods = vec![
-        Method { name: ATOMIC_STOCKS, how: How::Taken, gate: &atomic },
+        Method { name: ATOMIC_STOCKS, how: How::Taken, gate: atomic },
         Method { name: LOCK, how: How::Taken, gate: &lock },
-        Method { name: MESSAGE, how: How::Message, gate: &message },
-        Method { name: HELPER, how: How::Helper, gate: &helper },
+        Method { name: MESSAGE, how: How::Message, gate: message },
+        Method { name: HELPER, how: How::Helper, gate: helper },
     ];
-    methods.extend(rseq.iter().map(|leaf| Method { name: RSEQ, how: How::Taken, gate: leaf }));
+    methods.extend(rseq.iter().map(|leaf| Method { name: RSEQ, how: How::Taken, gate: *leaf }));
     if membarrier::register_rseq().is_ok() {
-        methods.push(Method { name: FENCE, how: How::Fence, gate: &fence });
+        methods.push(Method { name: FENCE, how: How::Fence, gate: fence });
     }
     let samples = measure(ctx, &methods, contended)?;
     rows(ctx.name, contended, &methods, &samples)
@@ -299,10 +298,10 @@ mod tests {
     fn every_way_brings_the_units_back() {
         let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
         for fill in [Gate::pair, Drain::churn] {
-            fill(&Leaf(leaf));
+            fill(leaf);
             assert!(leaf.usage().error > 0, "there is a stock");
             // A thread that migrates between two charges leaves two stocks.
-            assert!(Leaf(leaf).drain() > 0);
+            assert!(leaf.drain() > 0);
             assert_eq!((leaf.usage().charged, leaf.usage().error), (0, 0));
         }
         let locked = locked();
@@ -314,8 +313,7 @@ mod tests {
 
     #[test]
     fn no_ratio_is_made_over_a_method_whose_time_this_program_chose() {
-        let leaf = &leaves(StockKind::Atomic, LIMIT, 1)[0];
-        let gate = &Leaf(leaf);
+        let gate = &leaves(StockKind::Atomic, LIMIT, 1)[0];
         let method = |name, how| Method { name, how, gate };
         let methods =
             [method(ours(), How::Taken), method(MESSAGE, How::Message), method(HELPER, How::Helper)];
@@ -332,7 +330,7 @@ mod tests {
     #[test]
     fn the_worker_answers_a_message_and_the_helper_a_call() {
         let (state, leaf) = (SharedState::new(), &leaves(StockKind::Atomic, LIMIT, 1)[0]);
-        let methods = [Method { name: MESSAGE, how: How::Message, gate: &Leaf(leaf) }];
+        let methods = [Method { name: MESSAGE, how: How::Message, gate: leaf }];
         std::thread::scope(|scope| {
             scope.spawn(|| state.work(&methods, false));
             let helper = scope.spawn(|| state.help(&methods));

@@ -138,15 +138,15 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let levels: [Level; 4] = std::array::from_fn(|_| Level::new(UNITS));
     let [alone, leaf, group, root] = &levels;
     let std_mutex: &StdMutex = &Padded::new(Mutex::new(Numbers::new(UNITS)));
-    let rseq = rseq.as_ref().map(|leaves| Leaf(&leaves[0]));
+    let rseq = rseq.as_ref().map(|leaves| &leaves[0]);
     let exact = Some((0, true));
     let others = [
-        Contender { name: ATOMIC_STOCKS, gate: &Leaf(&atomic[0]), promise: exact },
+        Contender { name: ATOMIC_STOCKS, gate: &atomic[0], promise: exact },
         Contender { name: LOCK, gate: &locked_leaves(&locked, UNITS, 1)[0], promise: exact },
-        Contender { name: ATOMIC, gate: &alone, promise: None },
+        Contender { name: ATOMIC, gate: alone, promise: None },
         Contender { name: ATOMICS, gate: &[leaf, group, root], promise: None },
-        Contender { name: STD_MUTEX, gate: &std_mutex, promise: None },
-        Contender { name: CACHED, gate: &&ThreadCached::new(UNITS, BATCH), promise: None },
+        Contender { name: STD_MUTEX, gate: std_mutex, promise: None },
+        Contender { name: CACHED, gate: &ThreadCached::new(UNITS, BATCH), promise: None },
     ];
     // The kind that is not strict may exceed the limit by the units that may be in all stocks.
     let promise = Some((capacity::share(UNITS), false));
@@ -208,10 +208,9 @@ mod tests {
 
     #[test]
     fn the_strict_kind_is_never_over_and_never_wrong() {
-        let leaf = &leaves(StockKind::Atomic, UNITS, 1)[0];
-        let gate = Leaf(leaf);
+        let gate = &leaves(StockKind::Atomic, UNITS, 1)[0];
         let (too_much, all_fits) =
-            (phase(&gate, WANTED, cpus(), SHORT), phase(&gate, UNITS / THREADS as u64, cpus(), SHORT));
+            (phase(gate, WANTED, cpus(), SHORT), phase(gate, UNITS / THREADS as u64, cpus(), SHORT));
         assert!(too_much.held_max <= UNITS && all_fits.held_max <= UNITS);
         assert_eq!((all_fits.refusals, too_much.left, all_fits.left), (0, 0, 0));
     }

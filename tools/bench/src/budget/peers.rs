@@ -51,7 +51,7 @@ impl Level {
     }
 }
 
-impl Gate for &Level {
+impl Gate for Level {
     #[inline(always)]
     fn charge(&self, n: u64) -> bool {
         Level::charge(self, n)
@@ -114,7 +114,7 @@ pub type StdMutex = Padded<Mutex<Numbers>>;
 /// The three levels behind parking_lot's mutex.
 pub type ParkingLot = Padded<parking_lot::Mutex<Numbers>>;
 
-impl Gate for &StdMutex {
+impl Gate for StdMutex {
     #[inline(always)]
     fn charge(&self, n: u64) -> bool {
         self.lock().unwrap_or_else(PoisonError::into_inner).charge(n)
@@ -126,7 +126,7 @@ impl Gate for &StdMutex {
     }
 }
 
-impl Gate for &ParkingLot {
+impl Gate for ParkingLot {
     #[inline(always)]
     fn charge(&self, n: u64) -> bool {
         self.lock().charge(n)
@@ -179,7 +179,7 @@ impl ThreadCached {
     }
 }
 
-impl Gate for &ThreadCached {
+impl Gate for ThreadCached {
     #[inline(always)]
     fn charge(&self, n: u64) -> bool {
         let free = FREE.get();

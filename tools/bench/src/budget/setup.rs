@@ -115,6 +115,35 @@ pub trait Gate: Sync {
     }
 }
 
+impl<G: Gate> Gate for &G {
+    #[inline(always)]
+    fn charge(&self, n: u64) -> bool {
+        (**self).charge(n)
+    }
+
+    #[inline(always)]
+    fn uncharge(&self, n: u64) {
+        (**self).uncharge(n);
+    }
+
+    #[inline(always)]
+    fn must_charge(&self, n: u64) {
+        (**self).must_charge(n);
+    }
+
+    fn leave(&self) {
+        (**self).leave();
+    }
+
+    fn stranded(&self, held: u64) -> Option<u64> {
+        (**self).stranded(held)
+    }
+
+    fn usage(&self) -> u64 {
+        (**self).usage()
+    }
+}
+
 /// A gate with stocks that another CPU can drain.
 pub trait Drain: Gate {
     /// Drains the stocks of all CPUs, and returns the number of stocks that were open.
@@ -126,38 +155,34 @@ pub trait Drain: Gate {
     }
 }
 
-/// A leaf of Warmcore's accounts.
-#[derive(Debug, Clone, Copy)]
-pub struct Leaf<'a>(pub &'a Account);
-
-impl Gate for Leaf<'_> {
+impl Gate for Account {
     #[inline(always)]
     fn charge(&self, n: u64) -> bool {
-        self.0.try_charge(n).is_ok()
+        self.try_charge(n).is_ok()
     }
 
     #[inline(always)]
     fn uncharge(&self, n: u64) {
-        must(self.0.uncharge(n));
+        must(self.uncharge(n));
     }
 
     #[inline(always)]
     fn must_charge(&self, n: u64) {
-        must(self.0.try_charge(n));
+        must(self.try_charge(n));
     }
 
     fn stranded(&self, _: u64) -> Option<u64> {
-        Some(self.0.explain().stranded())
+        Some(self.explain().stranded())
     }
 
     fn usage(&self) -> u64 {
-        self.0.exact_usage()
+        self.exact_usage()
     }
 }
 
-impl Drain for Leaf<'_> {
+impl Drain for Account {
     fn drain(&self) -> u32 {
-        self.0.drain_all().stocks
+        self.drain_all().stocks
     }
 }
 

@@ -40,16 +40,16 @@ impl Swing {
     }
 }
 
-fn swing<'a>(name: &str, amplitude: u64, gate: impl Gate + 'a) -> Variant<'a> {
+fn swing<'a>(name: &str, amplitude: u64, gate: impl Gate + Copy + 'a) -> Variant<'a> {
     let mut swing = Swing { level: 0, is_up: true };
     Variant::new(name, move |n| {
         let mut left = n;
         while left > 0 {
             let (run, is_up) = swing.next(amplitude, left);
             if is_up {
-                (0..run).for_each(|_| gate.must_charge(1));
+                (0..run).for_each(move |_| gate.must_charge(1));
             } else {
-                (0..run).for_each(|_| gate.uncharge(1));
+                (0..run).for_each(move |_| gate.uncharge(1));
             }
             left -= run;
         }
@@ -62,10 +62,9 @@ pub(super) fn run(ctx: &CaseCtx, amplitude: u64) -> anyhow::Result<Vec<Row>> {
     let levels: [Level; 4] = std::array::from_fn(|_| Level::new(LIMIT));
     let [alone, leaf, group, root] = &levels;
     let cached = &ThreadCached::new(LIMIT, ROOM);
-    let mut variants: Vec<Variant> =
-        rseq.iter().flatten().map(|leaf| swing(RSEQ, amplitude, Leaf(leaf))).collect();
+    let mut variants: Vec<Variant> = rseq.iter().flatten().map(|leaf| swing(RSEQ, amplitude, leaf)).collect();
     variants.extend([
-        swing(ATOMIC_STOCKS, amplitude, Leaf(&atomic[0])),
+        swing(ATOMIC_STOCKS, amplitude, &atomic[0]),
         swing(LOCK, amplitude, locked_leaves(locked, LIMIT, 1)[0]),
         swing(ATOMIC, amplitude, alone),
         swing(ATOMICS, amplitude, [leaf, group, root]),
