@@ -1,6 +1,6 @@
 //! The concurrency ids of one simulated process, by a policy of `warmcore-cid` or by the rules of Linux 6.19.
 //!
-//! By a policy of `warmcore-cid`, that crate decides, with the code that real threads run. Linux 6.19's ids, which
+//! For a policy of `warmcore-cid`, that crate decides, with the code that real threads run. Linux 6.19's ids, which
 //! belong to tasks, are not in that crate: `cids/task_owned.rs` imitates them, so that simulations can compare with
 //! them.
 //!
@@ -18,7 +18,7 @@ mod task_owned;
 pub enum CidRules {
     /// A policy of `warmcore-cid`.
     Policy(&'static dyn Policy),
-    /// Linux 6.19: an id belongs to a task, or to a CPU while the process has more tasks than can run at once.
+    /// Linux 6.19: an id belongs to a task, or to a CPU while the process has many tasks.
     TaskOwned,
 }
 

@@ -60,15 +60,15 @@ impl Trust {
     }
 }
 
-/// A cost, in thousandths of its unit: 5.3 ns is 5300, so a time in ns is stored in picoseconds. The unit is in the name
-/// (`_mhz`, `_kib`, `_cycles`, `_percent`), or else it is ns.
+/// A cost, in thousandths of its unit: 5.3 ns is 5300, so a time in ns is stored in picoseconds. The unit is in the
+/// name (`_mhz`, `_kib`, `_cycles`, `_percent`), or else it is ns.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Number {
     /// Thousandths of the unit in its name, or of ns.
     pub milli: u64,
     /// How far to trust it.
     pub trust: Trust,
-    /// What the file's comment says about it, or why the default was chosen.
+    /// What the file's comment says about it, or why the default was chosen, or where the topology is from.
     pub basis: String,
 }
 

@@ -27,7 +27,8 @@
 //! Associativity; replacement that is not LRU; prefetch, except as overlap; passes over a part of an extent (model
 //! parts that are used separately as several extents); the true order of eviction from a last-level cache: the model
 //! orders by when an extent came in or was requested by another core, and ignores hits in L2; more than eight
-//! last-level caches that share an extent (the oldest is forgotten, and the extent would be found in memory).
+//! last-level caches that share an extent (the one that had the oldest request is forgotten, as if it had evicted the
+//! extent).
 
 use crate::costs::Costs;
 use caches::{Caches, Extent, Found};

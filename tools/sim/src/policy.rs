@@ -59,7 +59,7 @@ pub trait KernelView: View {
     fn load(&self, cpu: CpuId) -> u64 {
         1024 * u64::from(self.runs(cpu))
     }
-    /// The CPU on which the wakee ran before its previous CPU: its previous CPU at its last wake.
+    /// The wakee's previous CPU at its last wake, which may also be its previous CPU now.
     fn wakee_was_on(&self) -> Option<CpuId> {
         None
     }
@@ -88,8 +88,8 @@ pub trait KernelView: View {
     fn newidle_cost(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
-    /// Whether the CPU has just run out of tasks. If not, it was kicked by
-    /// [`cpu_to_notify`](SimPolicy::cpu_to_notify), or searches again.
+    /// Whether the CPU has just run out of tasks. If not, it was kicked by [`cpu_to_notify`](SimPolicy::cpu_to_notify),
+    /// or searches at the time that its last search set.
     fn is_newly_idle(&self, _cpu: CpuId) -> bool {
         true
     }

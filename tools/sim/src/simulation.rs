@@ -12,7 +12,8 @@
 //!
 //! # Source
 //!
-//! Linux `try_to_wake_up`, `__schedule`, `scheduler_tick`, `newidle_balance`; each module names the version.
+//! Linux `try_to_wake_up`, `__schedule`, `scheduler_tick`, `newidle_balance`; `wake`, `settings` and `process` name the
+//! versions.
 //!
 //! ```
 //! use warmcore_sim::{costs::Costs, policy::Kernel, program::Program, simulation::{Settings, Simulation}};

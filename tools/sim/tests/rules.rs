@@ -1,8 +1,8 @@
 //! Rules: a simulation decides by the product's own rules. If a rule changes in the product, the simulation changes
 //! too.
 //!
-//! `cid` has a variant of each policy without one of its rules. With such a variant a simulated program behaves as
-//! the missing rule predicts (`papers/tests/cid_table.rs` shows the same for a published table). Two things show that the
+//! `cid` has a variant of each policy without one of its rules. With such a variant a simulated program behaves as the
+//! missing rule predicts (`papers/tests/cid_table.rs` shows the same for a published table). Two things show that the
 //! simulator has no copy of a rule. `cid`'s `Policy` is sealed, so no other crate can decide which id a CPU gets. And
 //! no source file of `sim` or `papers` has a word of those rules or creates an id, except for the imitation of Linux
 //! 6.19's ids, which `cid` does not have.

@@ -2,10 +2,10 @@
 //! CPU while it has many.
 //!
 //! While a process has at most a quarter more tasks than can run at once, and no more than there are CPUs, each task
-//! keeps the id that it got first, and takes it to other CPUs. With more tasks, ids belong to CPUs. They belong to
-//! tasks again when the tasks are fewer than three quarters of the allowed CPUs and fewer than half of all CPUs. These
-//! limits are lower, so that one thread that comes and goes does not change the owners each time. There is no recent id
-//! and no expiry.
+//! keeps the id that it got first, until a compaction takes it back, and takes it to other CPUs. With more tasks, ids
+//! belong to CPUs. They belong to tasks again when the tasks are fewer than three quarters of the allowed CPUs and
+//! fewer than half of all CPUs. These limits are lower, so that one thread that comes and goes does not change the
+//! owners each time. There is no recent id and no expiry.
 //!
 //! A change between tasks and CPUs frees every id of the former owners that no task holds. An id that a task holds is
 //! freed when the task leaves its CPU.

@@ -2,8 +2,8 @@
 //!
 //! For each core there is a list of extents, the most recently touched first, as many as fit into its L2, and at most
 //! 64. With fewer this is exactly an LRU cache, because a pass always covers a whole extent. An entry has the extent's
-//! version; a write increments the version, unless the writing core was the last writer and has the extent, which
-//! invalidates the entries of other cores without a search for them.
+//! version; a write increments the version, which invalidates the entries of other cores without a search for them. A
+//! core that wrote last and still has the extent writes without that.
 //!
 //! For each extent there is a list of the last-level caches that have it, each with the number of bytes that had come
 //! into the cache when the extent was last requested from it. The cache has evicted the extent if the bytes that have

@@ -8,7 +8,7 @@
 //! `balance.rs`: a CPU that runs out of tasks searches its domains from the innermost to the outermost for a waiting
 //! task. It does not search a domain if it is usually idle for less time than the search up to that domain costs. A CPU
 //! that was kicked ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU where stealable tasks
-//! wait) searches whatever the cost, but each domain at most once per interval.
+//! wait) searches whatever the cost, but each domain at most once per interval (1 ms for each CPU of the domain).
 //!
 //! `record.rs`: the state that the kernel keeps from one decision to the next. The simulation stores it.
 //!
@@ -17,8 +17,8 @@
 //!
 //! # What a simulation provides
 //! [`SharedQueue`](warmcore_sched::SharedQueue) is the part of this placement that a runtime can use. [`KernelView`]
-//! has fourteen more facts, of which five matter most: `sleeps_next`, `usage_in`, `average_idle`, `newidle_cost`,
-//! `last_ran`.
+//! has fourteen facts more than `View`, of which five matter most: `sleeps_next`, `usage_in`, `average_idle`,
+//! `newidle_cost`, `last_ran`.
 //!
 //! - `is_idle` is the kernel's `available_idle_cpu`: no task runs there, waits there or is on its way there. A CPU that
 //!   searches is not idle either.
@@ -69,9 +69,9 @@ pub enum Newidle {
 /// What a search does with an idle CPU that is kept for another task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash)]
 pub enum HotRule {
-    /// Passes over it, however many such CPUs the search has passed over. A search that has used up its depth and found
-    /// no other idle CPU ends at its target, the waker's CPU or the previous one, and the task waits there. v1,
-    /// September 2023.
+    /// Passes over it, however many such CPUs the search has passed over. A search that has used up its depth (the CPUs
+    /// that it may examine) and found no other idle CPU ends at its target, the waker's CPU or the previous one, and
+    /// the task waits there. v1, September 2023.
     V1,
     /// Passes over as many such CPUs as half of the depth, rounded up, then takes the next one; otherwise as `V1`. v2,
     /// November 2023.
@@ -118,12 +118,12 @@ pub enum QueueRule {
 pub struct Kernel {
     /// Whether searches pass over idle CPUs that are kept for a task that sleeps briefly (SIS_CACHE).
     pub hot_windows: bool,
-    /// What such a search does with an idle CPU that is kept.
+    /// What a search does with an idle CPU that is kept, if `hot_windows`.
     pub hot_rule: HotRule,
     /// Whether tasks are also put into a shared queue (which ones: `queue_rule`), from which CPUs take tasks before
     /// they search.
     pub wake_queue: bool,
-    /// The version of that shared queue.
+    /// The version of the shared queue, if `wake_queue`.
     pub queue_rule: QueueRule,
     /// Whether a waker that finds no idle CPU in the LLC searches the other LLCs of its node (SIS_NODE).
     pub sis_node: bool,
@@ -208,8 +208,8 @@ impl SimPolicy for Kernel {
             .min_by_key(|cpu| machine.kernel_cpu(*cpu))
     }
 
-    /// The periodic balance of a busy CPU: moves at most half of the difference, if `other` has at least two tasks more
-    /// and the difference is more than the domain tolerates.
+    /// The periodic balance of a busy CPU: moves at most half of the difference in tasks, and in backlog, if `other`
+    /// has at least two tasks more and the difference in tasks is more than the domain tolerates.
     fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let (here, there) = (view.runs(me), view.runs(other));
         let imbalance = balance::imbalance_pct(machine.distance(me, other));

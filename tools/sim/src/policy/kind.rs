@@ -5,9 +5,9 @@
 //! idle while its neighbour has a queue.
 //!
 //! `GlobalFifo`: a woken task goes to the end of one queue, here that of shard 0, and one parked CPU is kicked. A free
-//! CPU takes the first task. No CPU stays idle while a task waits there, but a task returns to its previous CPU only by
-//! chance: on n CPUs about (n − 1)/n of all polls run on another CPU than the task's poll before. A task that may not
-//! run everywhere goes to the least loaded CPU of those that it may run on.
+//! CPU takes the first task. No CPU stays idle while a task is in that queue, but a task returns to its previous CPU
+//! only by chance: on n CPUs about (n − 1)/n of all polls run on another CPU than the task's poll before. A task that
+//! may not run everywhere goes to the least loaded CPU of those that it may run on.
 //!
 //! `WorkSteal`: a task that another task or a timer wakes goes to the waker's CPU if it may run there. A wakee of
 //! another task may run next there, at most 3 such polls in a row. Any other wakee goes to one injection queue for all
@@ -106,7 +106,7 @@ impl Policy for SimPolicyKind {
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
         let queue = match self {
             Self::Product(kind) => return kind.steal(machine, view, me, now),
-            // This policy puts no task into the shared queue, but the scheduler may have.
+            // This policy puts no task into a shared queue, but takes one that is there anyway.
             Self::PrevCpu => machine.shard_of(me),
             Self::GlobalFifo | Self::WorkSteal => THE_QUEUE,
         };
@@ -128,7 +128,7 @@ impl Policy for SimPolicyKind {
 
     fn steal_order(&self) -> StealOrder {
         match self {
-            // A thief takes from the head of the victim's queue.
+            // A stealing CPU takes from the head of the other CPU's queue.
             Self::WorkSteal => StealOrder::Oldest,
             _ => self.product().map_or(StealOrder::Last, |kind| kind.steal_order()),
         }

@@ -21,7 +21,7 @@ pub enum Expiry {
     /// It was not used between two scans, which is the rule of `warmcore_cid`.
     #[default]
     TwoScans,
-    /// It was not used for this long, by one clock.
+    /// It was not used for this long, by the simulation's clock.
     Age(Nanos),
     /// It was not used for this long by the clock of its CPU, which stands still while that CPU is idle: the kernel's
     /// rule.
@@ -33,7 +33,7 @@ pub enum Expiry {
 /// The settings of a process.
 #[derive(Debug, Clone, Copy)]
 pub struct Plan {
-    /// How a CPU gets an id.
+    /// The rules by which the process's tasks get ids.
     pub rules: CidRules,
     /// When an id counts as unused.
     pub expiry: Expiry,

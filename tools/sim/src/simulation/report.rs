@@ -1,8 +1,8 @@
 //! Report: the results of a simulation so far.
 //!
 //! A report has counts per task and per CPU, marks and events. In a deadlock, it has what each blocked task waits for,
-//! and which tasks could end the wait. Forked tasks that have ended are summed by program. The hash depends on every
-//! event, in order and time.
+//! and which tasks could end the wait. Forked tasks that have ended are summed by their program's name. The hash
+//! depends on every event, in order and time.
 
 use super::Simulation;
 use super::sched_state::CpuCounts;
@@ -148,7 +148,8 @@ impl Report {
         (busy * 1000 / (u128::from(self.now.0.max(1)) * self.cpus.len().max(1) as u128)) as u64
     }
 
-    /// A line for each of the first twelve tasks that wait: what the task waits for. `None` if there is no deadlock.
+    /// A line for each of the first twelve tasks that wait: what the task waits for; then a line with the number of the
+    /// others. `None` if there is no deadlock.
     pub fn deadlock(&self) -> Option<String> {
         let Outcome::Deadlock(waiting) = &self.outcome else { return None };
         let mut lines: Vec<String> = waiting.iter().take(LINES_MAX).map(Waiting::to_string).collect();

@@ -1,9 +1,9 @@
 //! Switch: which task has a CPU, and what happens when it gets or loses it.
 //!
-//! A CPU without a task takes one from its own queue, to which it first moves one of its shard's shared queue, or
-//! steals one as the policy decides; otherwise it goes idle. A search takes the time of the cache lines that it reads,
-//! and a stolen task the time of the lines that move with it. So the queues may have changed when the CPU acts on the
-//! result of its search.
+//! A CPU without a task takes one from its own queue, to which it first moves the first task of its shard's shared
+//! queue if that one is queued on no CPU, or steals one as the policy decides; otherwise it goes idle. A search takes
+//! the time of the cache lines that it reads, and a stolen task the time of the lines that move with it. So the queues
+//! may have changed when the CPU acts on the result of its search.
 //!
 //! Threads of one core slow each other down: when one becomes busy or idle, the remaining time of its siblings' steps
 //! changes. Two busy threads run at 620 thousandths each by default (`smt_speed_percent`). A step that got longer keeps

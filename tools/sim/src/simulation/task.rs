@@ -49,7 +49,7 @@ pub struct TaskCounts {
     pub run_ns: u64,
     /// Time in which it was runnable without a CPU.
     pub wait_ns: u64,
-    /// The longest of these times.
+    /// The longest of these waits.
     pub wait_ns_max: u64,
     /// How often it got a CPU, without the times when it kept its CPU.
     pub switches: u64,
