@@ -1,7 +1,7 @@
 //! Affinity: the CPUs on which a thread may run, and the CPU on which it runs now.
 //!
-//! Each thread has a mask of its own. The kernel's mask may be wider than 1024 CPUs, so the buffer for it grows
-//! until the kernel accepts it.
+//! Each thread has a mask of its own. The kernel's mask may be wider than 1024 CPUs, so the buffer into which
+//! `allowed_to` reads it grows until the kernel accepts it.
 //!
 //! Source. sched_setaffinity(2), getcpu(2).
 
@@ -68,7 +68,8 @@ pub fn pin(cpu: CpuId) -> io::Result<()> {
     set_allowed(&[cpu].into_iter().collect())
 }
 
-/// Returns the CPU on which this thread runs, by a system call. The thread may migrate before the caller uses it.
+/// Returns the CPU on which this thread runs, by `sched_getcpu` of the libc, which may be a system call. The thread may
+/// migrate before the caller uses the number.
 #[cfg(target_os = "linux")]
 #[inline]
 pub fn current_cpu() -> CpuId {
@@ -87,7 +88,7 @@ const LINUX_CPUS_MAX: usize = 8192;
 /// It is the width in which the kernel prints its own masks, which is fixed at boot, rounded up to a hex digit.
 /// `/sys/devices/system/cpu/possible` would be exact, but some containers show a smaller set, and a table sized by it
 /// would be too small. The first call reads the width from `/proc/self/status`. If it cannot read that file (no
-/// descriptors left, no `/proc`), it uses the width of the mask as the kernel stores it, which is never smaller.
+/// descriptors left, no `/proc`), it uses the width of the mask as the kernel stores it, which is never too small.
 ///
 /// **Touches** one read-mostly static, after the first call.
 #[cfg(target_os = "linux")]
@@ -98,14 +99,15 @@ pub fn nr_cpu_ids() -> usize {
         // SAFETY: the kernel writes at most the given length, which is the buffer's.
         let bytes =
             unsafe { libc::syscall(libc::SYS_sched_getaffinity, 0, size_of_val(&words), words.as_mut_ptr()) };
-        // The width of the mask as it is stored: never too small, but on some kernels four times too large.
+        // The width of the mask as it is stored: never too small, but on some kernels several times too large.
         let stored = if bytes > 0 { bytes as usize * 8 } else { LINUX_CPUS_MAX };
         let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
         printed_width(&status).map_or(stored, |printed| printed.min(stored))
     })
 }
 
-/// Parses the width of the mask in `Cpus_allowed:\tff,ffffffff`, in CPUs.
+/// Parses the width of the mask in the line `Cpus_allowed:\tff,ffffffff`, in CPUs. Returns `None` if there is no such
+/// line or no mask in it.
 #[cfg(target_os = "linux")]
 fn printed_width(status: &str) -> Option<usize> {
     let mask = status.lines().find_map(|line| line.strip_prefix("Cpus_allowed:"))?.trim();

@@ -1,12 +1,12 @@
 //! A background thread that repeats a task as long as the task is needed.
 //!
 //! [`Background::ensure`] starts the thread unless it runs; the thread ends when [`Task::is_needed`] is false,
-//! and the next `ensure` starts another. The thread blocks all signals and may run on every CPU of the process:
-//! it does not inherit the signal mask or the CPUs of the thread that started it, which may be a worker that is
-//! bound to one CPU.
+//! and the next `ensure` starts another. The thread blocks all signals and may run on the CPUs of the process's first
+//! thread: it does not inherit the signal mask or the CPUs of the thread that started it, which may be a worker that
+//! is bound to one CPU.
 //!
-//! Locks: the lock `is_running` is held while `is_needed` runs and while the thread is started. It is not held
-//! while the other methods of the task run.
+//! Locks: the lock `is_running` is held while `is_needed` and `wait_at_most` run and while the thread is started. It is
+//! not held while `round` and `between` run.
 
 use crate::{affinity, signals};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -19,18 +19,18 @@ pub trait Task: Sync {
     /// Whether the thread continues. If not, it ends.
     fn is_needed(&self) -> bool;
 
-    /// Called once per period. If it panics, the panic hook reports the panic, and `round` is called again a
-    /// period later.
+    /// Called a period after the start of the thread, and again a period after each return. If it panics, the panic
+    /// hook reports the panic, and `round` is called again a period later.
     fn round(&self);
 
     /// The longest wait before [`between`](Self::between) is called. With `None` the thread waits until the next
-    /// round.
+    /// round, or until [`Background::notify`].
     fn wait_at_most(&self) -> Option<Duration> {
         None
     }
 
-    /// Called between two rounds: after [`wait_at_most`](Self::wait_at_most) (`timed_out`), or after
-    /// [`Background::notify`].
+    /// Called between two rounds: after [`wait_at_most`](Self::wait_at_most) (`timed_out` is true), or after
+    /// [`Background::notify`] or a spurious wake (`timed_out` is false).
     fn between(&self, timed_out: bool) {
         let _ = timed_out;
     }
@@ -62,8 +62,8 @@ impl<T: Task> Background<T> {
         }
     }
 
-    /// Ends the thread's present wait, so that it reads the task's period and `is_needed` again. Takes no lock; a
-    /// call in the moment before the thread waits has no effect until the wait ends by itself.
+    /// Ends the thread's present wait, so that it calls `between` (or `round`, if that is due), `is_needed` and
+    /// `wait_at_most`. Takes no lock, so a call just before the thread begins to wait has no effect.
     pub fn notify(&self) {
         self.changed.notify_all();
     }
@@ -76,7 +76,7 @@ impl<T: Task> Background<T> {
         while catch_unwind(AssertUnwindSafe(|| self.rounds())).map_err(std::mem::forget).is_err() {}
     }
 
-    /// The first round is one period after the start.
+    /// Runs rounds until the task is not needed. The first is one period after this call.
     fn rounds(&self) {
         let mut due = Instant::now() + self.period;
         let mut is_running = ignore_poison(self.is_running.lock());

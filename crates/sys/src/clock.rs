@@ -1,7 +1,8 @@
 //! Clock: a monotonic time in nanoseconds that is cheap to read.
 //!
-//! Where the time-stamp counter is invariant, the time is its value scaled by a factor that is measured once against
-//! CLOCK_MONOTONIC. Elsewhere it is CLOCK_MONOTONIC itself. The time never decreases on one thread.
+//! Where the CPU has a counter of constant rate (on x86-64 an invariant time-stamp counter that the kernel uses too, on
+//! aarch64 the generic timer), the time is its value scaled by a factor that is measured once against CLOCK_MONOTONIC.
+//! Elsewhere it is CLOCK_MONOTONIC itself. The time never decreases on one thread.
 //!
 //! # Cost
 //!
@@ -26,7 +27,7 @@ pub enum Source {
 
 struct Scale {
     source: Source,
-    /// Nanoseconds per tick, as a fraction of 2³².
+    /// Nanoseconds per tick, times 2³².
     ns_per_tick_q32: u64,
     /// The counter's value at the clock's time 0.
     zero_tick: u64,
@@ -45,8 +46,8 @@ fn scale() -> &'static Scale {
         let Some(zero_tick) = ticks() else {
             return Scale { source: Source::Monotonic, ns_per_tick_q32: 0, zero_tick: 0, zero };
         };
-        // Each end of the interval is bracketed by two reads of CLOCK_MONOTONIC. Of 16 tries the shortest is used, since
-        // longer ones were interrupted.
+        // Each end of the interval is a read of the counter between two reads of CLOCK_MONOTONIC. Of 16 tries the
+        // shortest is used, since longer ones may have been interrupted.
         let pair = || {
             (0..16)
                 .map(|_| {
@@ -68,7 +69,8 @@ fn scale() -> &'static Scale {
     })
 }
 
-/// Returns the time since the first call in this process. The first call takes 5 ms, for the calibration.
+/// Returns the time since this process first called [`now`], [`source`] or [`ticks_per_ns`]. With a counter, that first
+/// call takes 5 ms, for the calibration.
 #[inline]
 pub fn now() -> Nanos {
     let scale = scale();
@@ -108,7 +110,7 @@ pub fn process_cpu() -> Nanos {
     Nanos(0)
 }
 
-/// The CPU-time clock of a thread. Every thread of the process can read it while that thread lives.
+/// The CPU-time clock of a thread. As long as that thread lives, every thread of the process can read the clock.
 #[cfg(target_os = "linux")]
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ThreadCpu(libc::clockid_t);
@@ -145,7 +147,7 @@ pub fn involuntary_switches() -> u64 {
     usage.ru_nivcsw as u64
 }
 
-/// Reads the time-stamp counter, if it is invariant and the kernel trusts it.
+/// Reads the time-stamp counter, if it is invariant and the kernel's clock uses it.
 #[cfg(target_arch = "x86_64")]
 #[inline]
 fn ticks() -> Option<u64> {
@@ -159,8 +161,8 @@ fn ticks() -> Option<u64> {
                 .is_ok_and(|name| matches!(name.trim(), "tsc" | "kvm-clock" | "hyperv_clocksource_tsc_page"));
         trusted && __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0
     });
-    // SAFETY: every x86-64 CPU has the instruction. The kernel leaves it enabled unless the program has disabled it with
-    // prctl(PR_SET_TSC), which ends the program with SIGSEGV.
+    // SAFETY: every x86-64 CPU has the instruction. The kernel leaves it enabled unless the program has disabled it
+    // with prctl(PR_SET_TSC), which ends the program with SIGSEGV.
     invariant.then(|| unsafe { _rdtsc() })
 }
 
@@ -220,8 +222,8 @@ mod tests {
             end.recv().unwrap_err();
         });
         let (theirs, read_there) = told.recv().unwrap();
-        // The thread is blocked, so this value is the one that the thread itself read, plus the short CPU time
-        // until it blocked.
+        // The thread has blocked or is about to, so this value is the one that the thread itself read, plus the short
+        // CPU time until it blocks.
         let read_here = theirs.read();
         assert!(
             read_here >= read_there && read_here.0 - read_there.0 < 5_000_000,
@@ -241,7 +243,8 @@ mod tests {
         let (a, b) = (now(), Instant::now());
         std::thread::sleep(Duration::from_millis(50));
         let (ours, theirs) = (now().0 - a.0, b.elapsed().as_nanos() as u64);
-        // A preemption between the two reads makes them differ; a wrong scale would differ by far more.
+        // A preemption between the two reads makes them differ, so only a scale that is wrong by a factor of 2 or more
+        // fails.
         assert!(ours.abs_diff(theirs) < theirs, "{ours} ns against {theirs} ns");
     }
 }

@@ -17,18 +17,19 @@ pub fn open_no_link(path: &Path) -> io::Result<File> {
     options.write(true).create(true).truncate(true).custom_flags(libc::O_NOFOLLOW).open(path)
 }
 
-/// Copies the access control list of the file at `from` to the open file `to`. If `from` has no list, it removes that of
-/// `to`, since a new file may have inherited one from its folder. Does not follow symbolic links.
+/// Copies the access control list of the file at `from` to the open file `to`. If `from` has no list, it removes that
+/// of `to`, since a new file may have inherited one from its folder. Does not follow symbolic links.
 ///
 /// # Errors
 ///
-/// Returns the kernel's error for either file. A file system without lists is not an error.
+/// Returns the kernel's error for either file, or an error if `from` contains a NUL. A file system without lists is not
+/// an error.
 #[cfg(target_os = "linux")]
 pub fn copy_acl(from: &Path, to: &File) -> io::Result<()> {
     use std::ffi::CString;
     use std::os::fd::AsRawFd;
     use std::os::unix::ffi::OsStrExt;
-    /// Entries of 8 bytes: more than ext4 and XFS take.
+    /// The size of the buffer for a list, whose entries have 8 bytes: more than ext4 and XFS store.
     const BYTES_MAX: usize = 1 << 16;
     const NAME: &std::ffi::CStr = c"system.posix_acl_access";
     let none = |error: &io::Error| matches!(error.raw_os_error(), Some(libc::ENODATA | libc::ENOTSUP));

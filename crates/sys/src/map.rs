@@ -6,7 +6,7 @@
 //!
 //! # Cost
 //!
-//! 8192 slots of a page each reserve 32 MiB of addresses and take no memory until they are touched.
+//! 8192 slots of a page of 4 KiB each reserve 32 MiB of addresses and take no memory until they are written.
 //!
 //! # Source
 //!
@@ -23,7 +23,7 @@ pub fn page_bytes() -> usize {
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
 }
 
-/// Returns the page size in bytes.
+/// Returns 4096: this platform is not asked for its page size.
 #[cfg(not(unix))]
 pub fn page_bytes() -> usize {
     4096
@@ -112,9 +112,8 @@ impl Region {
         self.bytes
     }
 
-    /// Frees all memory and keeps the addresses, which then read as zeros. The caller makes sure that no thread uses the
-    /// memory at the same time. On an error nothing has changed. The kernel
-    /// refuses if the pages are locked (mlockall).
+    /// Frees all memory and keeps the addresses, which then read as zeros. The caller makes sure that no thread uses
+    /// the memory at the same time. The kernel refuses if the pages are locked (mlockall); then nothing has changed.
     #[cfg(target_os = "linux")]
     pub fn discard(&self) -> io::Result<()> {
         // SAFETY: this region's private anonymous mapping; afterwards it is as after `reserve`.
@@ -128,8 +127,9 @@ impl Region {
         Err(io::ErrorKind::Unsupported.into())
     }
 
-    /// Returns the number of pages of memory that only this region uses, including swapped ones. A page that was only read
-    /// is the kernel's zero page and is not counted; mincore(2) would count it.
+    /// Returns the number of the region's pages that have memory of their own, including swapped ones. A page that was
+    /// only read is the kernel's zero page and is not counted; mincore(2) would count it. Pages shared with a child of
+    /// `fork` are not counted either.
     #[cfg(target_os = "linux")]
     pub fn resident_pages(&self) -> io::Result<usize> {
         use std::os::unix::fs::FileExt;

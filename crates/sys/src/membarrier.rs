@@ -1,7 +1,7 @@
 //! Membarrier: a fence on every CPU that runs this process, issued by one thread.
 //!
-//! When [`fence_rseq`] returns, each restartable section that was running in this process on another CPU has committed
-//! or was aborted, and the caller sees every store that was made before.
+//! When [`fence_rseq`] returns, each restartable section of this process that was running on another CPU when it was
+//! called has committed or was aborted, and the caller sees every store that was committed.
 //!
 //! # Cost
 //!
@@ -32,7 +32,7 @@ fn call(cmd: i32) -> io::Result<i32> {
 }
 
 /// Registers this process for [`fence_rseq`]. Needed once per process; a child of fork inherits it. The error
-/// names what is missing.
+/// says which call failed, or that the kernel is too old.
 #[cfg(target_os = "linux")]
 pub fn register_rseq() -> Result<(), String> {
     let supported =
@@ -51,7 +51,7 @@ pub fn register_rseq() -> Result<(), String> {
 /// installed later, or if the kernel has no memory for a CPU mask. The callers are moving data at that moment, and
 /// going on without the fence would lose updates silently.
 ///
-/// **Touches** no cache line of this process; interrupts each CPU that runs a thread of it.
+/// **Touches** no cache line of this process; interrupts each other CPU that runs a thread of it.
 #[cfg(target_os = "linux")]
 pub fn fence_rseq() {
     if let Err(error) = call(cmd::PRIVATE_EXPEDITED_RSEQ) {
@@ -60,7 +60,8 @@ pub fn fence_rseq() {
     }
 }
 
-/// Returns the names of the kernel's expedited commands, for `warmcore doctor`.
+/// Returns the names of those of the two expedited commands that the kernel has, or `none` and the error if it has no
+/// membarrier. For `warmcore doctor`.
 #[cfg(target_os = "linux")]
 pub fn describe() -> String {
     match call(cmd::QUERY) {

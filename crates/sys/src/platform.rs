@@ -33,7 +33,7 @@ pub fn libc() -> String {
     if cfg!(target_env = "musl") { "musl".to_owned() } else { std::env::consts::OS.to_owned() }
 }
 
-/// Returns the name of the hypervisor, by its CPUID signature, or `None` on bare metal.
+/// Returns the name of the hypervisor, by its CPUID signature, or `None` if CPUID reports no hypervisor.
 #[cfg(target_arch = "x86_64")]
 pub fn hypervisor() -> Option<String> {
     use std::arch::x86_64::__cpuid;

@@ -1,12 +1,12 @@
 //! Rseq: restartable sections, and the ids of the CPU and the thread that the kernel publishes.
 //!
-//! Every thread shares a 32-byte area with the kernel, at a fixed distance from its thread pointer. The kernel writes
-//! the CPU number and the concurrency id there. The thread writes only `rseq_cs`, the address of the descriptor of the
-//! section that it enters. If the thread is preempted, migrated or signalled inside the section, the kernel continues
-//! it at the section's abort address. So a section that reached its last store ran uninterrupted on one CPU with one
-//! id.
+//! A registered thread shares an area of at least 32 bytes with the kernel. Its distance from the thread pointer is the
+//! same in all threads. The kernel writes the CPU number there and, since Linux 6.3, the concurrency id. The thread
+//! writes only `rseq_cs`, the address of the descriptor of the section that it enters. If the thread is preempted,
+//! migrated or signalled inside the section, the kernel continues it at the section's abort address. So a section that
+//! reached its last store ran uninterrupted on one CPU with one id.
 //!
-//! An area takes 32 bytes in a cache line of the thread. A section costs two stores.
+//! The shortest section costs two stores: one to `rseq_cs` and its last one.
 //!
 //! # Source
 //!
@@ -54,8 +54,8 @@ pub(crate) mod field {
 pub enum PercpuMode {
     /// The CPU number: sparse, up to the number of possible CPUs.
     Cpu,
-    /// The concurrency id (`mm_cid`): below the number of the process's threads, and below the number of CPUs that they
-    /// may use. On kernels before 6.3, which have none, it is the CPU number.
+    /// The concurrency id (`mm_cid`): as a rule below the number of the process's threads, and below the number of CPUs
+    /// that they may use. On kernels before 6.3, which have none, it is the CPU number.
     Cid,
 }
 
@@ -64,7 +64,7 @@ pub enum PercpuMode {
 pub enum Source {
     /// glibc, when a thread starts.
     Glibc,
-    /// This crate, in a thread's first slow path.
+    /// This crate: the first thread's in [`support`], the others' in [`register_thread`].
     Own,
 }
 
@@ -79,7 +79,7 @@ pub struct Support {
     pub has_node_id: bool,
 }
 
-/// The reason why this process cannot use rseq, with what to do about it.
+/// The reason why this process cannot use rseq, and what to do about it if something can be done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unavailable(pub(crate) String);
 
@@ -93,7 +93,7 @@ impl std::error::Error for Unavailable {}
 
 /// The place of every thread's area and of the concurrency id in it. One word, so that both are read together: the
 /// upper half is the distance from the thread pointer, the lower half the field's offset. 0: there are no areas.
-/// Written once, in `support`; read by `RseqArea::lookup`.
+/// Written once, in `support`; read by `RseqArea::lookup`, `enable_sections` and `own::register_thread`.
 static FOUND: AtomicI64 = AtomicI64::new(0);
 
 /// The distance of the field with the CPU number from the thread pointer, for [`cpu_hint`]. 0: there are no areas.
@@ -114,8 +114,8 @@ pub fn aborts() -> u64 {
 
 static SUPPORT: OnceLock<Result<Support, Unavailable>> = OnceLock::new();
 
-/// Finds or registers the areas, once per process. The result also holds for threads that start later. A thread whose
-/// registration fails has no area.
+/// Finds glibc's areas or else registers this thread's own one, once per process. Every call returns the first result.
+/// With own areas, another thread has none until [`register_thread`] registers one.
 pub fn support() -> Result<Support, Unavailable> {
     SUPPORT
         .get_or_init(|| {
@@ -136,8 +136,8 @@ pub fn support() -> Result<Support, Unavailable> {
         .clone()
 }
 
-/// Enables sections: [`RseqArea::current`] returns areas from now on. Before this call every fast path ends in its slow
-/// path.
+/// Enables sections: [`RseqArea::current`] returns the areas of registered threads from now on. Before this call it
+/// returns `None`, so every operation takes its slow path.
 ///
 /// If this code is in a library that was loaded at run time, the library stays loaded until the process ends, because
 /// the kernel may read the descriptor of a thread's last section at any later time.
@@ -171,10 +171,11 @@ fn pin_this_library() {
 #[cfg(not(target_os = "linux"))]
 fn pin_this_library() {}
 
-/// Returns the code that registered the areas, their offset, and how many bytes of them the kernel writes.
+/// Returns the code that registered the areas, their offset, and how many bytes of them the kernel writes. Registers an
+/// area of this crate for this thread if there is none of glibc.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn find() -> Result<(Source, isize, usize), Unavailable> {
-    // AT_RSEQ_FEATURE_SIZE. It is 0 before Linux 6.3, where the area ends with `flags`, at 20.
+    // AT_RSEQ_FEATURE_SIZE. It is 0 before Linux 6.3, where the last field, `flags`, ends at byte 20.
     // SAFETY: getauxval accepts any number.
     let kernel_keeps = match unsafe { libc::getauxval(27) } as usize {
         0 => 20,
@@ -200,8 +201,8 @@ fn find() -> Result<(Source, isize, usize), Unavailable> {
     )))
 }
 
-/// Returns glibc's `__rseq_offset` and `__rseq_size`. They are looked up by name, since a program that is linked against
-/// them would not start with musl or an older glibc.
+/// Returns glibc's `__rseq_offset` and `__rseq_size`, or `None` if there are none. They are looked up by name, since a
+/// program that is linked against them would not start with musl or an older glibc.
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 fn glibc_area() -> Option<(isize, usize)> {
     // SAFETY: dlsym with a NUL-terminated name. The symbols, where they exist, are a ptrdiff_t
@@ -227,20 +228,20 @@ pub struct RseqArea {
 impl RseqArea {
     /// Returns this thread's area, if it has a registered one and [`enable_sections`] was called.
     ///
-    /// Compiles to ten instructions without a branch. The compiler may hoist it out of a loop, since a thread's area
-    /// does not change. If it is hoisted above [`enable_sections`], it returns `None`, which is slow but correct. The
-    /// value must not be kept across a switch to a stack of another thread. An `await` is no such switch, because the
-    /// poll returns first.
+    /// Finding the area takes ten instructions without a branch. The compiler may hoist this out of a loop, since a
+    /// registered thread's area does not change. If it is hoisted above [`enable_sections`] or [`register_thread`], it
+    /// returns `None`, which is slow but correct. The value must not be used after a switch of stacks that continues
+    /// this code on another thread. An `await` is no such switch, because the poll returns first.
     ///
-    /// **Touches** two read-mostly statics and this thread's own area.
+    /// **Touches** one read-mostly static, this thread's control block (on x86-64) and its area.
     #[inline(always)]
     pub fn current(mode: PercpuMode) -> Option<Self> {
         let (area, cid_field) = section::area();
         Some(Self::at(NonNull::new(area)?, mode, cid_field))
     }
 
-    /// Returns this thread's area, if it has a registered one, whether or not sections are enabled. For slow paths,
-    /// tests, and code that only reads the ids.
+    /// Returns this thread's area, if it has a registered one and [`support`] has found areas, whether or not sections
+    /// are enabled. For slow paths, tests, and code that only reads the ids.
     #[inline(always)]
     pub fn lookup(mode: PercpuMode) -> Option<Self> {
         let found = FOUND.load(Relaxed);
@@ -278,8 +279,8 @@ impl RseqArea {
     }
 }
 
-/// Returns the CPU on which this thread runs, without a call, or `None` if the thread has no area. The thread may migrate
-/// before the caller uses the number. [`affinity::current_cpu`] makes a call instead.
+/// Returns the CPU on which this thread runs, read from its area, or `None` if the thread has no area. The thread may
+/// migrate before the caller uses the number. [`affinity::current_cpu`] calls the libc instead.
 ///
 /// [`affinity::current_cpu`]: crate::affinity::current_cpu
 #[inline(always)]
@@ -293,8 +294,8 @@ pub fn cpu_hint() -> Option<u32> {
     ((cpu as i32) >= 0).then_some(cpu)
 }
 
-/// Returns the CPU on which this thread runs, by [`cpu_hint`] or else by a call. The thread may migrate before the caller
-/// uses the number.
+/// Returns the CPU on which this thread runs, by [`cpu_hint`] or else by [`affinity::current_cpu`]. The thread may
+/// migrate before the caller uses the number.
 #[inline(always)]
 pub fn current_cpu() -> CpuId {
     /// A separate function, so that the fast path saves no registers for the call.
@@ -305,11 +306,12 @@ pub fn current_cpu() -> CpuId {
     cpu_hint().map_or_else(asked, CpuId)
 }
 
-/// Registers an area for this thread if it has none and areas are in use. Returns whether the thread has one now.
+/// Registers an area for this thread if it has none and the areas are this crate's ([`Source::Own`]). Returns whether
+/// the thread has an area now; false before the first call of [`support`].
 ///
-/// The slow path of every section calls this function, so calling it is optional. With areas of this crate (musl), a
-/// thread that begins with a hot loop should call it first: the compiler may have hoisted [`RseqArea::current`] out of
-/// the loop, which then takes the slow path each time.
+/// The slow paths of counters, free lists and stocks call this function, so calling it is optional. With areas of this
+/// crate (musl), a thread that begins with a hot loop should call it first: the compiler may have hoisted
+/// [`RseqArea::current`] out of the loop, which then takes the slow path each time.
 #[cold]
 pub fn register_thread() -> bool {
     match SUPPORT.get() {
@@ -319,7 +321,7 @@ pub fn register_thread() -> bool {
     }
 }
 
-/// Returns the concurrency id of this thread, if the kernel has concurrency ids.
+/// Returns the concurrency id of this thread, if the kernel has concurrency ids and the thread has an area.
 pub fn mm_cid() -> Option<u32> {
     RseqArea::lookup(PercpuMode::Cid).filter(|_| support().is_ok_and(|s| s.has_mm_cid)).map(RseqArea::index)
 }

@@ -14,7 +14,8 @@ use std::time::Duration;
 pub struct Timer(OwnedFd);
 
 impl Timer {
-    /// Creates a timer that is not set. Fails if the process may open no more files.
+    /// Creates a timer that is not set. Fails if the system creates no descriptor, as when the process has too many
+    /// open files.
     pub fn new() -> io::Result<Self> {
         // SAFETY: no pointer is passed.
         let fd = checked(unsafe {

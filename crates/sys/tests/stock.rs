@@ -29,8 +29,8 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Repeats `round` until enough sections were aborted. Panics after [`ROUNDS_MAX`] rounds with fewer aborts, because then
-/// nothing was tested.
+/// Repeats `round` until enough sections were aborted. Panics after [`ROUNDS_MAX`] rounds with fewer aborts, because
+/// then nothing was tested.
 fn until_aborted(mut round: impl FnMut()) {
     let before = aborts();
     for _ in 0..ROUNDS_MAX {
@@ -86,7 +86,7 @@ fn cpus() -> Vec<CpuId> {
 }
 
 /// The threads of one CPU: busy ones; nappers, which sleep, and whose wakes preempt the busy threads inside a
-/// section; and wanderers, which also change the CPU.
+/// section; and wanderers, which move to a random CPU after every 500 operations.
 #[derive(Clone, Copy, PartialEq)]
 enum ThreadKind {
     Busy,
@@ -98,7 +98,7 @@ enum ThreadKind {
 /// outside of sections.
 type Tally = [i64; 3];
 
-/// Calls `act` until the end of the round, on threads of each kind on each CPU. Returns the sum of their totals.
+/// Calls `act` until the end of the round, on five threads that start on each CPU. Returns the sum of their totals.
 fn disturbed(act: impl Fn(RseqArea, &mut Rng, &mut Tally) + Sync) -> Tally {
     let (cpus, began, act) = (&cpus(), Instant::now(), &act);
     let kinds =
@@ -127,12 +127,12 @@ fn disturbed(act: impl Fn(RseqArea, &mut Rng, &mut Tally) + Sync) -> Tally {
 }
 
 const KEY: u32 = 7;
-/// The first value of the totals, so that they soon wrap around at 32 bits.
+/// The first value of a stock's `used` and `granted`, so that they soon wrap around at 32 bits.
 const NEAR_THE_EDGE: u32 = u32::MAX - 500;
 /// The capacity of the stocks, as a power of 2.
 const CAPACITY_LOG2: u64 = 10;
 
-/// Charges or uncharges at random. Returns the change of the charged units.
+/// Charges or uncharges at random, at times with another key, which must fail. Returns the change of the charged units.
 fn charge_or_uncharge(table: &Table, area: RseqArea, rng: &mut Rng) -> i64 {
     let (n, key) = (rng.u64(..16) as u32, if rng.u64(..16) > 0 { KEY } else { !KEY });
     // SAFETY: the table has a stock for every CPU; all tests write it only in the ways that `stock_charge` allows.
@@ -147,7 +147,8 @@ fn charge_or_uncharge(table: &Table, area: RseqArea, rng: &mut Rng) -> i64 {
     rose
 }
 
-/// Takes the free units of each CPU's stock, or pays its debt, and sets its capacity to 0. Returns the units taken.
+/// Takes the free units of each CPU's stock, or pays its debt, and clears the capacity bits of its tag; leaves out a
+/// stock whose `grant` changes at that moment. Returns the units taken less those paid.
 fn take_everywhere(table: &Table) -> i64 {
     let take = |cpu: CpuId| {
         let [head, grant] = [0, 1].map(|i| table.word(cpu.0 as usize, i));
@@ -160,7 +161,7 @@ fn take_everywhere(table: &Table) -> i64 {
     cpus().into_iter().map(take).map(i64::from).sum()
 }
 
-/// Returns the upper half of the `grant` that follows `grant`, with capacity 0.
+/// Returns a `grant` of 0 units with the tag that follows that of `grant`, and with capacity bits of 0.
 fn next_tag(grant: u64) -> u64 {
     ((grant >> 37) + 1) << 37
 }
@@ -230,8 +231,8 @@ fn without_takers_free_units_stay_between_0_and_the_capacity() {
 }
 
 /// Heads are the numbers 1, 2, …. The lower half of a grant is the head for which it was made; other CPUs increase the
-/// upper half. A head may be replaced with or without a grant. So each head is replaced once, and each grant belongs to a
-/// head that was current when the grant was made: that head was replaced with its grant, or is still current with it.
+/// upper half. A head may be replaced with or without a grant. So each head is replaced once, and each grant belongs to
+/// a head that was current when the grant was made: that head was replaced with its grant, or is still current with it.
 #[test]
 fn a_head_is_replaced_once_and_a_grant_is_made_for_the_current_head() {
     let _alone = alone();

@@ -1,8 +1,9 @@
 //! Own areas: the areas of this crate, for processes whose libc registers none (musl, glibc before 2.35, or glibc with
 //! rseq disabled).
 //!
-//! An area is thread-local. The thread's first slow path registers it, and a thread-local destructor unregisters it,
-//! because the kernel must not write to the memory of a thread that has ended.
+//! An area is thread-local. The first thread's is registered by `register_first`. In another thread, the first
+//! operation that finds no registered area takes a slow path, which registers one (`register_thread`). A thread-local
+//! destructor unregisters it, because the kernel must not write to the memory of a thread that has ended.
 //!
 //! Source. rseq(2) as of Linux 4.18; EINVAL and EBUSY mean that another library has registered an area.
 
@@ -67,8 +68,8 @@ fn offset_from_thread_pointer() -> isize {
 
 pub fn register_first() -> Result<isize, Unavailable> {
     let offset = offset_from_thread_pointer();
-    // The thread-locals of a library loaded with dlopen are on the heap, at no fixed offset from the thread
-    // pointer. Then there are no sections.
+    // The thread-locals of a library loaded with dlopen may be on the heap, at another offset from the thread pointer
+    // in each thread. Then there are no sections.
     let same_elsewhere = std::thread::Builder::new()
         .spawn(offset_from_thread_pointer)
         .map_err(|e| Unavailable(format!("no rseq: a thread to try it could not be started: {e}")))?

@@ -2,9 +2,10 @@
 //!
 //! # Protocol
 //!
-//! `slot = *active + (index << SHIFT)`. A section loads both `*active` and the index, so a retry after an abort uses the
-//! current values. If a thread changes `*active` and then issues a fence ([`membarrier::fence_rseq`]), every later
-//! operation works on the new slots, and none is left on the old ones.
+//! `slot = *active + (index << SHIFT)`. A section loads both `*active` and the index, so a retry after an abort uses
+//! the current values. If a thread changes `*active` and then issues a fence ([`membarrier::fence_rseq`]), every later
+//! operation works on the new slots, and none is left on the old ones. [`add_strided`] and the operations on stocks
+//! have no `*active`: their caller passes the address of slot 0.
 //!
 //! Each operation ends in one store, its commit. No effect of it is visible to other operations before the commit. An
 //! operation that cannot commit (aborted, empty, full) returns immediately, and the caller decides whether to try it
@@ -19,7 +20,7 @@
 //! librseq `pseudocode.h`, Linux `tools/testing/selftests/rseq`. The layout of the stack is this crate's.
 //!
 //! Writers of a slot. Sections on the CPU or with the id of the slot. Another thread only after it has changed
-//! `*active` and issued the fence.
+//! `*active` and issued the fence. For stocks see `stock.rs`.
 //!
 //! # Frame
 //!
@@ -35,9 +36,9 @@
 //! ```
 //!
 //! `section!` of the architecture's module (`x86_64.rs`, `aarch64.rs`) has these instructions; the operations here, in
-//! `stack.rs` and in `stock.rs` give the other parts for each architecture. `then` checks whether a commit that can fail
-//! did. The stub jumps out of the section. An operation without a `stub` returns false if it is aborted, and also if its
-//! body jumps to `slow`.
+//! `stack.rs` and in `stock.rs` give the other parts for each architecture. `then` checks whether a commit that can
+//! fail did. The stub jumps out of the section. An operation without a `stub` returns false if it is aborted, and also
+//! if its body jumps to `slow`.
 //!
 //! The feature `delay` adds a spin before the commit of every section, for tests: a section of ten instructions
 //! is interrupted so rarely that a test would not find a broken section.
@@ -65,8 +66,8 @@ use std::sync::atomic::AtomicPtr;
 
 #[cfg(not(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod unsupported {
-    //! No sections: this platform has no rseq. `area` returns null, so no thread has an [`RseqArea`](super::RseqArea), and
-    //! no operation is called.
+    //! No sections: this platform has no rseq. `area` returns null, so no thread has an [`RseqArea`](super::RseqArea),
+    //! and no operation is called.
 
     pub(crate) fn thread_pointer() -> *mut u8 {
         std::ptr::null_mut()
@@ -103,8 +104,8 @@ pub static DELAY_SPINS: std::sync::atomic::AtomicU32 = std::sync::atomic::Atomic
 /// ```
 ///
 /// # Safety
-/// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may use. Only sections write it until
-/// `active` was changed and a fence was issued after that.
+/// `*active + (id << SHIFT)` is a writable, aligned word for every id that the kernel may use. Only sections write it
+/// until `active` was changed and a fence was issued after that.
 #[inline(always)]
 pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u64) -> bool {
     // SAFETY: the caller guarantees it; the scratch registers are outputs of the asm.
@@ -136,8 +137,8 @@ pub unsafe fn add<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, n: u
 /// ```
 ///
 /// # Safety
-/// `base + id * stride` is a writable, aligned word for every id that the kernel may use. Only sections write it while they
-/// may run.
+/// `base + id * stride` is a writable, aligned word for every id that the kernel may use. Only sections write it while
+/// they may run.
 #[inline(always)]
 pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) -> bool {
     // SAFETY: the caller guarantees it.
@@ -162,8 +163,8 @@ pub unsafe fn add_strided(area: RseqArea, base: *mut u8, stride: usize, n: u64) 
     }
 }
 
-/// Stores `new` in the word at the start of the slot if the word is `expected`. Returns false, and changes nothing, if it
-/// is not or if the section was aborted.
+/// Stores `new` in the word at the start of the slot if the word is `expected`. Returns false, and changes nothing, if
+/// it is not or if the section was aborted.
 ///
 /// ```text
 /// if slot.word != expected: return false
@@ -200,8 +201,8 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
     }
 }
 
-/// As [`add`], with `spins` between load and store. Used by the self-test, since a preemption is likely to hit so long a
-/// section, and with `armed` false as the negative control of tests.
+/// As [`add`], with `spins` spins (at least one) between load and store. Used by the self-test, since a preemption is
+/// likely to hit so long a section. If `armed` is false, the kernel does not abort it: the negative control of tests.
 ///
 /// ```text
 /// x = slot.word; spin; slot.word = x + n
@@ -217,7 +218,8 @@ pub unsafe fn add_delayed<const SHIFT: u32>(
     armed: bool,
 ) -> bool {
     let descriptor_mask = if armed { u64::MAX } else { 0 };
-    // SAFETY: the caller guarantees it. If `armed` is false, the asm clears `rseq_cs` again at the start of the section.
+    // SAFETY: the caller guarantees it. If `armed` is false, the asm clears `rseq_cs` again at the start of the
+    // section.
     unsafe {
         section!(
             area,

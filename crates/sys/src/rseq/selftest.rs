@@ -1,11 +1,11 @@
 //! Self-test: whether this kernel aborts sections that are interrupted.
 //!
-//! Two threads on one CPU add to one slot, in sections of 50 µs. One of them sleeps 20 µs after each add. When it wakes,
-//! it preempts the other thread, which is nearly always inside a section. If the kernel aborts that section, the sum is
-//! exact and the abort is counted. If it does not, an update is lost.
+//! Two threads on one CPU add to one slot, in sections of 50 µs. One of them sleeps 20 µs after each add. When it
+//! wakes, it mostly preempts the other thread, which is nearly always inside a section. If the kernel aborts that
+//! section, the sum is exact and the abort is counted. If it does not, an update is lost.
 //!
-//! The test ends after 20 aborts, which takes 5 to 40 ms, or after 100 ms with at least one abort. A kernel that misses
-//! one abort of a hundred may pass.
+//! The test ends after 20 aborts, which takes 5 to 40 ms, or else after 100 ms, and then fails if there was no abort. A
+//! kernel that misses one abort of a hundred may pass.
 //!
 //! Source. Linux 6.19 to 7.0 on arm64 missed aborts on the same core. The version number does not show whether a kernel
 //! is affected, since fixes are backported.
@@ -18,17 +18,16 @@ use std::time::{Duration, Instant};
 /// The number of aborts after which the test ends.
 const ABORTS_WANTED: u64 = 20;
 
-/// The time after which the test ends with fewer aborts. Without any abort the result is an error, and the process uses
-/// locked instructions.
+/// The time after which the test ends with fewer aborts. Without any abort the result is an error.
 const GIVE_UP_AFTER: Duration = Duration::from_millis(100);
 
-/// The length of a section: about 50 µs.
+/// The number of spins in a section: about 50 µs.
 const SPINS: u64 = 100_000;
 
 /// A slot of 4 KiB per CPU.
 const SHIFT: u32 = 12;
 
-/// Runs the test on the current CPU. `slots` is the number of possible ids.
+/// Runs the test on the current CPU. `slots` is above every possible CPU number.
 pub fn selftest(slots: usize) -> Result<(), Unavailable> {
     let region = Region::reserve(slots << SHIFT)
         .map_err(|e| Unavailable(format!("no rseq: its self-test got no memory: {e}")))?;
@@ -38,7 +37,8 @@ pub fn selftest(slots: usize) -> Result<(), Unavailable> {
 
     let adder = &|naps: bool| {
         let mut added = 0;
-        // Without pinning the two threads may still run on one CPU. If they do not, there are no aborts and no verdict.
+        // If pinning fails, the two threads may still run on one CPU. If they do not, there may be no abort, and then
+        // the result is an error.
         let _ = affinity::pin(cpu);
         let area = register_thread().then(|| RseqArea::lookup(PercpuMode::Cpu)).flatten()?;
         while !done.load(Relaxed) {

@@ -2,16 +2,16 @@
 //!
 //! # Notes on order
 //!
-//! ARM may reorder plain loads and stores, and every access in these sections is plain. Four facts ensure the order
-//! that x86-64 guarantees by itself:
+//! ARM may reorder plain loads and stores, and the accesses in these sections are plain, except the compare-and-swap of
+//! `stock_grant`. Four facts ensure the order that x86-64 guarantees by itself:
 //!
-//! 1. *One CPU.* A CPU sees its own accesses in program order, also across interrupts and context switches. So a section
-//!    sees the stores of the previous section on the same slot. If a concurrency id moves to another CPU, the scheduler
-//!    orders all accesses before the move ahead of those after it.
-//! 2. *The fence.* `membarrier` is a full barrier on every CPU that runs this process, and on the calling CPU before and
-//!    after. A section that committed before the interrupt is visible to the caller. A section that begins after it, or
-//!    is tried again, loads the new `active`. A CPU without a thread of this process gets no interrupt. It executes a
-//!    full barrier when it switches to this process, and sections that were switched out are aborted.
+//! 1. *One CPU.* A CPU sees its own accesses in program order, also across interrupts and context switches. So a
+//!    section sees the stores of the previous section on the same slot. If a concurrency id moves to another CPU, the
+//!    scheduler orders all accesses before the move ahead of those after it.
+//! 2. *The fence.* `membarrier` is a full barrier on every CPU that runs this process, and on the calling CPU before
+//!    and after. A section that committed before the interrupt is visible to the caller. A section that begins after
+//!    it, or is tried again, loads the new `active`. A CPU without a thread of this process gets no interrupt. It
+//!    executes a full barrier when it switches to this process, and sections that were switched out are aborted.
 //! 3. *The address dependency.* After the fence the caller reads and zeroes the old slots. Later it stores their
 //!    address in `active` again, without a second fence:
 //!
@@ -23,12 +23,12 @@
 //!                                   slot.word = x + n    // not seen by the caller's read
 //! ```
 //!
-//!    The Release orders the caller's reads and zeroing before its store to `active`. The section computes the address of
-//!    the word from the loaded `active`, and an address dependency orders that load before the accesses through its
+//!    The Release orders the caller's reads and zeroing before its store to `active`. The section computes the address
+//!    of the word from the loaded `active`, and an address dependency orders that load before the accesses through its
 //!    result, loads and stores alike. A compiler cannot remove a dependency in asm. It orders only accesses *through*
 //!    `active`. An `Acquire` would order more, which these sections do not need.
-//! 4. *One location.* Of two ordered loads of `active`, in one thread or by happens-before in two, the later one does not
-//!    return an older value.
+//! 4. *One location.* Of two ordered loads of `active`, in one thread or by happens-before in two, the later one does
+//!    not return an older value.
 //!
 //! Therefore a store to `active` must be Release or stronger, and the old slots may be accessed only after a fence that
 //! follows it. The dependency covers a slot's items: new items that a drain stored would be visible, but not the
@@ -74,8 +74,8 @@ pub(crate) fn read_area(offset: isize) -> u32 {
 #[inline(always)]
 pub(crate) fn area() -> (*mut u8, usize) {
     let (area, field): (*mut u8, usize);
-    // SAFETY: reads `ENABLED`, the control block, and this thread's area. `nomem` declares that other code cannot change
-    // the result: both are set before the thread's first section and then constant until its end.
+    // SAFETY: reads `ENABLED`, the control block, and this thread's area. `nomem` declares that other code cannot
+    // change the result: both are set before the thread's first section and then constant until its end.
     unsafe {
         asm!(
             "adrp {offset}, {ENABLED}",
@@ -123,9 +123,9 @@ pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
 
 /// The frame of every section. `section.rs` describes its parts.
 ///
-/// The stub may be more than a branch's range, ±128 MiB, away. The linker then inserts a veneer, which writes x16 and x17.
-/// So the frame declares both as outputs, and the body may use them. The commit may not, since `delay` uses x16 before
-/// it. Only `b` may jump to the stub: linkers do not extend a conditional branch's range of ±1 MiB.
+/// The stub may be more than a branch's range, ±128 MiB, away. The linker then inserts a veneer, which writes x16 and
+/// x17. So the frame declares both as outputs, and the body may use them. The commit must not read x16, which `delay`
+/// overwrites before it. Only `b` may jump to the stub: linkers do not extend a conditional branch's range of ±1 MiB.
 macro_rules! section {
     (
         $area:ident,

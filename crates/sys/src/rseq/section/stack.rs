@@ -1,6 +1,6 @@
 //! Stacks: items of a CPU or a concurrency id, one or several popped and pushed at a time.
 //!
-//! A slot has `len: u64, cap: u64, items: [u64; cap]`. `pop` returns 0 if it took no item, so callers push other items.
+//! A slot has `len: u64, cap: u64, items: [u64; cap]`. `pop` returns 0 if it took no item, so callers must not push 0.
 
 use super::section;
 use crate::rseq::RseqArea;
@@ -58,7 +58,8 @@ pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u
     item
 }
 
-/// Pushes an item on the slot's stack. Returns false, and changes nothing, if the stack is full or the section was aborted.
+/// Pushes an item on the slot's stack. Returns false, and changes nothing, if the stack is full or the section was
+/// aborted.
 ///
 /// ```text
 /// if slot.len >= slot.cap: return false
@@ -105,7 +106,8 @@ pub unsafe fn push<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>, ite
     }
 }
 
-/// Pops up to `max` items of the slot's stack into `out`. Returns how many, or 0 if the section was aborted.
+/// Pops up to `max` items of the slot's stack into `out`. Returns how many: 0 if the stack is empty or the section was
+/// aborted.
 ///
 /// ```text
 /// k = min(max, slot.len); if k == 0: return 0
@@ -189,7 +191,7 @@ pub unsafe fn pop_batch<const SHIFT: u32>(
     taken
 }
 
-/// Pushes up to `n` items on the slot's stack. Returns how many, or 0 if the stack is full or the section was aborted.
+/// Pushes up to `n` items on the slot's stack. Returns how many: 0 if the stack is full or the section was aborted.
 ///
 /// ```text
 /// k = min(n, slot.cap - slot.len); if k == 0: return 0

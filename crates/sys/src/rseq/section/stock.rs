@@ -28,8 +28,9 @@
 //! # Order on aarch64
 //!
 //! `stock_charge` and `stock_uncharge` use plain accesses. The next section on this CPU sees their stores, whichever
-//! thread runs it (`aarch64.rs`, "Notes on order", 1). Another CPU sees them at the latest through the next `stock_grant`,
-//! which is a Release. In `stock_rebind` the store comes after both comparisons, by a control dependency.
+//! thread runs it (`aarch64.rs`, "Notes on order", 1). Another CPU sees them at the latest through the next
+//! `stock_grant`, which is a Release. In `stock_rebind` the store comes after both comparisons, by a control
+//! dependency.
 
 use super::section;
 use crate::rseq::RseqArea;
@@ -45,12 +46,12 @@ use crate::rseq::RseqArea;
 /// ```
 ///
 /// # Safety
-/// `first + (id << SHIFT)` is a stock, 16 bytes, aligned to 16, for every CPU number that the kernel may use. `area` was
-/// made with [`PercpuMode::Cpu`](crate::rseq::PercpuMode::Cpu). As long as sections may run on the stock, only sections
-/// write its `head`, and only locked instructions its `grant`.
+/// `first + (id << SHIFT)` is a stock, 16 bytes, aligned to 16, for every CPU number that the kernel may use. `area`
+/// was made with [`PercpuMode::Cpu`](crate::rseq::PercpuMode::Cpu). As long as sections may run on the stock, only
+/// sections write its `head`, and only locked instructions its `grant`.
 #[inline(always)]
 pub unsafe fn stock_charge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key: u32, n: u32) -> bool {
-    // SAFETY: the caller guarantees it. With `key` unchanged the commit is a store of the whole word.
+    // SAFETY: the caller guarantees it. The commit stores the lower half of `head`; the upper half is still `key`.
     unsafe {
         section!(
             area,
@@ -59,8 +60,9 @@ pub unsafe fn stock_charge<const SHIFT: u32>(area: RseqArea, first: *mut u8, key
                 body: [
                     "cmp dword ptr [{slot} + 4], {key:e}",
                     "jne {slow}",
-                    // A load of the same width as the commit, because only such a load is forwarded from a recent store.
-                    // Measured: an add with a memory operand was three times slower, one load of key and `used` five times.
+                    // A load of the same width as the commit, because only such a load is forwarded from a recent
+                    // store. Measured: an add with a memory operand was three times slower, one load of both halves
+                    // five times.
                     "mov {used:e}, dword ptr [{slot}]",
                     "add {used:e}, {n:e}",
                     "cmp dword ptr [{slot} + 8], {used:e}",
@@ -121,8 +123,8 @@ pub unsafe fn stock_uncharge<const SHIFT: u32>(area: RseqArea, first: *mut u8, k
                     "shr rcx, 32",
                     "sub {used:e}, {n:e}",
                     "sub {free:e}, {used:e}",
-                    // A shift by 0 keeps the flags of the subtraction, which are right for it. Otherwise the shift uses the
-                    // low 5 bits of cl.
+                    // A shift by 0 keeps the flags of the subtraction, which are right for it. Otherwise the shift uses
+                    // the low 5 bits of cl.
                     "shr {free:e}, cl",
                     "jnz {slow}",
                 ],
@@ -154,17 +156,17 @@ pub unsafe fn stock_uncharge<const SHIFT: u32>(area: RseqArea, first: *mut u8, k
     }
 }
 
-/// Replaces `grant` by `new` if the thread runs on `cpu`, and if `head` and `grant` have the given values. Returns false,
-/// and changes nothing, if that is not so or if the section was aborted. On aarch64 it may fail spuriously, so the caller
-/// tries again.
+/// Replaces `grant` by `new` if the thread runs on `cpu`, and if `head` and `grant` have the given values. Returns
+/// false, and changes nothing, if that is not so or if the section was aborted. On aarch64 it may fail spuriously, so
+/// the caller tries again.
 ///
 /// ```text
 /// if *index != cpu or slot.head != head: return false
 /// compare_exchange(slot.grant, grant, new)    // commit, if it succeeds
 /// ```
 ///
-/// **Order.** A thread that acquires `new` sees every store that sections on this CPU committed before it. The operation
-/// acquires the value that it replaces.
+/// **Order.** A thread that acquires `new` sees every store that sections on this CPU committed before this operation.
+/// The operation acquires the value that it replaces.
 ///
 /// # Safety
 /// As [`stock_charge`].
@@ -212,8 +214,8 @@ pub unsafe fn stock_grant<const SHIFT: u32>(
     }
 }
 
-/// Replaces `head` by `new` if the thread runs on `cpu`, and if `head` and `grant` have the given values. This binds the
-/// stock to another account. Returns false, and changes nothing, if that is not so or if the section was aborted.
+/// Replaces `head` by `new` if the thread runs on `cpu`, and if `head` and `grant` have the given values. This binds
+/// the stock to another account. Returns false, and changes nothing, if that is not so or if the section was aborted.
 ///
 /// ```text
 /// if *index != cpu or slot.head != head or slot.grant != grant: return false

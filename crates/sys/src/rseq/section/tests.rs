@@ -1,5 +1,6 @@
-//! Each operation against its model, on a fake area. These tests need no support of the kernel, so they also run without
-//! rseq (qemu-user), and give the same results on every architecture. `rseq/tests.rs` tests sections on a real kernel.
+//! Each operation against its model, on a fake area. These tests need no support of the kernel, so they also run
+//! without rseq (qemu-user), and give the same results on every architecture. `rseq/tests.rs` tests sections on a real
+//! kernel.
 
 use super::super::{ENABLED, aborts, field};
 use super::*;
@@ -59,7 +60,7 @@ impl FakeArea {
         RseqArea { base, index: unsafe { base.byte_add(id_field).cast() } }
     }
 
-    /// The descriptor of the section that was entered last.
+    /// The descriptor of the section that was entered last; `None` before the first one and after `disarm`.
     fn armed(&self) -> Option<&Descriptor> {
         let address = std::ptr::from_ref(&self.0).cast::<u64>().wrapping_byte_add(field::RSEQ_CS);
         // SAFETY: `rseq_cs` of this area holds null or the address of a descriptor, static data.
@@ -219,8 +220,8 @@ thread_local! {
     static FAULTING: Cell<*mut FakeArea> = const { Cell::new(std::ptr::null_mut()) };
 }
 
-/// Does what the kernel does: after a fault inside the armed section, execution continues at the abort address. After any
-/// other fault it restores the default action, so the fault is repeated and ends the process.
+/// After a fault inside the armed section, continues at the abort address, as the kernel does after an interruption
+/// there. After any other fault it restores the default action, so the fault is repeated and ends the process.
 extern "C" fn abort_the_section(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
     let context = context.cast::<libc::ucontext_t>();
     // SAFETY: the kernel's context of this signal; the area is alive while an operation runs on it.
@@ -259,8 +260,8 @@ fn an_aborted_section_changes_nothing_and_returns_so() {
         assert_eq!(unsafe { libc::mprotect(at.cast(), bytes, protection) }, 0);
     };
     handle(libc::SIGSEGV, abort_the_section);
-    // Three pages: not accessible, read-only, writable. The stack's `len` and `cap` are at the end of the second page and
-    // its items at the start of the third, so of all its stores only the commit faults.
+    // Three pages: not accessible, read-only, writable. The stack's `len` and `cap` are at the end of the second page
+    // and its items at the start of the third, so of all its stores only the commit faults.
     let region = Region::reserve(3 * bytes).unwrap();
     let [nowhere, fixed, open] = [0, 1, 2].map(|page| region.start().as_ptr().wrapping_add(page * bytes));
     let (len, items) = (open.wrapping_sub(16).cast::<u64>(), open.cast::<u64>());
@@ -272,7 +273,7 @@ fn an_aborted_section_changes_nothing_and_returns_so() {
     };
     protect(nowhere, libc::PROT_NONE);
 
-    // Aborted at the first instruction, at the first load from the slot, and at the commit.
+    // Aborted at the first instruction (the load of the index), at the first load from the slot, and at the commit.
     for (at_index, slot) in [(true, len), (false, nowhere.cast()), (false, len)] {
         let active = AtomicPtr::new(slot.cast::<u8>());
         let is_at_commit = !at_index && slot == len;

@@ -12,7 +12,8 @@ pub(crate) fn thread_pointer() -> *mut u8 {
     pointer
 }
 
-/// Returns `CPU_OFFSET` with a single load. Position-independent code of the compiler may first load its address.
+/// Returns `CPU_OFFSET` with a single load. For an ordinary load of a static, the compiler may first load its address
+/// (position-independent code).
 #[inline(always)]
 pub(crate) fn cpu_offset() -> isize {
     let offset;
@@ -56,8 +57,8 @@ pub(crate) fn read_area(offset: isize) -> u32 {
 #[inline(always)]
 pub(crate) fn area() -> (*mut u8, usize) {
     let (area, field): (*mut u8, usize);
-    // SAFETY: reads `ENABLED`, the control block, and this thread's area. `nomem` declares that other code cannot change
-    // the result: both are set before the thread's first section and then constant until its end.
+    // SAFETY: reads `ENABLED`, the control block, and this thread's area. `nomem` declares that other code cannot
+    // change the result: both are set before the thread's first section and then constant until its end.
     unsafe {
         asm!(
             "mov {offset}, qword ptr [rip + {ENABLED}]",
@@ -103,7 +104,8 @@ pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
 
 /// The frame of every section. `section.rs` describes its parts.
 ///
-/// Numeric labels have two digits, since the assembler reads 0 and 1 as binary numbers in this syntax.
+/// Numeric labels have two digits from 2 on, since the assembler reads labels like `0`, `1` and `10` as binary numbers
+/// in this syntax.
 macro_rules! section {
     (
         $area:ident,

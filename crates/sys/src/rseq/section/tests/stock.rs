@@ -61,7 +61,7 @@ fn random_key(rng: &mut Rng) -> u32 {
     [0, 1, 0x8000_0001, u32::MAX][rng.usize(..4)]
 }
 
-/// A stock with something free, or a debt.
+/// A stock with a random number of free units, or a random debt.
 fn random_stock(rng: &mut Rng, key: u32) -> Stock {
     let (used, tag) = (random_word(rng), random_word(rng));
     let granted = used.wrapping_add(random_word(rng));
@@ -170,8 +170,8 @@ const OPERATIONS: [(&str, Stock); 4] = [
 /// Applies an operation with arguments for which it succeeds.
 fn apply(operation: &str, area: RseqArea, first: *mut u8) -> bool {
     let [head, grant] = STOCK;
-    // SAFETY: for CPU 0, the fake areas', the stock is at `first`, used by the test only. An operation that would access
-    // other memory is aborted at that access.
+    // SAFETY: for CPU 0, the fake areas', the stock is at `first`, used by the test only. An operation that would
+    // access other memory is aborted at that access.
     unsafe {
         match operation {
             "charge" => stock_charge::<4>(area, first, KEY, 90),
@@ -238,7 +238,7 @@ mod stepped {
         static STEPS_LEFT: Cell<u64> = const { Cell::new(0) };
     }
 
-    /// Does what the kernel does, at the chosen instruction of the section. Stops stepping there, or after the section.
+    /// Aborts the section at the chosen instruction, as the kernel does. Stops stepping there, or after the section.
     extern "C" fn step(_: i32, _: *mut libc::siginfo_t, context: *mut libc::c_void) {
         let context = context.cast::<libc::ucontext_t>();
         // SAFETY: the kernel's context of this signal; the area is alive while an operation runs on it.
