@@ -1,7 +1,7 @@
 //! Hand-written ways to keep within a limit, with which Warmcore's accounts are compared.
 //!
 //! Each is written as carefully as servers write it: a compare-and-swap loop that checks the limit and never blocks; a
-//! mutex around plain numbers; and units that a thread caches above a shared atomic. Charging cached units takes no
+//! mutex around plain numbers; and units that a thread caches above a shared atomic. A charge of cached units takes no
 //! atomic instruction, but other threads can't reach them.
 //!
 //! Any thread writes the shared fields; a thread's cached units are written by that thread.
