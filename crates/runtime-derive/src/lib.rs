@@ -32,7 +32,7 @@ const WORKERS_MAX: usize = 4096;
 ///
 /// | argument | meaning | default |
 /// |---|---|---|
-/// | `worker_threads = 4` | number of workers | one for each CPU that the process may use |
+/// | `worker_threads = 4` | number of workers | one for each CPU of the process, or fewer by a cgroup's quota |
 /// | `policy = "home"` | where woken tasks go: `home` or `shared-queue` | `home` |
 /// | `name = "orders"` | name of the threads | `warmcore` |
 /// | `crate = ::warmcore` | path of `Runtime` and `PolicyKind`, for crates that re-export them | `::warmcore` |

@@ -37,7 +37,8 @@ impl Wake for Parked {
     }
 }
 
-/// The driver of the worker nearest to this thread: it serves the sockets and timers that the thread creates.
+/// The driver of the worker on this thread's CPU, or of the first worker: it serves the sockets and timers that the
+/// thread creates.
 fn nearest_driver(shared: &Shared) -> &dyn Driver {
     &*shared.remote(shared.worker_here().unwrap_or(CpuId(0))).driver
 }
@@ -100,9 +101,9 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     })
 }
 
-/// Calls a closure that blocks or computes for long. If this thread is a worker's, another thread first takes over the
-/// worker with its other tasks and its sockets, and this thread may then run on all CPUs that the process may use. Only
-/// the calling task waits for the closure. On other threads this just calls the closure.
+/// Calls a closure that blocks or computes for long. If this thread is a worker's, another thread, if the system grants
+/// one, first takes over the worker with its other tasks and its sockets, and this thread may then run on all CPUs that
+/// the process may use. Only the calling task waits for the closure. On other threads this just calls the closure.
 ///
 /// ```
 /// # let runtime = warmcore_runtime::Runtime::new().unwrap();
@@ -114,7 +115,8 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
     let is_handed_off = context::with_worker(|worker| {
         let worker = worker?;
-        // If the system refuses a thread, the worker itself blocks, and the watchdog finds it stuck.
+        // If there is no other thread, or this thread is inside the driver, the worker itself blocks, and the watchdog
+        // finds it stuck.
         Some(worker.hand_off())
     });
     if is_handed_off == Some(true) {

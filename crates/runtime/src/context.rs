@@ -1,8 +1,9 @@
 //! Context: the runtime and the worker of the current thread, in thread-local variables.
 //!
 //! A worker's thread has a pointer to its `Worker`. A thread in `block_on`, and a thread that entered a runtime, has
-//! that runtime. [`schedule`] is called for every wake. If the current thread is a worker of the task's runtime, it
-//! calls `Worker::schedule`; else placement chooses a queue. [`measured`] wraps every poll of a task.
+//! that runtime. [`schedule`] is called for every wake that makes a task runnable. If the current thread is a worker of
+//! the task's runtime, it calls `Worker::schedule`; else placement chooses a queue. [`measured`] wraps every poll of a
+//! task.
 //!
 //! A wake on the worker that polled the task last reads the pointer, compares twice, and locks the queue.
 
@@ -204,8 +205,8 @@ fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
     })
 }
 
-/// Ends a poll that was measured, or that the watchdog found to be long. A poll that was sampled at random updates the
-/// averages of its task.
+/// Ends a poll that was measured, or that the watchdog found to be long. A poll that was sampled at random and returned
+/// pending updates the averages of its task.
 #[cold]
 fn end_measured(worker: &Worker, header: &Header, measured: Measured, is_sampled: bool, is_pending: bool) {
     let mut is_long = worker.remote().is_stuck.load(Relaxed);

@@ -79,7 +79,7 @@ impl Header {
         }
     }
 
-    /// The list of the worker that spawned the task.
+    /// The list of owned tasks that the task is in: that of the worker in `scheduler`.
     pub(crate) fn owned_tasks(&self) -> &OwnedTasks {
         &self.scheduler.shared.remote(self.scheduler.worker).owned_tasks
     }
@@ -110,7 +110,8 @@ impl Header {
         }
     }
 
-    /// A worker whose number does not fit into the bits is not recorded.
+    /// Stores the accrued cost and the waker's worker. A worker whose number does not fit into the bits is not
+    /// recorded.
     pub(crate) fn set_accrued_cost(&self, cost: Nanos, woken_from: Option<CpuId>) {
         let from = woken_from.filter(|cpu| cpu.0 < ENCODED_WORKERS_MAX).map_or(0, |cpu| cpu.0 + 1);
         let cost = cost.0.min((1 << ACCRUED_COST_BITS) - 1) as u32;

@@ -46,7 +46,7 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// connection there is no pause.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// Number of connections after which the accepting task lets the worker's other tasks run.
+/// Number of connections, failed ones included, after which an accepting task lets the worker's other tasks run.
 const BATCH: usize = 32;
 
 /// Default of the timeouts for a silent client, and of the time that connections have to finish on shutdown.
@@ -154,7 +154,7 @@ pub struct Server<L: Listener, S> {
 pub struct ServeStats {
     /// Connections that the server accepted.
     pub connections: u64,
-    /// Connections that were busy at the deadline and were closed.
+    /// Connections that were still open at the deadline and were closed.
     pub aborted: usize,
 }
 
@@ -208,7 +208,8 @@ pub fn serve<L: Listener, S>(listener: L, service: S) -> Server<L, S> {
 }
 
 impl<L: Listener, S> Server<L, S> {
-    /// Sets the executor that spawns the connections. Default: the runtime that `run` is called in.
+    /// Sets the executor that spawns the accepting tasks and the connections. Default: the runtime that `run` is called
+    /// in.
     pub fn executor(self, executor: Executor) -> Self {
         Self { executor: Some(executor), ..self }
     }
@@ -345,7 +346,7 @@ where
     B::Data: Send,
     B::Error: Into<BoxError>,
 {
-    /// Accepts for ever. No error ends the loop, and no client can end it.
+    /// Accepts until the task is aborted. No error ends the loop, and no client can end it.
     async fn accept_all(self, mut listener: L) {
         let mut since_yield = 0;
         loop {
@@ -372,7 +373,7 @@ where
         }
     }
 
-    /// Starts a connection's task on a worker with few tasks.
+    /// Starts a connection's task on the less loaded of two workers.
     fn begin(&self, socket: L::Socket, peer: L::Peer) {
         self.connections.fetch_add(1, Relaxed);
         // The closure calls user code: `tenant_of`, and the service's `clone`. If that panics, the connection is
@@ -485,7 +486,7 @@ async fn connection<L, S, B>(
         // The alarm is polled last, because the connection's poll may move the alarm's time.
         match race(changes, race(connection.as_mut(), alarm.as_mut())).await {
             Either::First(has_changed) => {
-                // The sender is gone if the server's future was dropped.
+                // False: the sender is gone, because the server's future was dropped.
                 may_change = has_changed;
                 match *stage.borrow_and_update() {
                     Stage::Serving => {}

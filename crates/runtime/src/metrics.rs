@@ -86,7 +86,7 @@ stats! {
         parked_ns,
         /// Times that the worker served sockets and timers without parking.
         event_polls,
-        /// Polls that took longer than the threshold.
+        /// Polls found to have taken longer than the threshold. Several that were not measured may count as one.
         long_polls,
     }
     anyone {
@@ -94,8 +94,8 @@ stats! {
         unparks,
         /// Tasks that other workers took from this one.
         stolen_tasks,
-        /// Times that the worker was idle and a woken task went to another worker, because this one was kept for the
-        /// task that ran here last.
+        /// Idle workers that were passed over, because each was kept for a task that sleeps briefly, by wakes whose
+        /// task went to this worker.
         hot_kept,
         /// Times that the idle worker was kept for a task, and another woken task went to it.
         hot_broken,

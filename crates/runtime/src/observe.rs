@@ -7,10 +7,10 @@
 //!
 //! # Other users
 //! The folder is `warmcore-USER`, mode 0700, in the first of `$XDG_RUNTIME_DIR`, `/run/user/USER` and `/tmp` where it
-//! can be made. A folder of that name that belongs to another user, is a link, or can be entered by other users is not
-//! used. A client asks the kernel which user and process listen (`SO_PEERCRED`), and does not trust the name. It never
-//! waits to be connected, waits at most a second for the answer, and reads at most 16 MiB of it. Root sees the runtimes
-//! of all users.
+//! is or can be made. A folder of that name that belongs to another user, is a link, or can be entered by other users
+//! is not used. A client asks the kernel which user and process listen (`SO_PEERCRED`), and does not trust the name. It
+//! never waits to be connected, waits at most a second for the answer, and reads at most 16 MiB of it. Root sees the
+//! runtimes of all users.
 //!
 //! # While a client looks
 //! A *look* is one request of a client. CPU time outside of a worker's driver is counted from a look until five seconds
@@ -18,8 +18,8 @@
 //! client that needs it looks more often.
 //!
 //! # Cost
-//! An answer has 500 bytes for each worker and 100 for each tenant, and takes nine cache misses for each worker. A
-//! client that does not take the answer within a second is disconnected.
+//! An answer has about 500 bytes for each worker and 100 for each tenant, and takes nine cache misses for each worker.
+//! A client that does not take the answer within a second is disconnected.
 
 use crate::clock;
 use crate::context;
@@ -52,7 +52,7 @@ pub const VARIABLE: &str = "WARMCORE_TOP";
 /// Time after which the runtime and the client give up an exchange.
 const IO_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Longest answer that a client reads: 4096 workers and 40 000 tenants.
+/// Longest answer that a client reads, in bytes: enough for 4096 workers and 40 000 tenants.
 const ANSWER_MAX: usize = 16 << 20;
 
 /// Time after a look for which numbers that only clients need are still counted.
@@ -67,7 +67,7 @@ const NAME_MAX: usize = 128;
 /// Time between attempts to accept a client while the process has no descriptor left.
 const AGAIN_EVERY: Duration = Duration::from_millis(100);
 
-/// Runtimes of a process that can have a socket each.
+/// Largest number of runtimes of one process that have a socket each.
 const RUNTIMES_MAX: u32 = 64;
 
 /// Most entries of a folder that are read. Another user's folder may have any number.
@@ -76,7 +76,7 @@ const ENTRIES_MAX: usize = 10_000;
 const PREFIX: &str = "warmcore-";
 const SUFFIX: &str = ".sock";
 
-/// The thread and the socket. Dropping it ends both.
+/// The thread that answers, and its socket. Dropping it ends both.
 pub(crate) struct Observer {
     path: PathBuf,
     /// A second handle of the listener, to end its wait in `accept`. It is a stream because only streams have
@@ -230,7 +230,7 @@ fn private_folder(bases: &[PathBuf]) -> io::Result<PathBuf> {
 }
 
 fn private_in(base: &Path, folder: &Path, user: u32) -> io::Result<()> {
-    // A user who may rename entries of `base` could put another folder in the place of this one.
+    // Another user with the right to rename entries of `base` could put another folder in the place of this one.
     let of_base = fs::metadata(base)?;
     let is_shared = of_base.mode() & 0o022 != 0 && of_base.mode() & 0o1000 == 0;
     if is_shared || ![0, user].contains(&of_base.uid()) {
@@ -294,8 +294,8 @@ pub struct Observable {
 
 impl Observable {
     /// Asks the runtime for its numbers, and waits for a second at most. Returns a line of JSON, described in
-    /// docs/json.md. Fails if the process has ended, if another process or user than `pid` and `user` listens, or if
-    /// the answer exceeds 16 MiB.
+    /// docs/json.md. Fails if the process has ended, if another process or user than `pid` and `user` listens, if the
+    /// answer is not complete after a second, or if it exceeds 16 MiB.
     pub fn ask(&self) -> io::Result<String> {
         let until = Instant::now() + IO_TIMEOUT;
         let mut stream = local::connect(&self.path)?;
@@ -337,7 +337,8 @@ impl Observable {
     fn is_open(&self, user: u32) -> bool {
         match local::connect(&self.path) {
             Ok(stream) => self.is_peer(&stream),
-            // The backlog is full. The kernel does not say which process listens, so another user's socket does not count.
+            // The socket's backlog is full. The kernel does not say which process listens, so another user's socket
+            // does not count.
             Err(error) if error.kind() == io::ErrorKind::WouldBlock => self.user == user,
             Err(error) => {
                 if error.kind() == io::ErrorKind::ConnectionRefused && self.user == user {
@@ -359,7 +360,7 @@ pub fn list() -> Vec<Observable> {
     list_in(&bases, local::user())
 }
 
-/// The entries of a folder whose names are UTF-8.
+/// The entries of a folder whose names are UTF-8, of the first [`ENTRIES_MAX`].
 fn entries(folder: &Path) -> impl Iterator<Item = (String, PathBuf)> {
     let found = fs::read_dir(folder).into_iter().flatten().take(ENTRIES_MAX).flatten();
     found.filter_map(|entry| Some((entry.file_name().to_str()?.to_owned(), entry.path())))

@@ -1,9 +1,9 @@
 //! Runtime: the builder, the handle, and the shutdown.
 //!
-//! A runtime has a worker for each allowed CPU, pinned to it, or fewer workers, not pinned, if a cgroup's quota allows
-//! less. `Runtime` owns the threads: dropping it cancels every task, then ends the workers. A `Handle` spawns from any
-//! thread; it does not keep the workers running. README.md, "Notes on the end", has the order of the shutdown and its
-//! reasons.
+//! By default a runtime has a worker for each allowed CPU, pinned to it, or fewer workers, not pinned, if a cgroup's
+//! quota allows less. `Runtime` owns the threads: dropping it cancels every task, then ends the workers. A `Handle`
+//! spawns from any thread; it does not keep the workers running. README.md, "Notes on the end", has the order of the
+//! shutdown and its reasons.
 //!
 //! A worker costs a thread, of which 200 KiB of stack are touched at most, and four descriptors, among them an
 //! epoll instance, an event descriptor and a timer.
@@ -45,10 +45,10 @@ mod shuttle;
 /// Whether SMT siblings get a worker each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Smt {
-    /// A worker on every CPU.
+    /// A worker on every CPU that the runtime may use.
     #[default]
     EveryCpu,
-    /// A worker on every physical core. Two workers on one core would share its caches.
+    /// A worker on one CPU of every physical core. Two workers on one core would share its caches.
     OnePerCore,
 }
 
@@ -103,13 +103,15 @@ impl Default for Builder {
 }
 
 impl Builder {
-    /// Sets the name of the threads: `NAME-0` and so on. [`build`](Self::build) fails if it contains a NUL.
+    /// Sets the name of the runtime. Its workers' threads are called `NAME-0` and so on. [`build`](Self::build) fails
+    /// if the name contains a NUL.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
     }
 
-    /// Sets the number of workers. Default: one for each allowed CPU, but no more than the cgroup's quota, rounded up.
-    /// [`build`](Self::build) fails at 0 and above 4096.
+    /// Sets the number of workers. Default: one for each CPU that [`cpus`](Self::cpus) and [`smt`](Self::smt) leave,
+    /// but, if `cpus` was not called, no more than the cgroup's quota, rounded up. [`build`](Self::build) fails at 0
+    /// and above 4096.
     pub fn worker_threads(self, threads: usize) -> Self {
         Self { worker_threads: Some(threads), ..self }
     }
@@ -119,7 +121,7 @@ impl Builder {
         Self { cpus: Some(cpus), ..self }
     }
 
-    /// Whether SMT siblings get a worker each.
+    /// Sets whether SMT siblings get a worker each. Default: [`Smt::EveryCpu`].
     pub fn smt(self, smt: Smt) -> Self {
         Self { smt, ..self }
     }
@@ -131,7 +133,7 @@ impl Builder {
         Self { pin: Some(pin), ..self }
     }
 
-    /// Sets where woken tasks go. Default: [`PolicyKind::Home`].
+    /// Sets where woken tasks go and what idle workers steal. Default: [`PolicyKind::Home`].
     pub fn policy(self, policy: PolicyKind) -> Self {
         Self { policy, ..self }
     }
@@ -141,20 +143,20 @@ impl Builder {
         Self { topology: Some(topology), ..self }
     }
 
-    /// Sets the largest number of threads that `spawn_blocking` may use, over all workers. Each worker may use at least
-    /// one. Default: 512. [`build`](Self::build) fails at 0.
+    /// Sets the largest number of threads that `spawn_blocking` may use, over all workers. The workers get equal parts,
+    /// rounded down, and at least one thread each. Default: 512. [`build`](Self::build) fails at 0.
     pub fn max_blocking_threads(self, threads: usize) -> Self {
         Self { max_blocking_threads: threads, ..self }
     }
 
-    /// Sets the duration from which a poll counts as long. Default: 1 ms. A long poll is counted and reported through
+    /// Sets the duration above which a poll counts as long. Default: 1 ms. A long poll is counted and reported through
     /// `tracing`; while it lasts, an idle worker takes over the tasks that wait behind it.
     ///
-    /// One poll of sixteen is measured, and for a second after a long poll all of them. A measured long poll is
-    /// reported with its task's name. Each worker makes at most one report a second, with the number of long polls
-    /// since its last report. A poll that is not measured is counted at the worker's next reading of its clock if it
-    /// exceeds the threshold by at least 0.8 ms plus eight times the average poll. Several such polls between two
-    /// readings count as one. A thread that was preempted for that long can't be told from a long poll.
+    /// On average one poll of sixteen is measured, and for a second after a long poll all of them. A measured long poll
+    /// is reported with its task's name, by each worker at most once a second, with the number of measured long polls
+    /// that the worker has not reported since. A poll that is not measured is counted at the worker's next reading of
+    /// its clock if it exceeds the threshold by at least 0.8 ms plus eight times the average poll. Several such polls
+    /// between two readings count as one. A thread that was preempted for that long can't be told from a long poll.
     pub fn long_poll_threshold(self, limit: Duration) -> Self {
         Self { long_poll_threshold: limit, ..self }
     }
@@ -166,8 +168,8 @@ impl Builder {
         Self { observe: Some(observe), ..self }
     }
 
-    /// Starts the workers. Fails if a setting is invalid, if there is no CPU to use, or if the system refuses a thread
-    /// or a descriptor.
+    /// Starts the workers. Fails if a setting is invalid, if there is no CPU to use, if the topology or the allowed
+    /// CPUs can't be read, or if the system refuses a thread or a descriptor.
     pub fn build(self) -> Result<Runtime, BuildError> {
         let io = |what: &str| {
             let what = what.to_owned();
@@ -236,7 +238,7 @@ impl Builder {
     }
 }
 
-/// A quota in whole CPUs, rounded up, because a part of a CPU needs a worker too.
+/// A quota in whole CPUs, rounded up, because a part of a CPU needs a worker too. At least 1.
 fn quota_cpus(cpus: f64) -> usize {
     (cpus.ceil() as usize).max(1)
 }
@@ -310,13 +312,14 @@ pub(crate) fn shared(
 /// ```
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
-    /// Dropped after the workers have ended. If the runtime is dropped in a task, workers may still run when the
-    /// observer is dropped.
+    /// Dropped after `end` has returned. The workers have ended by then, unless the runtime was dropped in a task or
+    /// the timeout of the shutdown was over.
     observer: Option<observe::Observer>,
 }
 
 impl Runtime {
-    /// A runtime with the builder's defaults: a worker for every CPU that the process may use.
+    /// A runtime with the builder's defaults: a worker for every CPU that the process may use, or fewer if a cgroup's
+    /// quota allows less.
     pub fn new() -> Result<Self, BuildError> {
         Self::builder().build()
     }
@@ -365,7 +368,8 @@ impl Runtime {
 
     /// Numbers of the workers and the tenants, and their state now.
     ///
-    /// **Touches** nine lines of each worker and, of each tenant a line for each CPU, for reading: 2 µs a tenant on two CPUs.
+    /// **Touches** nine cache lines of each worker and, of each tenant, one for each CPU: 2 µs a tenant on two CPUs. It
+    /// takes a lock of each worker's driver and of each tenant's counters.
     pub fn metrics(&self) -> RuntimeMetrics {
         runtime_metrics::read(&self.shared)
     }
@@ -391,17 +395,18 @@ impl Runtime {
     }
 
     /// Cancels every task, then ends the workers, as tokio's method of this name. Returns whether all workers ended
-    /// within `timeout`. A poll that takes longer goes on in the background, and its task and thread end after it.
-    /// Returns false at once in a task of the same runtime. If a task of each of two runtimes shuts the other runtime
-    /// down, both wait until the shorter timeout is over.
+    /// within `timeout`. A poll that takes longer than that goes on in the background, and its task and thread end
+    /// after it. Returns false at once in a task of the same runtime. If a task of each of two runtimes shuts the other
+    /// runtime down, both wait until the shorter timeout is over.
     pub fn shutdown_timeout(self, timeout: Duration) -> bool {
         self.end(Some(timeout))
     }
 
     fn end(&self, deadline: Option<Duration>) -> bool {
         let (shared, began) = (&self.shared, Instant::now());
-        // ORDERING: SeqCst; `Worker::park` marks the worker parked and then reads `is_shutdown`; this writes
-        // `is_shutdown` and then reads whether the worker is parked. So at least one of the two sees the other's write.
+        // ORDERING: SeqCst; `Worker::idle` marks the worker parked before `Worker::park` reads `is_shutdown`; this
+        // writes `is_shutdown` and then reads whether the worker is parked. So at least one of the two sees the other's
+        // write.
         let give_notice = || {
             shared.is_shutdown.store(true, SeqCst);
             shared.worker_threads.end();

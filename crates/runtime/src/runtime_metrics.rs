@@ -62,7 +62,7 @@ pub struct WorkerMetrics {
     pub is_idle: bool,
     /// Whether the worker is in a long poll.
     pub is_stuck: bool,
-    /// Tasks in the worker's run queue, from which other workers may steal.
+    /// Tasks in the worker's run queue that other workers may steal.
     pub local_queue_depth: u32,
     /// Average duration of a poll, in ns.
     pub mean_poll_ns: u32,

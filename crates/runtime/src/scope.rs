@@ -1,7 +1,7 @@
 //! Scope: closures that compute, run on the workers, and may borrow from the thread that waits for them.
 //!
-//! The closures, called jobs, wait in the scope's queue. The caller, and at most one task for each worker, take jobs
-//! from that queue, at most [`HANDFUL_MAX`] at a time. So other tasks run on the workers in between. The scope ends
+//! The closures, called jobs, wait in the scope's queue. The caller, and about one task for each worker, take jobs from
+//! that queue, at most [`HANDFUL_MAX`] at a time. So other tasks run on the workers in between. The scope ends
 //! when every job has ended.
 //!
 //! A job costs a box and two locks of the scope's queue, or less than two if many jobs wait.

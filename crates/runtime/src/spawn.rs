@@ -60,7 +60,7 @@ pub enum Placement {
     /// On any worker.
     #[default]
     Anywhere,
-    /// On the worker of this CPU alone.
+    /// On the worker of this CPU alone; if several workers share the CPU, on the first of them.
     Cpu(CpuId),
     /// On the workers of one last-level cache.
     Llc(LlcId),
@@ -69,7 +69,7 @@ pub enum Placement {
 }
 
 impl Placement {
-    /// On the worker of this CPU alone.
+    /// On the worker of this CPU alone: [`Placement::Cpu`].
     pub const fn cpu(cpu: u32) -> Self {
         Self::Cpu(CpuId(cpu))
     }
@@ -106,7 +106,8 @@ impl Placement {
 /// ```
 #[must_use = "`spawn` starts the task"]
 pub struct TaskBuilder {
-    /// The scheduler of the worker that spawns. Cloning it touches no cache line that all workers share.
+    /// The scheduler of the worker that spawns, or, on a thread that is no worker, of the next worker in turn. On a
+    /// worker cloning it touches no cache line that all workers share.
     scheduler: Arc<SchedulerRef>,
     attrs: Option<Box<TaskAttrs>>,
     placement: Placement,
@@ -156,8 +157,8 @@ impl TaskBuilder {
     }
 
     /// Starts the task on the less loaded of two workers, and not near the task that spawns it. The two are the next
-    /// worker in turn and a random worker, of the workers on which the task may run and that are not in a long poll.
-    /// Tasks of `tokio::spawn` count as load.
+    /// worker in turn and a random worker, of the workers on which the task may run. If both are in a long poll the
+    /// others are compared too. Tasks of `tokio::spawn` count as load.
     ///
     /// Use it for tasks that live long and have their own sockets. A socket is driven by the worker on which it was
     /// created, so a connection that its task creates (`TcpStream::from_std`) is driven by the worker on which the task
@@ -167,15 +168,15 @@ impl TaskBuilder {
         self
     }
 
-    /// As [`least_loaded`](Self::least_loaded), among the workers of one last-level cache. Later the task may run on
-    /// other workers too.
+    /// As [`least_loaded`](Self::least_loaded), among the workers of one last-level cache; `None`: among all workers.
+    /// Later the task may run on other workers too.
     #[cfg(feature = "http")]
     pub(crate) fn least_loaded_in(mut self, llc: Option<LlcId>) -> Self {
         self.begins_among = Some(llc.map_or(Allowed::Anywhere, Allowed::Llc));
         self
     }
 
-    /// Spawns the task.
+    /// Spawns the task. Panics if the runtime has no worker where the task may run.
     #[track_caller]
     pub fn spawn<F>(self, future: F) -> JoinHandle<F::Output>
     where
@@ -278,7 +279,7 @@ pub fn task_builder() -> TaskBuilder {
     }
 }
 
-/// Returns control to the worker, which polls the other tasks of its queue first.
+/// Returns control to the worker, which may poll other tasks of its queue first.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|cx| {

@@ -2,7 +2,7 @@
 //!
 //! `TaskFuture` catches a panic of the future, drops the future if the task was cancelled, enters the task's tenant and
 //! span around each poll, and when dropped removes the task from the list of owned tasks. An idle task takes the memory
-//! of its header and its future, and 24 bytes in that list.
+//! of async-task's state, its header and its future, and 24 bytes in that list.
 
 use crate::context;
 use crate::error::JoinError;

@@ -11,8 +11,8 @@
 //! add to a per-CPU counter for each poll, and two readings of the clock for each poll if its polls are long: 20 ns of
 //! at least 4 µs. With the tenant's ids and account a poll costs 255 instructions (`cargo xtask instructions "8
 //! pairs"`, where counters are atomics). The run time of 1000 short polls is right to about 12 %, of 100 000 to 1 %. A
-//! slot takes 200 bytes, and 24 bytes for each CPU that counted in it. There are as many slots as tenants were ever
-//! alive at once.
+//! slot takes 200 bytes, and 24 bytes for each CPU that counted in it. There are at most as many slots as tenants
+//! were ever alive at once.
 
 use crate::sync::{AtomicU64, Mutex, Ordering::*};
 use bytemuck::Zeroable;
@@ -96,7 +96,7 @@ impl TenantSlot {
             name: tenant.name().to_owned(),
             serial: tenant.serial(),
             weight: tenant.weight(),
-            // If a task moves to another CPU during the sum, its end may be counted without its begin.
+            // If a task begins on one CPU and ends on another during the sum, its end may be counted without its begin.
             num_alive_tasks: (now.num_alive_tasks.wrapping_sub(base.num_alive_tasks) as i64).max(0) as usize,
             polls: now.polls.wrapping_sub(base.polls),
             run_ns: now.run_ns.wrapping_sub(base.run_ns),
@@ -193,8 +193,8 @@ pub struct TenantMetrics {
     pub num_alive_tasks: usize,
     /// Polls of the tenant's tasks.
     pub polls: u64,
-    /// Run time of the tenant's tasks, in ns. If a task's polls take less than 4 µs on average, one of sixteen is
-    /// measured and counts for all sixteen. Otherwise every poll is measured. A poll that blocked in place is not
+    /// Run time of the tenant's tasks, in ns. If a task's polls take less than 4 µs on average, one of about sixteen is
+    /// measured and counts for all of them. Otherwise every poll is measured. A poll that blocked in place is not
     /// included.
     pub run_ns: u64,
 }

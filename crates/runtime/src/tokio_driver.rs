@@ -2,7 +2,8 @@
 //!
 //! The worker's thread enters the context of that tokio runtime once. Tokio serves its sockets and timers only inside
 //! `block_on`, so the worker parks there. `unpark` wakes the future that `block_on` polls, which writes to tokio's
-//! event descriptor. Tokio's timers have a resolution of a millisecond; a timer descriptor ends shorter waits.
+//! event descriptor. Tokio's timers have a resolution of a millisecond, so a timer descriptor ends a wait at the time
+//! that the worker sets.
 //!
 //! Tasks of `tokio::spawn` run inside the driver, between its waits. `run_seq` is incremented when such a run begins
 //! and when it ends, so that the watchdog sees a long run. A panic that unwinds through the driver ends the process,
@@ -45,18 +46,21 @@ pub(crate) struct TokioDriver {
     /// `None`: the driver is closed. Read-locked during each wait.
     #[line(contended = "driving")]
     runtime: Padded<RwLock<Option<Runtime>>>,
-    /// Wakes the future in which the worker is parked. Tokio uses the same waker for each `block_on`.
+    /// Wakes the future in which the worker is parked. Tokio uses the same waker for each `block_on`, unless another
+    /// thread is in the driver already.
     #[line(read_mostly)]
     waker: Waker,
     #[line(contended = "driving")]
     timer: Padded<RwLock<Option<AsyncFd<Timer>>>>,
-    /// When the timer expires. The lock is held while the timer is set, so that this value and the timer agree.
+    /// When the timer expires; 0: it is not set. The lock is held while the timer is set, so that this value and the
+    /// timer agree.
     #[line(contended = "driving")]
     wake_at_ns: Padded<Mutex<Nanos>>,
     /// The waker of the worker's parked future while another thread is in the driver. Then it differs from `waker`.
     #[line(contended = "beside")]
     beside: Padded<Mutex<Option<Waker>>>,
-    /// Whether `beside` is set. Read by each `unpark`, written only while another thread is in the driver.
+    /// Whether `beside` is set. Read by each `unpark`; written by a `park` beside another thread, and by the `unpark`
+    /// that takes the waker.
     #[line(read_mostly)]
     is_beside: AtomicBool,
     #[line(read_mostly)]
@@ -188,7 +192,7 @@ impl TokioDriver {
         }
     }
 
-    /// The CPU time of the current thread if it is the worker's. It may be another thread that serves the driver.
+    /// The CPU time of the current thread. `None`: it is not the worker's thread, but serves the driver in its place.
     fn own_clock(&self) -> Option<u64> {
         let used = ignore_poison(self.used.lock());
         used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)

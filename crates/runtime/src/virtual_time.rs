@@ -46,7 +46,7 @@ pub(crate) struct VirtualTime(Padded<AtomicU64>);
 pub(crate) struct VirtualTimes {
     /// Number of tenants. Written under the lock, read before every poll.
     known: Padded<AtomicU32>,
-    /// The highest virtual time that a tenant had before a poll. Written by the workers.
+    /// The highest virtual time that a tenant had before a poll, or up to [`BATCH`] less. Written by the workers.
     floor: Padded<AtomicU64>,
     /// By the tenant's serial number plus 1; 0 is for tasks without a tenant.
     all: Mutex<HashMap<u64, Arc<VirtualTime>>>,
@@ -83,9 +83,9 @@ impl VirtualTimes {
     /// Raises the virtual time of a tenant that has a task waiting at a worker again, so that it is at most
     /// [`MAX_CREDIT`] behind. `pending` is the tenant's virtual time at this worker that was not added to `vtime` yet.
     /// `there` is the least virtual time of the tenants whose tasks wait at the worker. If tasks can't move, `there`
-    /// may be far below the virtual times of tenants at other workers. The lower one counts, so that the tenant does
-    /// not wait until the tenants at this worker have caught up with the others. A tenant that never ran gets no
-    /// credit.
+    /// may be far below the virtual times of tenants at other workers. The lower of `there` and `floor` counts, so that
+    /// the tenant does not wait until the tenants at this worker have caught up with the others. A tenant that never
+    /// ran gets no credit.
     pub(crate) fn reactivate(&self, vtime: &VirtualTime, pending: u64, there: Option<u64>) {
         let floor = self.floor.load(Relaxed);
         let kept = if vtime.get() + pending == 0 { 0 } else { MAX_CREDIT };

@@ -34,7 +34,8 @@ impl WorkerThreads {
         ignore_poison(self.state.lock())
     }
 
-    /// Gives the worker to a waiting thread. Returns false if no thread waits.
+    /// Gives the worker to a waiting thread. Returns false if every waiting thread is about to take another worker, or
+    /// none waits.
     pub(crate) fn reuse_thread(&self, cpu: CpuId) -> bool {
         let mut state = self.state();
         let is_waiting = state.waiting > state.workers.len();

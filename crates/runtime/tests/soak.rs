@@ -3,8 +3,8 @@
 //! The test has rounds. Each builds a runtime with some policy and number of workers, and spawns tasks of all kinds:
 //! they yield, sleep, wake each other, panic, block in place, belong to tenants, are refused by budgets, or are
 //! aborted. A thread outside of the runtime wakes some of them. Meanwhile the process's threads are moved between CPUs.
-//! Every task is joined. At the end the process must have as much memory and as many threads and descriptors as at the
-//! begin.
+//! Every task is joined. At the end the process must have about as much memory ([`RSS_GROWTH_MAX_KIB`]), and no more
+//! threads and descriptors than after the first round.
 //!
 //! By default there are 2 million wakes, which take some seconds. `WARMCORE_SOAK=1000000000` takes a night.
 
@@ -118,7 +118,7 @@ fn can_open(files: u64) -> bool {
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur >= files }
 }
 
-/// Moves every thread of the process to other CPUs.
+/// Restricts each thread of the process to a random CPU, or, in two of three cases, to none.
 fn shake(rng: &mut Rng) {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get()).max(2) as u64;
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };

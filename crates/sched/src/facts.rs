@@ -41,8 +41,8 @@ pub trait View {
     fn shared_queue_len(&self, queue: usize) -> u32;
     /// How many CPUs of the shard are idle and online. At 0 a policy does not search the shard for an idle CPU.
     fn idle_in(&self, shard: usize) -> u32;
-    /// Whether the backlog of any CPU of the shard is not empty. If the scheduler keeps this in one word per shard, a
-    /// stealing CPU need not read a cache line of every CPU.
+    /// Whether the backlog of any CPU of the shard is not empty. True by default, for a scheduler that does not know.
+    /// If the scheduler keeps this in one word per shard, a stealing CPU need not read a cache line of every CPU.
     fn has_backlog_in(&self, _shard: usize) -> bool {
         true
     }
@@ -140,7 +140,7 @@ impl WakeDecision {
 /// What a CPU without tasks does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum StealDecision {
-    /// Take a task from this shared queue: a shard's, unless the scheduler numbers its shared queues in another way.
+    /// Take tasks from this shared queue: a shard's, unless the scheduler numbers its shared queues in another way.
     Shard(usize),
     /// Steal tasks from another CPU's backlog.
     From {

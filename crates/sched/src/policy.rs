@@ -38,10 +38,10 @@ pub trait Policy {
         1
     }
 
-    /// A task was queued on the CPU `at` behind another one: which parked CPU to kick, if any.
+    /// Tasks wait on the CPU `at`: which parked CPU to kick, if any.
     ///
-    /// The scheduler asks only while no other CPU is searching. It asks again each time a searching CPU has found a
-    /// task, in any queue, while more tasks wait on any CPU. Otherwise the last searching CPU would run the task that
+    /// A scheduler may ask only while no other CPU is searching. Then it asks again each time a searching CPU has found
+    /// a task, in any queue, while more tasks wait on any CPU. Otherwise the last searching CPU would run the task that
     /// it found, and parked CPUs would stay parked while tasks wait.
     fn cpu_to_notify(&self, machine: &SchedDomains, view: &impl View, at: CpuId, now: Nanos)
     -> Option<CpuId>;

@@ -23,7 +23,7 @@ const LOOK: u64 = MS;
 /// time it could find the same one of three tasks queued at each look.
 const MAINTENANCE: u64 = 200 * US;
 
-/// How long a task waits before an idle CPU steals it.
+/// How long a CPU is idle before it steals a task.
 const MIN_STEAL_DELAY: u64 = 200 * US;
 
 /// The highest allowed ratio of the largest number of polls of a task to the smallest.
@@ -80,8 +80,8 @@ struct World {
 }
 
 impl World {
-    /// Without a policy no CPU takes tasks from another. `on[i]` tasks begin on CPU i. A poll of task j takes `poll(j)`
-    /// ns.
+    /// Without a policy only an idle CPU takes tasks from another. `on[i]` tasks begin on CPU i. A poll of task j takes
+    /// `poll(j)` ns.
     fn new(policy: Option<PolicyKind>, on: &[usize], poll: impl Fn(usize) -> u64) -> Self {
         let machine = whole(&drawn(1, 1, on.len() as u32, 1));
         let mut first = 0;

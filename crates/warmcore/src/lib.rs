@@ -1,6 +1,6 @@
 //! Warmcore keeps work and its data on the cores where they are warm.
 //!
-//! Depend on this crate. Each of its modules re-exports another crate, such as `warmcore-runtime`.
+//! Depend on this crate. Each of its modules but [`prelude`] re-exports another crate, such as `warmcore-runtime`.
 //!
 //! | module | what it is |
 //! |---|---|

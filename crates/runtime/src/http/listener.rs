@@ -36,7 +36,7 @@ pub trait Listener: Sized + Send + 'static {
     fn adopt(socket: Self::Socket) -> io::Result<Self::Io>;
 
     /// Splits this into listeners that accept side by side, each in its own task. That task and the connections that it
-    /// accepts begin on the given last-level cache. Default: this one listener, on any cache.
+    /// accepts begin on the given last-level cache; `None`: on any. Default: this one listener, on any cache.
     fn split(self) -> Vec<(Option<LlcId>, Self)> {
         vec![(None, self)]
     }
@@ -142,7 +142,8 @@ pub struct PerLlc {
 /// ```
 ///
 /// # Errors
-/// The error of binding or listening for the last address that was tried: the address is in use, or is not local.
+/// If the name can't be resolved or has no address. Else the error of the last address that was tried: it is in use, or
+/// is not local, or the system refuses a socket.
 ///
 /// # Panics
 /// If this thread is inside no runtime.

@@ -47,11 +47,12 @@ pub(super) struct Bounds {
 /// State of one connection.
 #[derive(Debug)]
 pub(super) struct Quiet {
-    /// Requests whose head is complete and whose answer was not handed over.
+    /// Requests whose head is complete and whose answer was not handed over, and open tunnels.
     requests: AtomicU32,
     /// When the current bound began, in ns of the clock. Has no meaning while a request is under way.
     since: AtomicU64,
-    /// Whether an answer was sent and no byte has come since. If so the bound is `idle`, else `head`.
+    /// Whether an answer was handed over and, with HTTP/1, no byte has come since. If so the bound is `idle`, else
+    /// `head`.
     is_idle: AtomicBool,
     is_http2: AtomicBool,
 }
@@ -80,7 +81,7 @@ impl Quiet {
         self.requests.fetch_sub(1, Release);
     }
 
-    /// Records that bytes came. The first bytes after an answer begin a head.
+    /// Records that bytes came. With HTTP/1 the first bytes after an answer begin a head.
     fn heard(&self, now: impl FnOnce() -> Nanos) {
         if self.is_idle.load(Relaxed) && self.counts_bytes() {
             self.since.store(now().0, Relaxed);
@@ -88,7 +89,8 @@ impl Quiet {
         }
     }
 
-    /// Records that bytes were sent. They belong to an answer that hyper had buffered.
+    /// Records that bytes were sent. With HTTP/1, bytes sent after an answer's end belong to that answer: hyper had
+    /// buffered them.
     fn said(&self, now: impl FnOnce() -> Nanos) {
         if self.is_idle.load(Relaxed) && self.counts_bytes() {
             self.since.store(now().0, Relaxed);
@@ -121,16 +123,16 @@ impl Quiet {
 /// What the connection's task must do when the alarm is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Ring {
-    /// Ask a quiet HTTP/2 connection to close.
+    /// Ask a quiet HTTP/2 connection to close, if it has had a request.
     Close,
-    /// Drop the connection: it speaks HTTP/1, or it was asked to close, and since then no request and no bytes of a
-    /// body came or went.
+    /// Drop the connection: it has had no request by HTTP/2, or it was asked to close, and since then no request and no
+    /// bytes of a body came or went.
     Cut,
 }
 
 pin_project! {
-    /// Ready when a connection has been quiet for too long, and with HTTP/2 once more after [`CLOSE_GRACE`]. It must be
-    /// polled in the connection's task, after the connection.
+    /// Ready when a connection has been quiet for too long, and with HTTP/2 once more if it still is after
+    /// [`CLOSE_GRACE`]. It must be polled in the connection's task, after the connection.
     pub(super) struct Alarm {
         quiet: Arc<Quiet>,
         bounds: Bounds,
@@ -157,7 +159,7 @@ impl Future for Alarm {
         loop {
             let until = this.quiet.until(*this.bounds);
             // Activity after the timer was set moves the bound's end, so the timer expires too early, which costs
-            // little. It never expires too late.
+            // little. Until it has expired for a quiet connection it never expires too late.
             if !*this.has_rung && until.is_some_and(|until| until < *this.at) {
                 set(this.timer.as_mut(), this.at, until.unwrap_or(*this.at));
             }
@@ -174,8 +176,8 @@ impl Future for Alarm {
                     return Poll::Ready(Ring::Close);
                 }
                 Some(until) => set(this.timer.as_mut(), this.at, until),
-                // A request is under way. When it ends, the bound is `idle`, or `CLOSE_GRACE` if the connection was
-                // asked to close.
+                // A request is under way. When it ends, the connection may be quiet for `idle`, so the timer need not
+                // expire before that. Even with a shorter `idle` the pause is `CLOSE_GRACE`.
                 None => set(this.timer.as_mut(), this.at, later(now, this.bounds.idle.max(CLOSE_GRACE))),
             }
         }
@@ -536,7 +538,8 @@ mod tests {
             let length = (rest.len() as u32).to_be_bytes();
             [&length[1..], &[kind, 0, 0, 0, 0, 1], rest].concat()
         };
-        // Parts, and whether they contain a body's bytes: settings, a ping that looks like one, an empty one, one.
+        // Parts, and whether they contain bytes of a body: the preface, settings, a ping, an empty data frame, a data
+        // frame, a ping whose bytes look like the head of a data frame, a data frame.
         let parts = [
             (PREFACE.to_vec(), false),
             (frame(4, &[]), false),

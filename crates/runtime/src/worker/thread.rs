@@ -20,7 +20,8 @@ use warmcore_types::CpuId;
 const UNWOUND_MAX: u32 = 1000;
 
 impl Worker {
-    /// Gives the worker to another thread, because this one is going to block. False: no thread can be started.
+    /// Gives the worker to another thread, because this one is going to block. False: no thread can be started, or
+    /// this thread is inside the driver.
     pub(crate) fn hand_off(&self) -> bool {
         if self.in_driver.get() {
             // This thread is inside the driver, and the worker's park belongs to the frame below.

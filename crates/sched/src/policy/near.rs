@@ -1,8 +1,8 @@
 //! Searches that policies share: the nearest CPU that is allowed, online, idle, or least loaded.
 //!
 //! If the CPU that a policy would choose is not allowed or is offline, the policy uses a search of this module instead.
-//! So each answer names a CPU that is allowed and online. If all CPUs on which a task may run are offline, the task
-//! runs on the nearest online CPU, as in Linux.
+//! So each answer names a CPU that is allowed and online, if there is one. If all CPUs on which a task may run are
+//! offline, the task runs on the nearest online CPU, as in Linux.
 //!
 //! A search for an idle CPU reads a count of idle CPUs per shard, and enters only shards with idle CPUs: 24 loads on
 //! 384 CPUs in 24 shards if no CPU is idle. It never misses an idle CPU, which would otherwise stay parked while a task
@@ -85,7 +85,7 @@ pub fn shared(
     WakeDecision::on(cpu, view.is_idle(cpu))
 }
 
-/// The nearest idle CPU, whether it is kept for another task or not.
+/// The nearest CPU that is idle and online, whether it is kept for another task or not.
 pub fn first_idle(machine: &SchedDomains, view: &impl View, near: CpuId) -> Option<CpuId> {
     idle_from(machine, view, near).next()
 }
@@ -111,8 +111,8 @@ pub struct Found {
     pub hot_broken: bool,
 }
 
-/// The nearest idle CPU that is not kept for another task. At most half as many kept CPUs are passed over as the LLC's
-/// [`depth`]. If all CPUs found are kept, returns the first of them. A CPU that is kept for `wakee` itself does not
+/// The nearest idle CPU that is not kept for another task. At most [`hot_max`] kept CPUs of an LLC are passed
+/// over. If all CPUs found are kept, returns the first of them. A CPU that is kept for `wakee` itself does not
 /// count as kept.
 pub fn find_idle(
     machine: &SchedDomains,
@@ -163,8 +163,8 @@ pub fn scan_depth(cpus: u64, used: u64) -> u32 {
     ((SCALE - full) * cpus / SCALE) as u32
 }
 
-/// How many idle CPUs that are kept for another task a search of this depth passes over: half of `depth` + 1, the
-/// number from which the kernel counts down.
+/// How many idle CPUs that are kept for another task a search of this depth passes over: half of `depth` + 1, rounded
+/// down, the number from which the kernel counts down.
 pub const fn hot_max(depth: u32) -> u32 {
     depth.div_ceil(2)
 }
