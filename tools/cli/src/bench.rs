@@ -1,6 +1,7 @@
 //! `warmcore bench`, and the hidden command that runs one part of a bench in a process of its own.
 //!
-//! The measurements are in `tools/bench`; this module has the arguments and prints the table on stdout.
+//! The measurements are in `tools/bench`; this module has the arguments, prints the table on stdout and writes the file
+//! of `--json`.
 
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use std::path::PathBuf;

@@ -35,7 +35,7 @@ use warmcore_results::names::percpu;
 /// The command that adds the simulated tables. It must run in the folder of the page.
 const SIM_COMMAND: &str = "warmcore sim tables --json sim.json";
 
-/// The cases of a run, in the order they were measured.
+/// The cases of a run, in the order in which they were measured; those of percpu in the order of `percpu::CASES`.
 fn cases(run: &Results) -> Vec<&str> {
     let mut cases: Vec<&str> = Vec::new();
     for row in &run.rows {
@@ -44,7 +44,7 @@ fn cases(run: &Results) -> Vec<&str> {
         }
     }
     if run.what == "percpu" {
-        // Older files have the cases in another order. A case that `percpu::CASES` does not name comes last.
+        // Older files have the cases in another order. A case that is not in the list comes last.
         cases.sort_by_key(|name| percpu::CASES.iter().position(|case| case == name).unwrap_or(usize::MAX));
     }
     cases

@@ -36,7 +36,8 @@ pub(super) const COLOURS: usize = 8;
 /// The CSS classes of the machine's picture, for the page and for the picture in a separate file.
 pub(super) const MARKS_CSS: &str = include_str!("../templates/machine.css");
 
-/// Whether XML forbids the character.
+/// Whether the output must not have the character: a control character other than a line feed or a tab, or one of the
+/// two noncharacters that XML forbids.
 pub(super) fn is_forbidden(c: char) -> bool {
     c.is_control() && !matches!(c, '\n' | '\t') || matches!(c, '\u{fffe}' | '\u{ffff}')
 }

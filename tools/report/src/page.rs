@@ -126,7 +126,7 @@ pub fn page(inputs: &Inputs) -> String {
     printable(&page.render().expect("the template writes into memory"))
 }
 
-/// Replaces characters that XML forbids, which names from outside may contain.
+/// Replaces the characters of [`is_forbidden`], which names from outside may contain.
 fn printable(text: &str) -> String {
     text.chars().map(|c| if is_forbidden(c) { '\u{fffd}' } else { c }).collect()
 }

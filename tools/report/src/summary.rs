@@ -17,8 +17,8 @@ fn table(title: &str, rows: Vec<Vec<String>>) -> String {
     if rows.is_empty() { String::new() } else { format!("\n{title}\n{}", columns(&rows)) }
 }
 
-/// The short form of the report: the number of comparisons by `answers::Standing`, the machine, a line for each comparison, and
-/// whether a run was disturbed.
+/// The short form of the report: the number of comparisons by `answers::Standing`, the machine, a line for each
+/// comparison, and which runs were disturbed.
 pub fn short(inputs: &Inputs) -> String {
     let mut out =
         format!("{}\n\n{}.\n", sentence(&tally(inputs)), machine_picture::in_words(inputs.topology));

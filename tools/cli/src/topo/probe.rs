@@ -25,7 +25,7 @@ use warmcore_types::{CpuId, CpuSet, Nanos};
 
 /// The intended time of the slices of a probe with many pairs.
 const AIM: Duration = Duration::from_secs(15);
-/// The time after which no slice begins.
+/// The time since the first slice after which no slice begins.
 const STOP: Duration = Duration::from_secs(20);
 /// The number of rounds. Fewer rounds would not show drift; more don't improve the result.
 const ROUNDS: std::ops::RangeInclusive<u32> = 5..=16;
