@@ -10,12 +10,12 @@
 //! a user that moved, and which ids a compaction takes.
 //!
 //! # Protocol
-//! An id belongs to one `PcpuCid` from the moment its bit in `used` is set until that bit is cleared. The thread
-//! that sets the bit holds the `PcpuCid` already. Freeing an id takes three steps: first the `PcpuCid` is
-//! emptied, by its holder or by a compare-and-swap that fails if a user entered; then the id that the `PcpuCid`
-//! must remember is written; then the bit is cleared. One user at a time holds a `PcpuCid`. So ids are unique,
-//! the code that takes ids back (`ids/reclaim.rs`) takes none in use, and a thread that sets the bit of a freed id
-//! sees what the `PcpuCid` remembers.
+//! An id belongs to one `PcpuCid` from the moment its bit in `used` is set until that bit is cleared, except that a
+//! move, under the lock, passes it to another `PcpuCid`. The thread that sets the bit holds the `PcpuCid` already.
+//! Freeing an id takes three steps: first the `PcpuCid` is emptied, by its holder or by a compare-and-swap that fails
+//! if a user entered; then the id that the `PcpuCid` must remember is written; then the bit is cleared. One user at a
+//! time holds a `PcpuCid`. So ids are unique, the code that takes ids back (`ids/reclaim.rs`) takes none in use, and
+//! a thread that sets the bit of a freed id sees what the `PcpuCid` remembers.
 //!
 //! The module `pcpu_cid` lists the writers of a `PcpuCid`. The thread that takes or frees an id writes the id's bit
 //! in `used` and the CPU's bit in `occupied`. `Lockless` names the writers of its fields. Everything else is written
@@ -58,7 +58,7 @@ pub struct User {
     nr_cpus_allowed: u32,
     /// The value of `Shared::mask_changes` that `needs_mask` read last, or `add_user` if `needs_mask` read none yet.
     mask_changes: u32,
-    /// The number of nested entries that this user has not left yet, without the outermost.
+    /// The number of entries that this user has not left yet, without the outermost.
     nested: u32,
     /// How many of this user's entries have no [`HeldCid`]: `leave_unguarded` ends those.
     unguarded: u32,

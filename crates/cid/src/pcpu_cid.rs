@@ -37,7 +37,7 @@ pub(crate) enum State {
     Cached,
     /// As `Cached`, and no user entered since the last compaction.
     Stale,
-    /// A user holds its id.
+    /// A user holds the `PcpuCid`, and its id if it already has one.
     InUse(Token),
 }
 
@@ -46,7 +46,7 @@ const CACHED: u32 = 1;
 const STALE: u32 = 2;
 const IN_USE: u32 = 3;
 
-/// The state word that names the user that holds the id.
+/// The value of `state` that names the user that holds the `PcpuCid`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Token(u32);
 
@@ -168,7 +168,7 @@ impl PcpuCid {
         self.state.store(EMPTY, Relaxed);
     }
 
-    /// Cached or stale → empty, under the lock. Returns false if a user entered in between.
+    /// Cached or stale → empty, under the lock. Returns false in any other state, so also if a user entered in between.
     pub(crate) fn take(&self) -> bool {
         // An entry and a leave turn stale into cached; cached becomes stale only under the lock, which the caller
         // holds. So with this order of the two attempts, no id is missed that is unused during the whole call.

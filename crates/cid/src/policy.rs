@@ -47,7 +47,7 @@ impl Facts {
     }
 }
 
-/// Which ids are in use.
+/// Which ids CPUs have, whether a user holds them or not.
 #[derive(Debug)]
 pub struct Used<'a>(pub(crate) &'a SharedBits);
 

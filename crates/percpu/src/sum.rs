@@ -11,11 +11,11 @@
 //!
 //! # Protocol
 //!
-//! The store to `active` separates the adds that a snapshot includes from the others. An add that returned before
-//! the store is in the old bank, which is read after the fence. If add x happened before add y and x went to the
-//! new bank, then y did too: both loaded `active`, and of two ordered loads of one location the later one never
-//! returns the older value. So a snapshot that includes y also includes x. Together with the lock on `direct`,
-//! the snapshot is one moment inside the call.
+//! The store to `active` separates the adds that a snapshot includes from the others. The reader sums the new bank
+//! before the store, when no section adds to it, and the old bank after the fence. So it includes every add that
+//! returned before the store. If add x happened before add y and x loaded the new address, then y did too: of two
+//! ordered loads of one location the later one never returns the older value. So a snapshot that includes y also
+//! includes x. Together with the lock on `direct`, the snapshot is one moment inside the call.
 //!
 //! With locked instructions a bank cannot be frozen, because a thread may be preempted between its load of `active`
 //! and its add. There a snapshot sets `active` to null: new adds block at the lock, and late adds are harmless, as
@@ -172,7 +172,7 @@ impl Sum {
         state.direct.wrapping_add(self.early.load(Acquire))
     }
 
-    /// Returns the sum of all adds ever made, at one moment.
+    /// Returns the sum of all adds ever made, also those that were drained, at one moment.
     fn exact(&self, state: &SumState) -> u64 {
         let Some(words) = self.words.get() else { return self.direct(state) };
         if locks() {
@@ -255,7 +255,7 @@ impl Sum {
     }
 
     /// Reserves the slots if there are none. The argument proves that the caller holds the lock: a reader that holds it
-    /// and finds no slots finds all adds in `direct`.
+    /// and finds no slots finds all adds in `direct` and `early`.
     /// Model: `sum/loom.rs::first_adds_are_counted_once`.
     fn bind(&self, _: &SumState) {
         if self.words.get().is_none() {
@@ -299,7 +299,7 @@ impl Sum {
     /// Returns the sum of the adds since the last drain and remembers it.
     ///
     /// Words are not zeroed, and no fence is needed: each word only grows, and `drained` is the total of all drains.
-    /// Each add is in exactly one drain, in whatever order the words are read.
+    /// In whatever order the words are read, each add is in exactly one drain: the first that reads its word after it.
     /// Model: `sum/loom.rs::successive_drains_lose_and_repeat_nothing`.
     pub(crate) fn drain(&self) -> u64 {
         let mut state = ignore_poison(self.state.lock());

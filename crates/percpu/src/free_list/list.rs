@@ -153,8 +153,8 @@ impl<T: Item> FreeList<T> {
     }
 
     /// Pops an item: the top of this CPU's stack if it has any, otherwise the top of the depot. Returns `None` if both
-    /// are empty; stacks of other CPUs may still have items. If several sections in a row are aborted, or another
-    /// thread holds the stack's lock, only the depot is searched.
+    /// are empty; stacks of other CPUs may still have items. A thread that cannot run a section (it has no area, or
+    /// several in a row were aborted), or finds the stack locked, looks only at the depot.
     ///
     /// **Touches** two cache lines of this CPU's stack. If the stack is empty it also locks the depot and moves up to
     /// half a capacity of items from there.
