@@ -2,8 +2,8 @@
 //! works.
 //!
 //! A runtime is made as a program would make it, and inspected. The number of workers is explained by the allowed CPUs
-//! and the quota. Further findings are about cores that CPUs share and about CPUs that are offline. The runtime uses
-//! two threads per CPU for about a millisecond.
+//! and the quota. Further findings are about cores that CPUs share and about CPUs that are offline. The runtime exists
+//! for about a millisecond and starts two threads per worker, one of which ends before the other is started.
 
 use super::{finding, limited, missing, ok};
 use std::time::Duration;
