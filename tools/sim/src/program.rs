@@ -4,7 +4,7 @@
 //! ([`run`](Program::run), [`touch`](Program::touch)) may be preempted; a step that affects other tasks or may block
 //! ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment. If a task is
 //! woken outside of a `wait`, one later `wait` returns at once. Names of tasks and locks are resolved when the
-//! simulation runs, so two programs may name each other. A step takes 40 bytes.
+//! simulation runs, so two programs may name each other. A step takes 32 bytes.
 //!
 //! ```
 //! use warmcore_sim::program::Program;

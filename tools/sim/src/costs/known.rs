@@ -76,8 +76,9 @@ impl Costs {
     /// The costs of the machine `name` of a machine file, such as [`warmcore_topo::MACHINES`].
     ///
     /// # Errors
-    /// What [`Topology::from_machine`] refuses; a number that is missing and has no default, is negative, or is no
-    /// number. The error names the section and the key, and the line if the number is there.
+    /// What [`Topology::from_machine`] refuses; a number that is missing and has no default, is negative, is too large,
+    /// or, if its name begins with `c2c_` or `dram_` or ends with `_cycles`, is no number. The error names the section
+    /// and the key, and the line if the number is there.
     pub fn from_machine(text: &str, name: &str) -> Result<Self, CostsError> {
         let topology = Topology::from_machine(text, name).map_err(|e| {
             let text = e.to_string();

@@ -88,7 +88,7 @@ const PROPERTIES: &[&str] = &["loop", "cpus", "instance", "delay", "phases", "du
 /// The most threads of all tasks together. A larger number is rejected as a typing error.
 const INSTANCES_MAX: i64 = 1 << 16;
 
-/// The most steps of all threads together: a simulation copies them for each thread, 40 bytes a step.
+/// The most steps of all threads together: a simulation copies them for each thread, 32 bytes a step.
 const STEPS_MAX: usize = 1 << 22;
 
 /// A limit on CPU numbers, since a set takes memory up to its largest number. Linux supports 8192 CPUs.

@@ -2,7 +2,7 @@
 //!
 //! There are two passes. `load`, when a program is spawned, finds CPUs that this machine does not have and processes
 //! that the simulation does not have. `link`, when the simulation runs, resolves the tasks and locks that programs
-//! name. A forked program is loaded once per spawn, with the program that forks it. A step takes 40 bytes.
+//! name. A forked program is loaded once per spawn, with the program that forks it. A step takes 32 bytes.
 
 use super::task::{NONE, WaitQueue};
 use super::{Simulation, TaskCounts};

@@ -179,7 +179,7 @@ pub(crate) struct SchedState {
     /// CPUs that have more than one task. `num_injected`: tasks in shared queues.
     pub(crate) overloaded: u32,
     pub(crate) num_injected: u32,
-    /// Calls of `View::is_idle` since this was last reset: the CPUs that a wake examined.
+    /// Calls of `View::is_idle` since this was last reset: the CPUs that a wake examined, each as often as it did.
     pub(crate) cpus_examined: Cell<u32>,
     /// The CPU that searches. The next three fields are about that search: its sequence number, the CPUs examined so
     /// far by distance, and the shared queues that were examined.

@@ -3,7 +3,7 @@
 //! The times of steps add up until a step that affects other tasks: that step happens when the time has passed, at an
 //! event of its own. Successive passes over memory are computed as if each began at the end of the one before, without
 //! an event between them. The steps `run, wake, wait` take two events of the waker: the end of the run, and the end of
-//! the wake's cost.
+//! the wake's cost, if it has one.
 
 use super::task::{BlockedOn, NONE, TaskState};
 use super::{Simulation, event_class};
@@ -17,7 +17,7 @@ use warmcore_types::{CpuId, Nanos};
 const CLOCK_MAX: u64 = 1 << 63;
 
 /// A fork is an error while there are this many tasks or more, which take 2 GiB: so a program that forks without end
-/// ends.
+/// gets this error.
 const TASKS_MAX: usize = 1 << 22;
 
 /// What the current task does next.

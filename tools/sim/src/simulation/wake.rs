@@ -2,8 +2,8 @@
 //!
 //! The policy is asked at the moment of the wake. An idle CPU takes the time of an interrupt and of leaving its idle
 //! state before it runs the wakee: on 2 × 56 cores in C1 the first instruction comes 1500 ns after the wake. Each CPU
-//! that the policy examines costs the waker a read of one line of its LLC, several of which overlap. A timer wakes from
-//! the CPU on which its task blocked.
+//! that the policy examines costs the waker a read of one line at the distance of its LLC; several such reads overlap.
+//! A timer wakes from the CPU on which its task blocked.
 //!
 //! # Source
 //!

@@ -59,7 +59,8 @@ fn a_change_of_owner_and_back_loses_no_id() {
     }
     assert_eq!(in_use(&cids), 8);
     cids.enter(2, CpuId(2)).expect("an id");
-    // 5 are half of the machine, which is less than three quarters of 8: 4 own their ids again.
+    // 5 tasks are half of the machine's 10 CPUs, which is less than three quarters of 8: from 4 tasks on down, ids
+    // belong to tasks again.
     (5..=10).rev().for_each(|task| cids.remove_task(task));
     assert_eq!(in_use(&cids), 8);
     cids.remove_task(4);

@@ -28,7 +28,7 @@ use warmcore_sched::policy::near::{
 use warmcore_sched::{Allowed, Distance, Wake, WakeDecision, WakeSource};
 use warmcore_types::CpuId;
 
-/// `imbalance_pct` of all domains but a core.
+/// `imbalance_pct` of every domain beyond a core, used for all domains here.
 const IMBALANCE_PCT: u64 = 117;
 
 impl<V: KernelView> Decision<'_, V> {
