@@ -1,7 +1,8 @@
 //! `Guard`: an id that this thread holds.
 //!
-//! Dropping the guard leaves the id on its CPU. The guard borrows its tenant, so no thread holds an id of a
-//! tenant that is dropped. A guard cannot move to another thread.
+//! Dropping a thread's last guard of a tenant leaves the id on the CPU where the thread took it; an overflow id
+//! becomes free. A guard borrows its tenant, which is therefore not dropped while the guard lives. A guard cannot
+//! move to another thread.
 
 use crate::tenant::Inner;
 use std::fmt;
@@ -26,7 +27,7 @@ pub struct Guard<'a> {
     tenant: &'a Inner,
     /// The held id. It is moved out when the guard is dropped.
     held: ManuallyDrop<HeldCid<'a>>,
-    /// What the thread allocates is charged to the tenant's account, if it has one.
+    /// While this exists, what the thread allocates is charged to the tenant's account. `None` without an account.
     _current: Option<ActiveAccount<'a>>,
     not_send: PhantomData<*const ()>,
 }
@@ -44,8 +45,8 @@ impl<'a> Guard<'a> {
         self.held.cid()
     }
 
-    /// Whether this is an overflow id: another thread still held the CPU's id, although it did not run there
-    /// then.
+    /// Whether this is an overflow id. A thread gets one if another thread still holds the CPU's id, although it does
+    /// not run there now, or if the thread itself is about to end.
     pub fn is_overflow(&self) -> bool {
         self.held.is_overflow()
     }

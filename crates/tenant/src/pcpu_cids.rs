@@ -1,8 +1,8 @@
 //! The memory with the [`PcpuCid`]s of all tenants and the slots of their data.
 //!
 //! A [`Space`] has two pools, which are made for a given number of CPU numbers. A `PcpuCid` takes 8 bytes in the
-//! page of its CPU; the `PcpuCid`s of 512 tenants share that page. A tenant's data takes whole pairs of cache
-//! lines in the page of its id, beside the data of other tenants. A page takes memory once it was touched.
+//! page of its CPU; the `PcpuCid`s of 512 tenants share that page. A tenant's data of up to 2 KiB takes whole pairs of
+//! cache lines in the page of its id, beside the data of other tenants. A page takes memory once it was touched.
 //!
 //! With all of 384 CPUs used, a tenant has 3 KiB of `PcpuCid`s; with 2 CPUs used, 512 tenants share two pages.
 
@@ -12,7 +12,7 @@ use warmcore_cid::{PcpuCid, PcpuCids};
 use warmcore_percpu::{PerCpu, Pool};
 use warmcore_types::{CpuId, ignore_poison};
 
-/// How many overflow ids a tenant has: one for each thread that finds the id of its CPU in use.
+/// How many overflow ids a tenant has, for threads that find the id of their CPU in use.
 pub(crate) const OVERFLOW_IDS: u32 = 4096;
 
 /// A number of CPU numbers that no Linux system reaches.

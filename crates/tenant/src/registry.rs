@@ -1,18 +1,18 @@
 //! All tenants of this process, and the thread that compacts their ids.
 //!
-//! Each tenant has an index here, a weak reference, and a flag, which is set if the tenant is *busy*: if it has
-//! ids in use. A thread that enters a tenant sets the flag, without a lock, a list or a wakeup. Every 100 ms the
-//! compactor reads the flags and compacts the busy tenants. Before that it reads the affinity masks of their
-//! threads, since the kernel sends no notice when one changes. The compactor's thread starts with the first
+//! Each tenant has an index here, a weak reference, and a flag, which is set if the tenant is *busy*: if CPUs may
+//! have ids of it. A thread that enters a tenant that is not busy sets the flag, without a lock, a list or a wakeup.
+//! Every 100 ms the compactor reads the flags and compacts the busy tenants. Before that it reads the affinity masks
+//! of their threads, since the kernel sends no notice when one changes. The compactor's thread starts with the first
 //! tenant and ends with the last.
 //!
 //! A flag is written by a thread that enters a tenant that is not busy, by the compactor, and when the tenant is
-//! dropped. Everything else is written under the lock. No tenant is dropped under the lock, because dropping one
-//! takes it too.
+//! dropped. Everything else is written under the lock of `REGISTRY`. No tenant is dropped under that lock, because
+//! dropping a tenant takes it too.
 //!
 //! # Cost
 //! 10 000 tenants of which 10 are busy: 10 000 flags read, 2 µs, and 10 compactions; and a system call for each thread that
-//! is in one of the 10, 0.32 µs (`sched_getaffinity` in a loop on a virtual AMD EPYC).
+//! is a user of one of the 10, 0.32 µs (`sched_getaffinity` in a loop on a virtual AMD EPYC).
 
 use crate::tenant::{Inner, Masks};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -25,12 +25,12 @@ use warmcore_types::{GrowingTable, ignore_poison};
 /// The time between two compactions. An id that was not used between two of them is taken back.
 const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
 
-/// The low bits of a serial are its tenant's index, the high ones count all tenants that were ever made.
+/// The low 24 bits of a serial are its tenant's index, the high bits count all tenants that were ever made.
 const INDEX_BITS: u32 = 24;
 
 #[derive(Default)]
 struct RegistryEntry {
-    /// 0 if it is free.
+    /// 0 if the entry is free.
     serial: u64,
     tenant: Weak<Inner>,
 }
@@ -45,7 +45,7 @@ struct Registry {
 static REGISTRY: Mutex<Registry> =
     Mutex::new(Registry { entries: Vec::new(), free: Vec::new(), alive: 0, made: 0 });
 
-/// Whether the tenant with this index is busy. This memory is never freed.
+/// By index: whether the tenant is busy. This memory is never freed.
 static BUSY: GrowingTable<AtomicBool> = GrowingTable::new();
 
 fn lock() -> MutexGuard<'static, Registry> {
@@ -96,7 +96,7 @@ pub(crate) fn register(make: impl FnOnce(u64, &'static AtomicBool) -> Inner) -> 
     tenant
 }
 
-/// Frees the entry of a tenant that is being dropped.
+/// Frees the entry of a tenant that is being dropped, or could not be made.
 pub(crate) fn forget(serial: u64) {
     let (mut registry, index) = (lock(), index_of(serial));
     BUSY.get(index).expect("its entry has a flag").store(false, Relaxed);

@@ -1,4 +1,4 @@
-//! `Tenant`: a group of tasks that share data, and the ids of the tasks that run.
+//! `Tenant`: a group of tasks that share data, and the ids that threads hold while they work for it.
 //!
 //! A handle is an `Arc` of [`Inner`], which lives as long as any handle, guard or data. After that its `PcpuCid`s and slots
 //! go back to the pools of all tenants.
@@ -46,23 +46,24 @@ pub struct Tenant {
     inner: Arc<Inner>,
 }
 
-/// The state of a tenant, to which each handle points. Each poll reads it; each task of the tenant clones and
-/// drops the `Arc` around it, from any CPU. The alignment puts it on other lines than the `Arc`'s counts.
+/// The state of a tenant, to which each handle points. Each poll of a task of the tenant reads it; each such task
+/// clones and drops the `Arc` around it, from any CPU. The alignment puts it on other lines than the `Arc`'s counts.
 #[derive(Line)]
 #[line(pair, default = read_mostly)]
 #[repr(align(128))]
 pub(crate) struct Inner {
-    /// A number that no other tenant ever has.
+    /// A number that no other tenant of this process ever has.
     pub(crate) serial: u64,
     name: Box<str>,
     weight: u32,
     space: &'static Space,
     pub(crate) ids: Ids<PooledPcpuCids>,
     /// The threads that are the tenant's users, by the kernel's thread id, each with the number of CPUs that its
-    /// mask had last. Written by a thread that joins or ends. The compactor takes the lock twenty times a second
-    /// and makes no system call while it holds it. That is rare enough for a cache line that each poll reads.
+    /// mask had last. Written by a thread that joins, reads its mask again or ends, and by the compactor. The
+    /// compactor takes the lock at most twenty times a second and makes no system call while it holds it. That is
+    /// rare enough for a cache line that each poll reads.
     threads: Mutex<BTreeMap<u32, usize>>,
-    /// The account that its threads' allocations are charged to.
+    /// The account to which a thread's allocations are charged while it holds a guard of the tenant.
     pub(crate) account: Option<Account>,
     /// Whether the compactor must compact the tenant's ids: see `registry`.
     is_busy: &'static AtomicBool,
@@ -103,7 +104,7 @@ impl Builder {
         Self { policy, ..self }
     }
 
-    /// Charges what a thread allocates while it is in the tenant to `account`, if the global allocator is a
+    /// Charges what a thread allocates while it holds a guard of the tenant to `account`, if the global allocator is a
     /// [`BudgetAlloc`](warmcore_budget::process::BudgetAlloc).
     pub fn account(self, account: &Account) -> Self {
         Self { account: Some(account.clone()), ..self }
@@ -127,8 +128,9 @@ impl Builder {
         Self { cpus: Some(cpus), ..self }
     }
 
-    /// Makes the tenant. Panics if no address space is left, or if [`backend`](warmcore_percpu::backend())
-    /// panics. The first tenant of a process chooses the backend, which takes 5 to 50 ms.
+    /// Makes the tenant. Panics if no address space is left, if 2^24 tenants are alive, or if
+    /// [`backend`](warmcore_percpu::backend()) panics. If no backend is chosen yet, this call chooses it, which takes
+    /// 5 to 50 ms.
     #[track_caller]
     pub fn build(self) -> Tenant {
         let here = affinity::nr_cpu_ids() as u32;
@@ -164,11 +166,12 @@ impl Tenant {
     /// the same time. A thread that already holds an id of this tenant gets the same id again.
     ///
     /// Guards are for short work. A thread that sleeps with a guard keeps its CPU's id in use, and other threads
-    /// that enter on that CPU get overflow ids. Panics if 4096 threads hold overflow ids. Must not be called from
-    /// signal handlers and global allocators, because they may run in the middle of this function on the same
-    /// thread.
+    /// that enter on that CPU get overflow ids. Panics if this thread needs an overflow id and other threads hold all
+    /// 4096. Must not be called from signal handlers and global allocators, because these may run in the middle of
+    /// this function on the same thread.
     ///
-    /// **Touches** the line of this CPU's `PcpuCid`, for writing, if this thread entered on this CPU last.
+    /// **Touches** the line of this CPU's `PcpuCid`, for writing, if this thread entered on this CPU last and its id is
+    /// still there; otherwise usually also the tenant's lock.
     ///
     /// ```
     /// let tenant = warmcore_tenant::Tenant::builder().name("orders").build();
@@ -219,7 +222,7 @@ impl Tenant {
 
     /// Returns counts of the events of the tenant's ids, and their present state.
     ///
-    /// A tenant whose threads wait with a guard takes overflow ids, and memory for their slots:
+    /// If `overflows` grows, threads wait while they hold guards, and the tenant takes memory for more slots:
     ///
     /// ```
     /// let tenant = warmcore_tenant::Tenant::builder().name("orders").build();
@@ -244,7 +247,7 @@ impl Tenant {
     }
 
     /// A small number that no other tenant has at the same time, for an index into a table with an entry for each
-    /// tenant. A later tenant gets it when this one is gone.
+    /// tenant. A later tenant may get the number when this tenant is gone.
     pub fn index(&self) -> usize {
         registry::index_of(self.inner.serial)
     }
@@ -259,12 +262,13 @@ impl Tenant {
         self.inner.weight
     }
 
-    /// The account that its threads' allocations are charged to.
+    /// The account to which a thread's allocations are charged while it holds a guard of the tenant; `None` if the
+    /// tenant was made without one.
     pub fn account(&self) -> Option<&Account> {
         self.inner.account.as_ref()
     }
 
-    /// The policy.
+    /// The policy that chooses the tenant's ids.
     pub fn policy(&self) -> &'static dyn Policy {
         self.inner.ids.policy()
     }
@@ -294,8 +298,9 @@ impl Inner {
         Guard::new(self, self.enter_slow(cpu, read_mask))
     }
 
-    /// The slow path of `enter`: for a thread that enters for the first time or on another CPU than last, or if
-    /// the CPU's id is in use. `mask` reads the CPUs that this thread may run on.
+    /// The slow path of `enter`: for a thread without a cached record, on another CPU than at its last entry, or with
+    /// an id already, or if the CPU's id is in use or was not used lately. `mask` reads the CPUs that this thread
+    /// may run on.
     #[cold]
     #[inline(never)]
     fn enter_slow(&self, cpu: CpuId, mask: impl Fn() -> CpuSet) -> HeldCid<'_> {
@@ -328,9 +333,9 @@ impl Inner {
         held
     }
 
-    /// Makes this thread a user, unless it is about to end.
+    /// Makes this thread a user, unless it is about to end and has left its tenants already.
     fn join(&self, mask: impl Fn() -> CpuSet) -> Option<*mut User> {
-        // Registers an rseq area: without one, the thread would make a system call at each entry to get its CPU.
+        // Registers an rseq area: without one, the thread would need a call to get its CPU at each entry.
         rseq::register_thread();
         let allowed = mask();
         thread::join(self.serial, |token| {
@@ -350,9 +355,9 @@ impl Inner {
         self.threads().remove(&affinity::this_thread());
     }
 
-    /// Adds the CPUs on which the tenant's threads may run now to its set. If a thread's number of CPUs changed,
-    /// each user reads its mask again at its next move: `sched_setaffinity` and a changed cpuset send no notice.
-    /// `read` returns the mask of the thread with this number.
+    /// Adds the CPUs on which the tenant's threads may run now to the tenant's set. If a thread's number of CPUs
+    /// changed, each user reads its mask again at its next move: `sched_setaffinity` and a changed cpuset send no
+    /// notice. `read` returns the mask of the thread with this kernel thread id.
     ///
     /// No lock is held during the system calls: threads that join and end do not wait for them, and a fork in that moment
     /// copies no held lock.
@@ -366,7 +371,7 @@ impl Inner {
         let mut is_changed = false;
         let mut threads = self.threads();
         numbers.retain(|number| {
-            // If the thread has ended meanwhile, its id may now belong to a thread of another process.
+            // If the thread has ended meanwhile, its kernel id may now belong to a thread of another process.
             let Some(known) = threads.get_mut(number) else { return false };
             // 0: the kernel did not return a mask.
             let now = masks[number].len();
@@ -391,9 +396,9 @@ impl Inner {
         thread::leave_tenants_late();
     }
 
-    /// Updates the masks of the tenant's threads and compacts. If no id is in use, it clears `is_busy` and then
-    /// reads the number of ids in use again: a thread that got an id before the store is found by that read, and
-    /// a thread that gets one later sees the store and sets `is_busy`.
+    /// Updates the masks of the tenant's threads and compacts its ids. If no CPU has an id after that, clears `is_busy`
+    /// and then reads the number of ids again: that read finds the id of a thread that got it before the store, and a
+    /// thread that gets an id later sees the store and sets `is_busy`.
     pub(crate) fn compact(&self, masks: &mut Masks) {
         self.update_masks(masks, |thread| affinity::allowed_to(thread).unwrap_or_default());
         if self.ids.compact() > 0 {
@@ -407,17 +412,18 @@ impl Inner {
     }
 }
 
-/// The CPUs that this thread may run on; none if the kernel returns no mask.
+/// The CPUs that this thread may run on; the empty set if the kernel returns no mask.
 fn read_mask() -> CpuSet {
     affinity::allowed().unwrap_or_default()
 }
 
-/// The masks of threads, each read once for all tenants that a pass compacts. If a thread ends within the pass
-/// and a new thread gets its id, the new thread counts with the old one's mask until the next pass.
+/// The masks of threads by kernel thread id, each read once for all tenants that a round of the compactor compacts. If
+/// a thread ends within the round and a new thread gets its kernel id, the new thread counts with the old thread's
+/// mask until the next round.
 #[derive(Default)]
 pub(crate) struct Masks {
     masks: BTreeMap<u32, CpuSet>,
-    /// The threads of the tenant that is being compacted.
+    /// The kernel ids of the threads of the tenant that is being compacted.
     numbers: Vec<u32>,
 }
 

@@ -1,10 +1,10 @@
 //! Which tenants this thread belongs to, and its user record in each.
 //!
 //! A thread becomes a tenant's user at its first entry, and ceases to be one when it ends. It has a record for
-//! each tenant. Sixteen of them are in a cache in the thread's own static memory, in the slot given by the low
-//! bits of the tenant's serial, which are its index; the fast path looks only there. Sixteen tenants with
-//! consecutive indices use different slots. The other records are in a map: a record that is found in the map is
-//! exchanged with the record in its slot.
+//! each tenant whose user it is. Up to sixteen of them are in a cache in the thread's own static memory, in the slot
+//! given by the low four bits of the tenant's serial, which are those of its index; the fast path looks only there.
+//! Sixteen tenants with consecutive indices use different slots. The other records are in a map: a record that is
+//! found in the map moves to its slot, and the record that was there moves to the map.
 //!
 //! Only this thread reads and writes these records. A record has 64 bytes in the cache, and about 55 in the map.
 
@@ -35,7 +35,7 @@ const EMPTY: CachedUser = CachedUser { serial: 0, user: None };
 struct Table {
     cached: UnsafeCell<[CachedUser; CACHE_SLOTS]>,
     spilled: UnsafeCell<ManuallyDrop<BTreeMap<u64, User>>>,
-    /// The number of spilled records at which the records of dropped tenants are removed.
+    /// The number of records in `spilled` at which the records of dropped tenants are removed.
     spilled_max: Cell<usize>,
     /// Whether `change` runs: then the table may be half changed, and the thread may be allocating.
     is_changing: Cell<bool>,
@@ -84,8 +84,8 @@ pub(crate) fn user(serial: u64) -> Option<*mut User> {
     })
 }
 
-/// Joins a tenant to which this thread does not belong. `add` adds the user there. Returns `None` if the thread
-/// is about to end and has left its tenants already: it would never leave this tenant.
+/// Joins a tenant to which this thread does not belong. `add` gets the thread's token and adds the user there. Returns
+/// `None` if the thread is about to end and has left its tenants already: it would never leave this tenant.
 #[cold]
 pub(crate) fn join(serial: u64, add: impl FnOnce(u32) -> User) -> Option<*mut User> {
     EXIT.try_with(|_| {}).ok()?;
@@ -97,7 +97,7 @@ pub(crate) fn join(serial: u64, add: impl FnOnce(u32) -> User) -> Option<*mut Us
     cached_user(serial)
 }
 
-/// Puts a record into its slot of the cache, and the one that was there into the map.
+/// Puts a record into its slot of the cache, and the record that was there, if any, into the map.
 fn insert_cached(table: &Table, serial: u64, user: User) {
     // SAFETY: `change` excludes other accesses. A lookup in the cache by an allocator that runs in here finds a complete
     // slot or none.
@@ -114,8 +114,8 @@ fn insert_cached(table: &Table, serial: u64, user: User) {
     }
 }
 
-/// Runs steps that must not be interleaved. If an allocator enters a tenant while `act` allocates, it would find
-/// the steps half done, so that ends the process.
+/// Runs steps that must not be interleaved with others on this thread. If the global allocator enters a tenant while
+/// `act` allocates, it would find the steps half done: then this function ends the process.
 fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
     struct Changing<'a>(&'a Cell<bool>);
     impl Drop for Changing<'_> {
@@ -134,7 +134,7 @@ fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
     })
 }
 
-/// Tokens of threads: no two threads that are alive have the same.
+/// The numbers by which tenants tell their threads apart: no two threads that are alive have the same.
 struct Tokens {
     free: Vec<u32>,
     next: u32,
