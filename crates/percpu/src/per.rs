@@ -26,7 +26,8 @@ use warmcore_line::PAIR;
 use warmcore_sys::rseq::{PercpuMode, RseqArea, section};
 use warmcore_types::{Cid, CpuId};
 
-/// A number in a slot, to which [`PerCid::add`] adds: on the `rseq` backend without a locked instruction.
+/// A number in a slot, to which [`PerCid::add`] adds: without a locked instruction on the `rseq` backend, and on every
+/// backend with an [`IdSource`].
 #[repr(transparent)]
 #[derive(Zeroable)]
 pub struct LocalU64(AtomicU64);
@@ -44,7 +45,7 @@ impl LocalU64 {
     }
 }
 
-/// An allocator of ids other than the kernel: a tenant.
+/// An allocator of ids other than the kernel, such as a tenant.
 ///
 /// # Safety
 /// An id is in [`allocated`](IdSource::allocated) before a holder gets it, and these ranges only grow. Slots outside of
@@ -59,7 +60,7 @@ pub unsafe trait IdSource: Send + Sync {
     fn allocated(&self) -> [Range<u32>; 2];
 }
 
-/// The holder of an id: a tenant's guard.
+/// The holder of an id, such as a tenant's guard.
 ///
 /// # Safety
 /// The id was allocated by `source`, and no other thread holds it while the holder lives.

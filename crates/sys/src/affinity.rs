@@ -54,7 +54,7 @@ pub fn allowed_to(thread: u32) -> io::Result<CpuSet> {
     }
 }
 
-/// Restricts this thread to `cpus`. When this returns, the thread runs on one of them.
+/// Restricts this thread to `cpus`. When this returns `Ok`, the thread runs on one of them.
 #[cfg(target_os = "linux")]
 pub fn set_allowed(cpus: &CpuSet) -> io::Result<()> {
     let words = cpus.words();

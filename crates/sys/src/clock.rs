@@ -10,7 +10,7 @@
 //!
 //! # Source
 //!
-//! CPUID 8000_0007H EDX bit 8 (invariant TSC); ARM CNTVCT_EL0, CNTFRQ_EL0.
+//! CPUID 8000_0007H EDX bit 8 (invariant TSC); ARM CNTVCT_EL0.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};

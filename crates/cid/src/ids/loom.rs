@@ -1,5 +1,5 @@
 //! Loom models of ids: only the holder of an id accesses its slot, and it sees there what the last holder wrote.
-//! `cargo xtask test` runs them.
+//! `cargo xtask test --full` runs them.
 //!
 //! In loom a read-modify-write always sees the newest store, so a compare-and-swap that fails on an outdated
 //! value is not in these models. Every caller of such a compare-and-swap continues as if it had run a moment

@@ -121,7 +121,8 @@ impl<S: PcpuCids> Ids<S> {
 
     /// Frees the id of an empty `PcpuCid`, and stores `remembers` as the id that it had last.
     ///
-    /// The id's bit is cleared last: the next user of the id may take this same `PcpuCid`, and must find it complete.
+    /// The id's bit is cleared last: a thread that sets it again may hold this same `PcpuCid`, and must see
+    /// `remembers`.
     pub(super) fn free(&self, cpu: CpuId, remembers: CidWord) {
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);
         let cid = pcpu_cid.cid_word().assigned_cid();

@@ -93,7 +93,7 @@ mod unsupported {
     pub(crate) use section;
 }
 
-/// The number of spins before each commit. Written by tests, read inside the sections.
+/// The number of spins before each commit, less one. Written by tests, read inside the sections.
 #[cfg(feature = "delay")]
 pub static DELAY_SPINS: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
 
