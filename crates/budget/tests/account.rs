@@ -67,8 +67,8 @@ all: 1 012 345 used, no limit; peak 1 012 345 with stocks
     assert_eq!(explain.to_string(), text);
 }
 
-/// Units in use by an account. The background thread may close a stock between the two moments at which charges
-/// and stocks are read; the next attempt is right.
+/// Reads an account until `used` units are in use. The background thread may close a stock between the two moments at
+/// which charges and stocks are read; a later attempt is right.
 fn becomes(account: &Account, used: u64) -> Explain {
     let began = Instant::now();
     loop {
@@ -166,7 +166,7 @@ fn the_deepest_tree_fits_a_small_stack() {
             for account in &chain {
                 account.try_charge(10).unwrap();
             }
-            // A charge that the root refuses, and a forced one: both first close every stock on the path.
+            // A charge that the root refuses, and a forced one: both close every open stock of the tree.
             assert!(leaf.try_charge(10_000).is_err());
             assert!(leaf.force_charge(10_000).is_err());
             let used = 10_000 + 10 * DEPTH_MAX as u64;

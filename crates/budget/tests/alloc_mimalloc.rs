@@ -1,4 +1,4 @@
-//! The charging allocator over mimalloc, with `OnFull::Count`.
+//! The tests of `alloc/` with mimalloc under `BudgetAlloc::new`: a block over the limit is charged and not refused.
 
 #[path = "alloc/cases.rs"]
 mod cases;

@@ -19,7 +19,7 @@ use warmcore_budget::{Account, Event};
 #[global_allocator]
 static ALLOC: BudgetAlloc<System> = BudgetAlloc::new(System);
 
-/// An account that is over its limit, so that every charge to it takes the longest path.
+/// Charges the account up to its limit or beyond, so that every charge to it takes the longest path.
 fn full(account: &Account) -> warmcore_budget::Charge {
     account.force_hold(account.limit()).0
 }

@@ -1,4 +1,5 @@
-//! The charging allocator over the system's, with `OnFull::Count`.
+//! The tests of `alloc/` with the system's allocator under `BudgetAlloc::new`: a block over the limit is charged and
+//! not refused.
 
 #[path = "alloc/cases.rs"]
 mod cases;

@@ -1,8 +1,9 @@
 //! Forgotten charges: a `ChargeFuture` that is neither polled nor dropped has no effect after the end of its
 //! account.
 //!
-//! It stays in its queue and blocks the charges behind it until its account has no handle. Then the charge is
-//! removed from the queue, and only after that the account's node may be reused.
+//! It stays in its queue, and charges behind it wait unless they fit in addition, until its account has neither a
+//! handle nor a child. Then the charge is removed from the queue, and only after that the account's node may be
+//! reused.
 #![cfg(not(loom))]
 
 use std::future::Future;

@@ -16,7 +16,7 @@ use warmcore_budget::{Account, AccountConfig, Accounts, StockKind};
 use warmcore_sys::{affinity, rseq};
 use warmcore_types::CpuId;
 
-/// Wakes of the high thread.
+/// How often the thread of high priority wakes.
 const WAKES: u64 = if cfg!(debug_assertions) { 1000 } else { 10_000 };
 
 /// The CPU time after which a thread counts as hung: it was inside one operation, which takes some microseconds,
@@ -34,7 +34,7 @@ fn become_real_time(priority: i32) -> bool {
     unsafe { libc::sched_setscheduler(0, libc::SCHED_FIFO, &param) == 0 }
 }
 
-/// CPU time of a running thread.
+/// The CPU time that a running thread has used, in ns.
 fn cpu_ns(thread: libc::pthread_t) -> u64 {
     let (mut clock, mut at) = (0, libc::timespec { tv_sec: 0, tv_nsec: 0 });
     // SAFETY: the thread lives; both calls write to local variables.
@@ -57,14 +57,14 @@ fn interruptions() -> i64 {
 
 #[derive(Debug, PartialEq)]
 enum End {
-    /// The high thread made all its wakes.
+    /// The thread of high priority made all its wakes.
     Finished,
-    /// The high thread hung, and finished after its priority was lowered.
+    /// The thread of high priority hung, and ended after its priority was lowered.
     Hung,
 }
 
-/// Runs `low` again and again, and `high` at each wake, on the same CPU. Returns `None` if real-time threads are
-/// not permitted here.
+/// Runs `low` again and again on a thread of low priority, and `high` at each wake of a thread of high priority, on the
+/// same CPU. Returns `None` if there is one CPU only, or real-time threads are not permitted.
 fn contend(
     low: impl Fn(u64) + Sync,
     high: impl Fn(u64) + Sync,
@@ -93,7 +93,7 @@ fn contend(
         let (begin, ended, hung, wakes, inside) = (&begin, &ended, &hung, &wakes, &inside);
         let (interrupted, low, high) = (&interrupted, &low, &high);
         affinity::pin(watch).unwrap();
-        // The high thread starts first: it sleeps, and the low thread never does.
+        // The thread of high priority starts first: it sleeps, and the other thread never does.
         let high = scope.spawn(move || {
             if begin(0, 2) {
                 for wake in 0..WAKES {

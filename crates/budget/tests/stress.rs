@@ -1,11 +1,11 @@
 //! Runs all operations on accounts concurrently, on real threads, and checks that no unit is lost or created.
 //!
 //! Workers charge and give back while they are signalled and moved every millisecond, and while other threads
-//! drain, reclaim, change limits, and make and drop accounts. At the end everything must be exactly 0. A second
-//! test records when each call began and ended, and checks afterwards: no limit was exceeded at any moment, and
-//! no refusal was false.
+//! drain, reclaim, change limits, and make and drop accounts. At the end everything must be exactly 0. Other tests
+//! record when each call began and ended, and check afterwards: with the strict kind no limit was exceeded at any
+//! moment, and no refusal was false.
 //!
-//! 10⁸ operations for each kind, in some seconds on two CPUs.
+//! 10⁸ operations for each kind in the first test, in some seconds on two CPUs.
 #![cfg(not(loom))]
 
 use fastrand::Rng;
@@ -79,7 +79,7 @@ fn disturbed(threads: u64, work: impl Fn(u64) + Sync, beside: &[&(dyn Fn() + Syn
                 while working.load(Acquire) > 0 {
                     std::thread::sleep(EVERY);
                 }
-                // Removed from the list before the thread ends: a dead thread must not be signalled.
+                // The list is cleared before any of the threads ends: a dead thread must not be signalled.
                 handles.lock().unwrap().clear();
             });
         }
@@ -119,7 +119,7 @@ fn assert_all_is_given_back(accounts: &[&Account]) {
     }
 }
 
-/// The loop of one worker: gives each charge back after 64 later ones, and passes some charges to the next
+/// The loop of one worker: gives each small charge back 64 charges later, and passes some larger ones to the next
 /// worker.
 fn work(leaves: &[Account], seed: u64, operations: u64, next: &SyncSender<Charge>, mine: &Receiver<Charge>) {
     const RING: usize = 64;
@@ -429,7 +429,7 @@ fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: u
                 }
                 let (account, most) =
                     wants[thread as usize][rng.u64(..wants[thread as usize].len() as u64) as usize];
-                // Half of the charges are of the largest size.
+                // At least half of the charges are of the largest size.
                 let n = if rng.u64(..2) == 0 { most } else { 1 + rng.u64(..most) };
                 let began = tick();
                 let result = accounts[account].try_charge(n);
@@ -505,14 +505,14 @@ fn rseq_stocks_exceed_a_limit_by_at_most_their_capacity() {
     let _alone = alone();
     let verdict = tried(StockKind::Rseq, &NARROW, &NARROW_WANTS, CALLS);
     let cpus = affinity::allowed().unwrap().len() as u64;
-    // The largest capacity of a stock below the largest limit here.
+    // No stock below the largest limit here has a larger capacity.
     let largest = capacity::share(50_000);
     assert!(verdict.overshoot <= cpus * largest, "{verdict:?}");
 }
 
-/// Runs eight threads that together never ask for more than the limit. Each charges `base` once, and then
-/// repeatedly charges and gives back the rest of its part. Often all threads hold their whole part, so a charge
-/// fails if any unit is in the wrong place.
+/// Runs eight threads that together never ask for more than the limit. `base` units for each thread stay charged to the
+/// root; each thread repeatedly charges and gives back up to `SWING` units, the rest of its part. When all threads
+/// hold their whole part, a charge fails if any unit is in the wrong place. Returns the number of refusals.
 fn no_charge_is_refused(kind: StockKind, base: u64) -> u64 {
     const SWING: u64 = 500;
     let each = base + SWING;
@@ -563,8 +563,7 @@ fn no_charge_is_refused(kind: StockKind, base: u64) -> u64 {
     refused.into_inner()
 }
 
-/// With a limit of some thousand units, stocks have capacity for few units; with a limit of a million, for all
-/// units that are left.
+/// They make limits of 4000, 84 000 and 8 004 000 units, of which all stocks together may hold 40, 840 and 80 040.
 const BASES: [u64; 3] = [0, 10_000, 1_000_000];
 
 #[test]

@@ -1,8 +1,8 @@
 //! Waiting charges: first come, first served, and no charge keeps waiting while it fits.
 //!
 //! Where the order matters, futures are polled by hand, and a waker records that it was called before the call
-//! that freed the units returned. Under stress, threads sleep until they are woken: 30 000 charges for each of
-//! four threads, of which half wait.
+//! that freed the units returned. Under stress, three or four threads sleep until they are woken: 30 000 charges for
+//! each thread.
 #![cfg(not(loom))]
 
 use fastrand::Rng;
@@ -16,7 +16,7 @@ use warmcore_budget::{Account, Charge, OverBudget, StockKind};
 
 const KINDS: [StockKind; 2] = [StockKind::Rseq, StockKind::Atomic];
 
-/// Charges of each thread in the long tests. Debug builds take a tenth.
+/// Charges of each thread in the long tests. Debug builds make a sixth of them.
 const CHARGES: u64 = if cfg!(debug_assertions) { 5000 } else { 30_000 };
 
 fn root(kind: StockKind, limit: u64) -> Account {
@@ -77,8 +77,8 @@ impl<'a> Waiter<'a> {
     }
 }
 
-/// How often a waiter was not woken at once. Each test makes each call once for each of the two kinds, so a call
-/// that never wakes is counted twice, which is above `LATE_MAX`.
+/// How often a waiter was not woken by the call that freed the units. Each test makes each such call at least once for
+/// each of the two kinds, so a call that never wakes by itself is counted at least twice, which is above `LATE_MAX`.
 static LATE: AtomicU64 = AtomicU64::new(0);
 const LATE_MAX: u64 = 1;
 
@@ -251,7 +251,7 @@ fn a_bypassing_waiter_leaves_units_in_shared_accounts_below() {
     }
 }
 
-/// Each of the two charges is the first in the queue of its own account, and behind a large charge in the root's
+/// Each of the two small charges is the first in the queue of its own account, and behind a large charge in the root's
 /// queue. Only one of the two fits in addition to the large one.
 #[test]
 fn two_bypassing_waiters_do_not_take_the_same_units() {
@@ -431,13 +431,13 @@ fn a_waiter_moves_to_the_full_account_above_and_keeps_its_order() {
         assert_eq!((waiting(&leaf), waiting(&root)), (1, 0));
         let mut late = Waiter::new(&other, 5);
         assert_eq!((waiting(&leaf), waiting(&root)), (1, 1));
-        // Another charge takes what the leaf gives back, before this one is polled.
+        // A forced charge takes what the leaf gives back, before `early` is polled.
         root.force_charge(10).unwrap_err();
         drop(mine);
         early.expect_wake();
         assert!(early.poll().is_none());
         assert_eq!((waiting(&leaf), waiting(&root)), (0, 2));
-        // The other charge has the earlier ticket.
+        // `early` has the earlier ticket.
         rest.shrink(10);
         assert!(late.poll().is_none());
         let early = early.take();
@@ -507,10 +507,10 @@ fn every_waiter_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) 
                 let (mut rng, mut kept) = (Rng::with_seed(thread), None);
                 for i in 0..CHARGES {
                     let leaf = [&leaves[0], &leaves[1], root][rng.u64(..3) as usize];
-                    // Sometimes the largest charge that an account may have.
+                    // Sometimes a charge of half the limit.
                     let n = if i % 64 == 0 { limit / 2 } else { 1 + rng.u64(..most) };
                     if i % 7 == 0 {
-                        // The future is dropped while it waits, or before its first poll.
+                        // The future is dropped before its first poll, while it waits, or when it was granted.
                         let mut future = pin!(leaf.charge(n));
                         let mut context = Context::from_waker(Waker::noop());
                         let _ = rng.u64(..2) == 0 && future.as_mut().poll(&mut context).is_ready();

@@ -14,7 +14,7 @@ const THREADS: u64 = 8;
 /// Entries between two changes of a thread's affinity.
 const MOVE_EVERY: u64 = 50_000;
 
-/// One slot of the data: a count that is exact only if ids are unique, and whether a thread is inside.
+/// One slot of the data: a count that is exact only if ids are unique, and 1 while a thread holds the slot's id.
 #[derive(Zeroable)]
 struct Slot {
     entries: LocalU64,
@@ -22,6 +22,7 @@ struct Slot {
 }
 
 /// Repeats the test until a thread has lost its CPU while it held an id: without that, uniqueness was not tested.
+/// With a CPU for each thread, the test runs once.
 fn stress(policy: &'static dyn Policy, entries: u64) {
     const ROUNDS_MAX: u32 = 100;
     let has_cpu_each = affinity::allowed().unwrap().len() >= THREADS as usize;

@@ -1,5 +1,6 @@
 //! Loom models of accounts with [`AtomicStocks`]: a charge that fits is not refused, no limit is exceeded, no
-//! unit is lost, and no charge keeps waiting while it fits. Run by `cargo xtask test --full`.
+//! unit is lost, and no charge keeps waiting while it fits. Models with [`RseqStocks`] are in `fast`. Run by
+//! `cargo xtask test --full`.
 //!
 //! Loom's read-modify-writes always read the newest store, so a compare-and-swap that fails on an old value is
 //! not in these models; its callers continue as if it had run a moment earlier.
@@ -36,7 +37,7 @@ const THERE: CpuId = CpuId(1);
 struct Tree<const N: usize, S = AtomicStocks> {
     accounts: Accounts<S>,
     nodes: [NonNull<Node>; N],
-    /// These are not loom's atomics, so they order nothing in the model.
+    /// The units of each account that the model's threads hold. Not loom's atomics, so they order nothing.
     held: [real::AtomicU64; N],
 }
 
@@ -211,7 +212,8 @@ impl Seen {
     }
 }
 
-/// The function `other` on CPU 1 never holds more than `most` units, so a charge of the rest always fits. `free`:
+/// With what was charged before, the function `other` on CPU 1 never holds more than `most` units, so a charge of the
+/// rest of the limit always fits. `free`:
 /// the units in CPU 1's stock at first; `None` if the stock is closed.
 fn fits_always(free: Option<u64>, most: u64, other: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
     for limited in [0, 1] {
@@ -261,7 +263,7 @@ fn a_refusal_is_never_false_beside_an_uncharge_that_opens_a_stock() {
     });
 }
 
-/// The other thread's stock is full and is taken down to half.
+/// The other thread's stock is full, and its units above half of the capacity go up the tree.
 #[test]
 fn a_refusal_is_never_false_beside_an_overfull_stock() {
     fits_always(Some(3), BASE + 1, |tree| tree.uncharge(1, THERE, 1));
@@ -315,8 +317,8 @@ fn of_two_charges_for_the_rest_one_is_granted() {
     }
 }
 
-/// A's charge reaches the group and does not fit at the root if B was there before. C's charge fits everywhere
-/// unless A's is granted.
+/// A's charge is added to account 1 and does not fit at the root if B's charge was granted before. C's charge to
+/// account 1 fits everywhere unless A's is granted.
 #[test]
 fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
     static A: Seen = Seen::new();
@@ -335,7 +337,7 @@ fn a_refusal_is_never_false_beside_a_charge_that_fails_above() {
     assert!(A.happened() && C.happened());
 }
 
-/// The same, but C's charge is covered by a guarantee, from which A's charge had taken units.
+/// As the model above, but C's charge is covered by a guarantee, from which A's charge may have taken units.
 #[test]
 fn a_guaranteed_charge_is_never_refused() {
     static A: Seen = Seen::new();
@@ -399,7 +401,7 @@ fn a_guarantee_changes_beside_charges() {
     });
 }
 
-/// Usage at one moment of the call, without what the other thread charges for its stock.
+/// The exact usage is that of one moment of the call, without what the other thread charges for its stock.
 #[test]
 fn exact_usage_has_no_units_of_stocks() {
     model(|| {
@@ -414,7 +416,7 @@ fn exact_usage_has_no_units_of_stocks() {
     });
 }
 
-/// No charge is granted while usage is above the new limit, not even from a stock.
+/// After `set_limit` has returned, no charge is granted while usage is above the new limit, not even from a stock.
 #[test]
 fn a_limit_below_usage_refuses_at_once() {
     model(|| {
@@ -555,7 +557,7 @@ fn a_node_is_reused_beside_a_drain() {
         tree.accounts.drop_handle(tree.node(1));
         let again = tree.accounts.create(Some(tree.node(0)), config(u64::MAX)).unwrap();
         if again.key != tree.node(1).key {
-            // The drain was under way.
+            // The drain was under way, so the old node was not free yet.
             tree.accounts.drop_handle(again);
         }
         other.join().unwrap();
@@ -583,7 +585,7 @@ fn poll(tree: &Tree<2>, full: usize, n: u64) -> bool {
     }
 }
 
-/// A charge waits at the full account for `n` units, all that will be left. The charge sees the units that come
+/// A charge waits at the full account for `n` units, all that will be free. The charge sees the units that come
 /// back, or another thread finds a pending wake and wakes the task. `free`: the units in CPU 1's stock at first;
 /// `None` if the stock is closed. `acts`: the functions of the other threads, each of which then checks for a
 /// pending wake.
@@ -614,7 +616,7 @@ fn waits<const M: usize>(preemptions: usize, free: Option<u64>, n: u64, acts: [f
     }
 }
 
-/// The other thread gives back too many units for a stock.
+/// The other thread gives back more units than a stock may hold.
 #[test]
 fn a_waiter_is_woken_by_an_uncharge_without_a_stock() {
     waits(1, None, LIMIT - BASE + 99, [|tree| tree.uncharge(1, THERE, 100)]);
@@ -632,7 +634,7 @@ fn a_waiter_is_woken_by_an_uncharge_into_a_stock() {
     waits(2, Some(1), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);
 }
 
-/// The stock is full, so half of its units go up the tree too.
+/// The stock is full, so its units above half of the capacity go up the tree too.
 #[test]
 fn a_waiter_is_woken_by_what_a_full_stock_returns() {
     waits(2, Some(3), LIMIT - BASE, [|tree| tree.uncharge(1, THERE, 1)]);

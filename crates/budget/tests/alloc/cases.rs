@@ -13,7 +13,7 @@ use std::thread;
 use warmcore_budget::process::{ActiveAccount, enter, within};
 use warmcore_budget::{Account, Event};
 
-/// The size of the header of a block that is aligned to a word or less.
+/// The size of the header of a block that is aligned to a word or less, in bytes.
 const HEADER: u64 = size_of::<usize>() as u64;
 
 #[test]

@@ -22,7 +22,7 @@ const ACCOUNTS_MAX: usize = 20;
 const DEPTH_MAX: usize = 5;
 /// Accounts whose keys differ by a multiple of this share a slot.
 const SLOTS: u32 = 2048;
-/// All forced charges together stay below this, so that no sum overflows.
+/// Forced charges leave every usage below this, so that no sum overflows.
 const FORCED_MAX: u128 = 1 << 62;
 
 /// Random numbers from a seed, through a shared reference.
@@ -105,14 +105,14 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         (0..self.known.len()).filter(move |c| self.known[*c].up == Some(i) && !self.known[*c].is_gone)
     }
 
-    /// The use of an account by the model.
+    /// The use of an account in the model.
     fn used(&self, i: usize) -> u128 {
         let children = self.children(i).map(|c| self.used(c).max(self.known[c].guarantee.into()));
         u128::from(self.known[i].held) + children.sum::<u128>()
     }
 
-    /// The first account from `i` up that `n` more units do not fit, and how many it would be asked for; and
-    /// every account that is charged on the way.
+    /// Returns every account to which a charge of `n` units to account `i` is added. The error is the first account
+    /// from `i` up that the charge does not fit, and how many units that account would be asked for.
     fn fits(&self, i: usize, n: u128) -> Result<Vec<usize>, (usize, u128)> {
         let (mut at, mut rest, mut way) = (Some(i), n, Vec::new());
         while let Some(i) = at.filter(|_| rest > 0) {
@@ -484,7 +484,7 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         let mut pads = Vec::new();
         while self.steps.len() < STORY {
             if self.known.len() == pads_at && pads.is_empty() {
-                // Every account made after this shares a slot with one of the first accounts.
+                // Every account that gets a new key after this shares a slot with one of the first accounts.
                 while pads.last().is_none_or(|node: &&Node| node.key() < SLOTS) {
                     pads.push(self.accounts.create(None, config("pad", 0)).unwrap());
                 }
@@ -531,13 +531,13 @@ fn cpus(seed: u64) -> u32 {
     [4, 1, 3, 2, 4, 3, 66, 4][(seed % 8) as usize]
 }
 
-/// Returns a random CPU at every call, as if the thread migrated all the time.
+/// Returns a function that returns a CPU: a new random one at every fourth call on average, as if the thread migrated.
 fn moved(seed: u64, cpus: u32) -> impl Fn() -> CpuId {
     let rng = Rng::new(seed ^ 0xabcd);
     let stays = Cell::new(CpuId(0));
     move || {
         if rng.below(4) == 0 {
-            // Sometimes a CPU without a table.
+            // Sometimes a CPU number without a table.
             stays.set(CpuId(rng.below(u64::from(cpus) + u64::from(rng.below(50) == 0)) as u32));
         }
         stays.get()

@@ -66,7 +66,7 @@ impl RseqStocks {
     }
 }
 
-/// All orders with at most three preemptions.
+/// Tries all orders with at most three preemptions.
 fn model(act: impl Fn() + Sync + Send + 'static) {
     let mut builder = ::loom::model::Builder::new();
     builder.preemption_bound = Some(3);
@@ -76,8 +76,8 @@ fn model(act: impl Fn() + Sync + Send + 'static) {
 const HERE: CpuId = CpuId(0);
 const CAPACITY_LOG2: u8 = 2;
 
-/// A stock on CPU 0, and the units that each key put into it, spent of it and took from it. Loom does not see
-/// these numbers, so they order nothing.
+/// A stock on CPU 0, and for each key the units that were put into it, spent from it and taken by drains. Loom does
+/// not see these numbers, so they order nothing.
 struct Stock {
     rseq: RseqStocks,
     put: [real::AtomicI64; 3],
@@ -131,7 +131,7 @@ impl Stock {
         }
     }
 
-    /// On any CPU: as `Accounts::close`, with a bound on the attempts.
+    /// On any CPU: as `Accounts::close`, with a bound on the attempts and without an account.
     fn close(&self, key: Key, tries: u32) {
         for _ in 0..tries {
             let seen = self.snapshot();
@@ -170,7 +170,7 @@ fn go(stock: &Arc<Stock>, act: impl FnOnce(&Stock) + 'static) -> thread::JoinHan
     thread::spawn(move || act(&stock))
 }
 
-/// Its CPU fills the stock, spends it, and fills it again, while another thread closes it.
+/// The stock's CPU fills it, spends from it, and fills it again, while another thread closes it.
 #[test]
 fn a_debt_is_at_most_the_capacity() {
     static DEEPEST: real::AtomicI32 = real::AtomicI32::new(0);
@@ -198,8 +198,8 @@ fn a_debt_is_at_most_the_capacity() {
     );
 }
 
-/// As above, but units are returned: those that are returned late are in a closed stock, and are at most its
-/// capacity.
+/// As above, but units are returned: those that are returned late are in a closed stock, and are at most the capacity
+/// that it had.
 #[test]
 fn late_uncharges_are_at_most_the_capacity() {
     static MOST: real::AtomicI32 = real::AtomicI32::new(0);
