@@ -1,9 +1,9 @@
 //! The attributes `#[warmcore::main]` and `#[warmcore::test]`, which the crate `warmcore` re-exports.
 //!
-//! The attribute moves the annotated function, unchanged, into a function that is not async. The outer function builds
-//! a runtime and blocks on the inner function. So the compiler checks the user's own code, and its errors point there.
-//! Attributes go to the outer function. Mistakes in the arguments, such as an unknown argument or policy, are compile
-//! errors at the wrong word.
+//! The attribute moves the annotated function, without its attributes, into a function that is not async. The outer
+//! function builds a runtime and blocks on the inner function. So the compiler checks the user's own code, and its
+//! errors point there. Attributes go to the outer function. Mistakes in the arguments, such as an unknown argument or
+//! policy, are compile errors at the wrong word.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
@@ -176,7 +176,7 @@ fn name(literal: LitStr) -> Result<LitStr> {
 }
 
 /// Returns the code to which the attribute expands. After a mistake that is the errors and a function of the same name,
-/// so that calls of the function cause no further errors.
+/// so that calls of the function cause no further errors; after a syntax error it is the error and the item itself.
 fn expand(kind: MacroKind, args: TokenStream, item: TokenStream) -> TokenStream {
     let function: ItemFn = match syn::parse2(item.clone()) {
         Ok(function) => function,

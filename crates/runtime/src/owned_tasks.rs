@@ -1,7 +1,8 @@
-//! OwnedTasks: the tasks that a worker spawned and that are alive, so that a shutdown can cancel them all.
+//! OwnedTasks: lists of the tasks that are alive, so that a shutdown can cancel them all.
 //!
-//! Each worker has a list. A task enters the list when it is created, and leaves it when its future is dropped, on any
-//! thread. A closed list takes no more tasks. An entry is 24 bytes. All methods lock the list, except `count`.
+//! Each worker has a list. A task enters the list of the worker in its `SchedulerRef` (mostly the one that spawns it)
+//! when it is created, and leaves it when its future is dropped, on any thread. A closed list takes no more tasks. A
+//! slot is 24 bytes. All methods lock the list, except `count`.
 
 use crate::header::Header;
 use crate::sync::{AtomicU32, Mutex, Ordering::*};

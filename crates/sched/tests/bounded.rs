@@ -51,7 +51,7 @@ impl View for Counted {
 
 const NOW: Nanos = Nanos(1_000_000);
 
-/// Facts in which a task waits on every CPU but the first, since now.
+/// Facts in which a task waits on every CPU but the first, since [`NOW`].
 fn tasks_wait_everywhere() -> (SchedDomains, Counted) {
     let machine = whole(&drawn(2, 12, 8, 2));
     let mut facts = Facts::busy(&machine);

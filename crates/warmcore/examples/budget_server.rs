@@ -208,7 +208,7 @@ async fn connection(server: Arc<Server>, stream: TcpStream, mut end: watch::Rece
     let service = service_fn(|request| async { Ok::<_, Infallible>(server.answer(request).await) });
     let mut connection = pin!(http1::Builder::new().serve_connection(TokioIo::new(stream), service));
     tokio::select! {
-        // An error means that the client closed the connection.
+        // After an error, such as a client that disconnected, the connection is closed.
         _ = connection.as_mut() => return,
         _ = end.changed() => connection.as_mut().graceful_shutdown(),
     }
@@ -220,7 +220,7 @@ async fn connection(server: Arc<Server>, stream: TcpStream, mut end: watch::Rece
 pub struct Ended {
     /// The account's name.
     pub name: Arc<str>,
-    /// The exact usage: 0.
+    /// The exact usage: 0, unless memory was not freed.
     pub usage: u64,
     /// The highest usage.
     pub peak: u64,

@@ -1,9 +1,9 @@
-//! What a queue keeps, and what it forgets.
+//! Tests of the run queue: order, stealing, and shares of tenants.
 
 use super::*;
 use crate::virtual_time::MAX_CREDIT;
 
-/// Of this tenant. Above 1000 it is pinned.
+/// A task of the tenant with this number. If the number is above 1000 the task is pinned.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 struct Item(u64);
 
@@ -22,7 +22,7 @@ impl Entry for Item {
     }
 }
 
-/// All of one tenant; the number says who came when.
+/// A task of tenant 0. The number is its place in the order of arrival.
 #[derive(Debug)]
 struct Alike(u32);
 
@@ -78,7 +78,7 @@ fn a_thief_gets_the_task_that_would_run_last() {
         (0..4).for_each(|i| queue.push(Alike(i)));
         assert!(queue.pop(0, || turn).is_some());
         queue.push(Alike(4));
-        // Forth: 1 2 3, then 4. Back: 2 1 0 of this round, then 4 first of the next, which has only it.
+        // Fifo: 1, 2 and 3 run in this round, and 4 in the next. Lifo: 2, 1 and 0 run in this round, and 4 in the next.
         let taken = queue.steal(StealOrder::Last, |_| true).unwrap().0;
         assert!(taken == last || turn == QueueOrder::Lifo && taken == 4, "{turn:?}: {taken}");
         assert_eq!(queue.len(), 3);
@@ -101,7 +101,7 @@ fn the_oldest_task_is_taken_first_whatever_the_turn() {
     }
 }
 
-/// A tenant and since when its task waits; odd ones are pinned.
+/// A task's tenant, and since when the task waits; if that is odd the task is pinned.
 #[derive(Debug)]
 struct Of(u64, u64);
 
@@ -130,7 +130,7 @@ fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
         assert_eq!(since, Nanos(taken.1));
         order.push(taken.1);
     }
-    // Of tenant 1 the pinned ones stay, and nothing of tenant 2 is overlooked behind them.
+    // The pinned tasks stay, and the tasks of tenant 2 are found although tenant 1 has pinned tasks left.
     assert_eq!(order, [4, 2, 6]);
     assert_eq!((queue.len(), queue.stealable()), (3, 0));
 }
@@ -162,7 +162,7 @@ fn a_chain_does_not_go_before_another_tenant() {
         queue.charge(item.share(), 1000);
         order.push(item.0);
     }
-    // The third time at the latest: the first of them was not charged.
+    // The task of tenant 2, pushed before the second poll, runs in the fourth at the latest.
     assert!(order[1..4].contains(&2), "{order:?}");
 }
 
@@ -220,7 +220,7 @@ fn many_tenants_are_told_apart_and_forgotten() {
         let mut seen: Vec<u64> = (0..500).map(|_| queue.pop(0, || QueueOrder::Fifo).unwrap().0).collect();
         seen.sort();
         assert_eq!(seen, (0..500).collect::<Vec<_>>(), "round {round}");
-        // All are empty: others take their places.
+        // All classes are empty, so the next tenants reuse them.
         (600..1000).for_each(|tenant| queue.push(Item(tenant)));
         assert!(queue.classes.len() <= 500, "{}", queue.classes.len());
         (600..1000).for_each(|_| assert!(queue.pop(0, || QueueOrder::Fifo).is_some()));
@@ -240,7 +240,7 @@ fn what_is_pinned_is_not_movable() {
     assert_eq!((queue.len(), queue.stealable()), (0, 0));
 }
 
-/// Four tenants wait; one of them comes and is pulled away again, for ever.
+/// Four tenants wait; a task of a fifth is pushed and stolen, again and again.
 #[test]
 fn a_class_that_others_empty_leaves_nothing_behind() {
     let mut queue = RunQueue::new(Arc::default());
@@ -264,7 +264,7 @@ fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
     for lot in 0..5 {
         let mut queue = RunQueue::new(Arc::default());
         (0..6).for_each(|i| queue.push(Alike(i)));
-        // 0 runs; 5 comes for the next round.
+        // Task 0 runs. The others wait in the same round.
         assert_eq!(queue.pop(0, || QueueOrder::Fifo).unwrap().0, 0);
         let item = queue.steal_random(lot, |_| true).unwrap().0;
         let rest: Vec<u32> = (1..6).filter(|i| *i != item).collect();
@@ -311,20 +311,20 @@ impl Entry for Weighed {
     }
 }
 
-/// Workers on a scripted clock: each runs what its queue says for as long as a poll takes, charges it, and puts the task
-/// back. What the tenants ran is counted exactly.
+/// Workers on a clock of the test's: each polls the next task of its queue, charges the poll's duration, and pushes the
+/// task back. The tenants' run times are counted exactly.
 struct Workers {
     queues: Vec<RunQueue<Weighed>>,
-    /// What each worker polls, when that ends, and how long it takes.
+    /// Each worker's poll: when it ends, its task, and how long it takes.
     polls: Vec<(u64, Weighed, u64)>,
-    /// By tenant, polls that have ended.
+    /// Run time of each tenant's polls that have ended.
     ran: Vec<u64>,
     rng: u64,
     poll_ns: (u64, u64),
 }
 
 impl Workers {
-    /// `tasks` of each tenant on each worker, with polls of so many ns.
+    /// Each worker has `tasks` tasks of each tenant. Polls take between `poll_ns.0` and `poll_ns.1`.
     fn new(workers: usize, weights: &[u32], tasks: usize, poll_ns: (u64, u64)) -> Self {
         let virtual_times = Arc::<VirtualTimes>::default();
         let mut queues: Vec<_> = (0..workers).map(|_| RunQueue::new(virtual_times.clone())).collect();
@@ -350,7 +350,7 @@ impl Workers {
         (task, least + (self.rng >> 11) % (most - least + 1))
     }
 
-    /// The next poll ends.
+    /// Ends the poll that ends first, and begins that worker's next one.
     fn step(&mut self) {
         let worker = (0..self.polls.len()).min_by_key(|worker| self.polls[*worker].0).unwrap();
         let (now, task, took) = self.polls[worker];
@@ -363,8 +363,8 @@ impl Workers {
     }
 }
 
-/// What each tenant ran over its weight is, between any two of them and at any time, alike but for the polls that are
-/// under way on each worker and what each has not added up yet.
+/// At any time the virtual times of any two tenants differ by no more than the polls that are under way on the workers
+/// and the sums that the workers have not added to the shared word yet.
 #[test]
 fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
     let lengths = [(2_000, 2_000), (20_000, 20_000), (200_000, 200_000), (2_000, 200_000)];
@@ -381,7 +381,7 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
                         (virtual_time(all.ran[f], weights[f]), virtual_time(all.ran[g], weights[g]));
                     let slice =
                         virtual_time(poll_ns.1, weights[f]) + if workers > 1 { BATCH as i64 } else { 0 };
-                    // One that has just begun is not behind for what it did not want before.
+                    // A tenant that has just begun gets nothing for the time before.
                     let most = (2 * workers as i64 - 1) * slice + 2 * BATCH as i64;
                     assert!(
                         had - other <= most,
@@ -394,7 +394,7 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
     }
 }
 
-/// A tenant that had nothing to run saves up a slice, and no more.
+/// A tenant whose tasks come back runs alone for [`MAX_CREDIT`] of virtual time, and not for longer.
 #[test]
 fn who_comes_back_catches_up_a_slice_and_no_more() {
     let virtual_times = Arc::<VirtualTimes>::default();
@@ -422,7 +422,7 @@ fn who_comes_back_catches_up_a_slice_and_no_more() {
     assert!((slice - 1..=slice + 2).contains(&in_a_row), "{in_a_row} polls of 100 µs in a row");
 }
 
-/// The only task at a worker runs without a class, and its time counts all the same.
+/// The only task of a queue is in no class, but its run time counts.
 #[test]
 fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
     let virtual_times = Arc::<VirtualTimes>::default();
@@ -450,7 +450,7 @@ fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
     );
 }
 
-/// Runs the next task for so long and puts it back. Returns whose it was.
+/// Runs the queue's next task for `ns`, and pushes it back. Returns its tenant.
 fn serve(queue: &mut RunQueue<Weighed>, ns: u64) -> u64 {
     let task = queue.pop(0, || QueueOrder::Fifo).unwrap();
     queue.charge(task.share(), ns);
@@ -458,7 +458,7 @@ fn serve(queue: &mut RunQueue<Weighed>, ns: u64) -> u64 {
     task.tenant
 }
 
-/// Tenants that come and go, one for each connection, are not before one that stays.
+/// New tenants, such as one for each connection, do not always run before a tenant that stays.
 #[test]
 fn tenants_that_never_ran_are_behind_no_other() {
     let mut queue = RunQueue::new(Arc::<VirtualTimes>::default());
@@ -475,7 +475,7 @@ fn tenants_that_never_ran_are_behind_no_other() {
     assert!(of_the_first >= 30, "{of_the_first} of {} polls", 3 * 47);
 }
 
-/// Where tasks can't move, tenants elsewhere may be far ahead of all that wait at a worker.
+/// If tasks can't move, tenants at another worker may have far more virtual time than all that wait at this worker.
 #[test]
 fn one_that_comes_back_waits_for_those_at_its_worker_and_not_for_those_elsewhere() {
     let virtual_times = Arc::<VirtualTimes>::default();
@@ -500,7 +500,7 @@ fn one_that_comes_back_waits_for_those_at_its_worker_and_not_for_those_elsewhere
     }
 }
 
-/// A tenant that other workers serve, and whose task here can't go there, is not left out for ever.
+/// A tenant that gets most of its run time at another worker also runs here at some time.
 #[test]
 fn one_that_is_served_elsewhere_has_its_turn_here_at_some_time() {
     let virtual_times = Arc::<VirtualTimes>::default();
@@ -512,7 +512,7 @@ fn one_that_is_served_elsewhere_has_its_turn_here_at_some_time() {
         serve(&mut elsewhere, 20_000);
         serve(&mut here, 20_000) == 1
     });
-    // Before it is ahead it runs once.
+    // Of four picks in turn about two are of the light tenant. It also runs once before it has more virtual time.
     assert!((2..=4).contains(&of_the_light.count()));
 }
 
@@ -525,7 +525,7 @@ fn what_is_too_little_to_count_is_counted_with_what_comes_next() {
         task
     });
     (0..1000).for_each(|_| queue.charge(heavy.share(), 50));
-    // And one, since the other came later.
+    // 500, and 1 because the other tenant began to wait later.
     assert!(!queue.lagging(501).contains(&10_000) && queue.lagging(502).contains(&10_000), "50 000 ns ÷ 100");
 }
 

@@ -6,9 +6,11 @@ use crate::sync::fence;
 use warmcore_types::ignore_poison;
 
 impl Watchdog {
-    /// A worker falls asleep: says when it is to wake to look, if it is the one.
+    /// Called by worker `me`, which is about to park. Returns when it must wake to check, if it is the watcher or
+    /// becomes the watcher because there is none. If all workers are parked there is no watcher.
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
-        // One that was woken, and whose driver has not come back yet, counts as one that sleeps, and does not.
+        // `count_idle` includes workers that were unparked and have not left their drivers yet, so the inboxes are read
+        // too.
         if shared.count_idle() >= shared.remotes.len()
             && shared.remotes.iter().all(|remote| remote.inbox.is_parked())
         {
@@ -17,16 +19,17 @@ impl Watchdog {
         }
         match self.watcher.compare_exchange(NO_WORKER, me.0, Relaxed, Relaxed) {
             Ok(_) => Some(self.next_check(now)),
-            // Who wakes before its time and finds nothing to do does not put the look off.
+            // A watcher that wakes before its check is due, and parks again, does not postpone the check.
             Err(watcher) => (watcher == me.0).then(|| Nanos(self.at.load(Relaxed))),
         }
     }
 
-    /// A worker goes to work: if it was the one, or nobody is, one of those that sleep is to be. It is not woken
-    /// for it before its time.
+    /// Called when worker `me` is no longer idle: if it was the watcher, or there is none, appoints a parked worker.
+    /// That worker is not woken before its check is due.
     pub(crate) fn assign(&self, shared: &Shared, me: CpuId, now: Nanos) {
-        // ORDERING: SeqCst; that this one is awake was written before, who watches is read after. Below it is the
-        // other way round: one that wakes while it is appointed knows, or is known to be awake.
+        // ORDERING: SeqCst; the fence is between the write that marks `me` as awake and the read of `watcher`. The
+        // fence below is between the write of `watcher` and the read of whether that worker is parked. So a worker that
+        // wakes while it is appointed sees the appointment, or the thread that appoints it sees that it is awake.
         fence(SeqCst);
         self.end(me);
         if self.watcher.load(Relaxed) != NO_WORKER || shared.count_idle() == 0 {
@@ -45,7 +48,7 @@ impl Watchdog {
         }
     }
 
-    /// Looks at all others. Serves the drivers of those that are stuck.
+    /// Marks other workers that are in a long poll as stuck, and serves the drivers of all stuck workers.
     pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
         let mut seen = ignore_poison(self.seen.lock());
         for (i, remote) in shared.remotes.iter().enumerate() {
@@ -59,14 +62,15 @@ impl Watchdog {
                 seen[i] = (both, now);
                 continue;
             }
-            // Another watcher may have looked since this one read the clock.
+            // `since` may be later than `now`, if another watcher has checked after this one read the clock.
             if now.0.saturating_sub(since.0) >= shared.long_poll.0.max(SHORT_INTERVAL.0 / 2) {
                 self.last_long_poll.store(now.0, Relaxed);
                 remote.is_stuck.store(true, Relaxed);
             }
         }
         drop(seen);
-        // Who serves another's driver runs what was spawned there: somebody else is to watch meanwhile.
+        // Serving another worker's driver runs the tasks that were spawned there, so this worker is no watcher
+        // meanwhile.
         self.end(me);
         for remote in shared.remotes.iter().filter(|remote| remote.is_stuck.load(Relaxed)) {
             remote.driver.poll_events();

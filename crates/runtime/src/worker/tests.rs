@@ -1,4 +1,5 @@
-//! One worker on a scripted clock, driven step by step: what it learns of sleeps, and when its window opens.
+//! Tests of one worker, driven poll by poll, on a clock that the test advances: sleeps, hot windows, long polls, event
+//! intervals, and run times of tenants.
 
 use super::*;
 use crate::common::{Hear, heard};
@@ -19,7 +20,7 @@ use warmcore_types::CpuSet;
 
 const US: u64 = 1_000;
 
-/// Time passes only where a test says so; a park comes back at once.
+/// A driver whose clock advances only when a test advances it. `park` returns at once.
 #[derive(Default)]
 struct Script {
     clock: AtomicU64,
@@ -39,7 +40,7 @@ impl Driver for Arc<Script> {
     fn close(&self) {}
 }
 
-/// A future's waker, left for others to wake.
+/// The waker of a task that sleeps, for the test to wake.
 type Bell = Arc<Mutex<Option<std::task::Waker>>>;
 
 struct World {
@@ -71,7 +72,7 @@ impl World {
         self.script.clock.load(Relaxed)
     }
 
-    /// A task that takes `ns` at a time, and sleeps until its bell is rung.
+    /// Spawns a task whose polls take `ns` each, and which sleeps after each poll until its bell is rung.
     fn sleeper(&self, ns: u64) -> (JoinHandle<()>, Bell) {
         let (bell, script) = (Bell::default(), self.script.clone());
         let rung = bell.clone();
@@ -83,7 +84,7 @@ impl World {
         (TaskBuilder::of(&self.worker.shared).spawn(sleeps), bell)
     }
 
-    /// Polls the next task, and measures that poll. False: there is none.
+    /// Polls the next task, and measures that poll. False: no task waits.
     fn step(&self) -> bool {
         self.worker.until_sample.set(0);
         if self.worker.remote().inbox.has_tasks() {
@@ -102,13 +103,13 @@ fn ring(bell: &Bell) {
     waker.expect("it sleeps").wake();
 }
 
-/// Ends what a test began: a task that sleeps keeps its runtime.
+/// Aborts the tasks of a test, and polls them to their end, since a task that sleeps would keep its runtime in memory.
 fn end_all(world: &World, tasks: impl IntoIterator<Item = JoinHandle<()>>) {
     tasks.into_iter().for_each(|task| task.abort());
     while world.step() {}
 }
 
-/// The clock that the worker reads once a round is late by up to a round of polls.
+/// The time that the worker reads once a round of polls may be late by a round, so a sleep is not measured by it.
 #[test]
 fn a_sleep_is_measured_by_the_clock_of_its_end() {
     for (polls, each, recorded) in [(3, 150 * US, true), (1, 17 * US, true), (31, 100 * US, false)] {
@@ -127,7 +128,7 @@ fn a_sleep_is_measured_by_the_clock_of_its_end() {
             }
         });
         for _ in 0..polls {
-            // None of these is measured: nothing but the wake reads the clock.
+            // These polls are not measured, so only the wake reads the clock.
             world.worker.until_sample.set(1000);
             world.worker.ticks_left.set(1000);
             let (runnable, is_shared) = world.worker.next_task().unwrap();
@@ -197,7 +198,7 @@ fn a_window_opens_when_the_worker_goes_idle() {
     end_all(&world, [task]);
 }
 
-/// What was told, with its fields.
+/// The events that were heard, with their fields.
 #[derive(Clone, Default)]
 struct Told(Arc<Mutex<Vec<String>>>);
 
@@ -230,7 +231,7 @@ fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
     });
     assert_eq!(world.worker.remote().stats.read().long_polls, 900);
     let told = ignore_poison(told.0.lock()).clone();
-    // The first one, and each one that is the first after a second.
+    // The first long poll, and the first after a second, which is 500 polls later.
     assert_eq!(told.len(), 2, "{told:?}");
     for (told, unreported) in told.iter().zip([0, 499]) {
         assert!(
@@ -241,7 +242,8 @@ fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
     end_all(&world, [task]);
 }
 
-/// As a worker does whose tasks call `block_in_place`: what it said, and what it left unreported, outlives its thread.
+/// The worker changes its thread after each poll, as if its tasks called `block_in_place`. The time of its last report
+/// and the number of long polls that it did not report outlive the thread.
 #[test]
 fn a_worker_that_changes_hands_tells_of_long_polls_once_a_second_all_the_same() {
     let mut world = World::new();
@@ -280,7 +282,7 @@ fn a_round_of_one_poll_is_never_two() {
             world.worker.tune_interval(ns * u64::from(world.worker.event_interval.get()));
             world.worker.event_interval.get()
         };
-        // The average follows what polls take.
+        // The average adapts to the polls' duration in the first 20 rounds.
         (0..50).map(of).collect::<Vec<u32>>().split_off(20)
     };
     assert_eq!(rounds(1_000 * US), [1; 30]);
@@ -291,7 +293,7 @@ fn a_round_of_one_poll_is_never_two() {
     );
 }
 
-/// Panics at each event.
+/// A subscriber that panics at each event.
 struct Panics;
 
 impl Hear for Panics {
@@ -317,8 +319,8 @@ fn a_subscriber_that_panics_does_not_take_the_outcome_of_a_task() {
     assert!(error.is_panic() && error.to_string().contains("warmcore::spawn"), "{error}");
 }
 
-/// A measured poll stands for those before it, as many as were left out; a long poll, told at its end, changes that for
-/// those to come.
+/// A sampled poll counts for the polls before it that were not measured. Their number is fixed when the poll begins: a
+/// long poll that is found at its end changes it for later polls only.
 #[test]
 fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
     let world = World::new();
@@ -332,17 +334,18 @@ fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
         }
     });
     let run_ns = || world.worker.shared.tenant_stats.read()[0].run_ns;
-    // All polls are measured, until the end of this one.
+    // After a long poll each poll is measured. The first poll that ends after `MEASURED_FOR` is the last of them.
     world.worker.count_long_poll(None);
     assert!(world.step());
     world.pass(MEASURED_FOR.0);
-    // No poll took that second.
+    // The second passed outside of polls.
     world.worker.interval_start.set(Nanos(world.now()));
     world.worker.restart_long_poll_check(Nanos(world.now()));
     let before = run_ns();
     assert!(world.step());
     assert_eq!((run_ns() - before, world.worker.sample_mask.get()), (US, SAMPLE_MASK));
-    // One of those that are measured by chance, at whose end it is found that one before it was long.
+    // Then the first poll that is sampled at random; and after unmeasured polls, one of them long, the next, at whose
+    // end the long poll is found.
     assert!(world.step());
     let script = world.script.clone();
     let blocks = TaskBuilder::of(&world.worker.shared)
@@ -368,7 +371,7 @@ fn a_long_poll_among_a_whole_round_of_short_ones_is_seen() {
             is_one_long(others + 30_000_000, polls, average, LIMIT),
             "30 ms among {polls} of {average} ns"
         );
-        // What the doc says: the limit and 0.8 ms more, where a round is 200 µs.
+        // As the doc of `is_one_long` says: the limit and 0.8 ms more, if a round takes 200 µs.
         assert!(
             polls == 1 || is_one_long(1_801_000, polls, average, LIMIT),
             "1.8 ms among {polls} of {average} ns"

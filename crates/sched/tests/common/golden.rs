@@ -199,7 +199,7 @@ fn line(policy: &str, answer: &toml::Table) -> String {
     format!("{policy} = {{ {} }}", all.join(", "))
 }
 
-/// `1_054_000`.
+/// A number with its digits in groups of three: `1_054_000`.
 fn grouped(number: i64) -> String {
     match number {
         0..1000 => number.to_string(),
