@@ -22,15 +22,15 @@ pub fn facade_line(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     expand(&item, parse_quote!(::warmcore::line)).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// Implements `warmcore::prelude::Zeroable`, which is bytemuck's, for a struct all of whose fields are `Zeroable`; a
-/// type parameter must be. For enums and unions use `bytemuck`'s own derive.
+/// Implements `warmcore::prelude::Zeroable`, which is bytemuck's, for a struct all of whose fields are `Zeroable`. Each
+/// type parameter must be `Zeroable` too. For enums and unions use `bytemuck`'s own derive.
 #[proc_macro_derive(FacadeZeroable)]
 pub fn facade_zeroable(item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     let item = syn::parse_macro_input!(item as DeriveInput);
     expand_zeroable(item).unwrap_or_else(Error::into_compile_error).into()
 }
 
-/// The options of `#[line(..)]` on the struct.
+/// The options in all `#[line(..)]` on the struct.
 struct Options {
     krate: Path,
     pair: bool,
@@ -109,13 +109,14 @@ fn entry(krate: &Path, field: &Field, member: &Member, group: &Group) -> TokenSt
     }
 }
 
-/// Generates the constant that fails the build. `None` for a struct whose layout depends on its parameters.
+/// Generates the constant that fails the build if fields of different groups share a unit. `None` for a struct with
+/// type or const parameters, on which its layout may depend.
 fn check(krate: &Path, ident: &Ident, generics: &Generics) -> Option<TokenStream> {
     let open = generics.params.iter().any(|p| !matches!(p, GenericParam::Lifetime(_)));
     // Lifetimes do not change a layout.
     let lifetimes = generics.lifetimes().map(|_| quote!('_));
-    // All of the call has the span of the struct's name, so the compiler underlines the name. A path in the call would have
-    // a span of its own; therefore a `use` imports the function.
+    // The whole call has the span of the struct's name, so the compiler underlines the name. The path `krate` would
+    // have a span of its own in the call; therefore a `use` imports the function.
     let call = quote_spanned!(ident.span()=> __assert_lines::<#ident<#(#lifetimes),*>>());
     let import = quote_spanned!(ident.span()=> use #krate::assert_lines as __assert_lines;);
     (!open).then(|| quote!(const _: () = { #import #call };))
@@ -173,7 +174,8 @@ fn group(field: &Field, member: &Member, default: Option<&Group>) -> Result<Grou
         return Ok(group);
     }
     if is_phantom(&field.ty) {
-        // PhantomData has no bytes, so any group is correct. A different type of that name is checked as read-mostly.
+        // PhantomData and PhantomPinned have no bytes, so any group is correct. Another type of one of these names is
+        // checked as read-mostly.
         return Ok(Group { access: format_ident!("ReadMostly"), name: String::new() });
     }
     let text = format!(
@@ -191,7 +193,7 @@ fn for_each_meta(attrs: &[Attribute], mut read: impl FnMut(ParseNestedMeta) -> R
     attrs.iter().filter(|a| a.path().is_ident("line")).try_for_each(|a| a.parse_nested_meta(&mut read))
 }
 
-/// Returns the variant of `warmcore_line::Access` for a word.
+/// Returns the variant of `warmcore_line::Access` for a word, or `None` if it has none.
 fn access(word: &Path) -> Option<Ident> {
     let variants = [("read_mostly", "ReadMostly"), ("owner", "Owner"), ("contended", "Contended")];
     variants.iter().find(|(w, _)| word.is_ident(w)).map(|(_, variant)| format_ident!("{variant}"))
@@ -227,7 +229,8 @@ fn expand_zeroable(mut item: DeriveInput) -> Result<TokenStream> {
         return Err(Error::new_spanned(&ident, text));
     };
     let bound: TokenStream = quote!(::warmcore::prelude::Zeroable);
-    // With the span of the field, so that the error underlines its type. In a trait, so that the type may be `Self`.
+    // The checks have the span of the field's type, so that the error underlines it. They are in a trait's function, so
+    // that the type may be `Self`.
     let checks = data.fields.iter().map(|field| {
         let ty = &field.ty;
         quote_spanned!(ty.span()=> __is_zeroable::<#ty>();)

@@ -1,11 +1,11 @@
 //! Conflict: two fields of different groups on one line.
 //!
-//! A struct is divided into units: lines, or pairs of lines. Two fields are in conflict if their groups differ and a unit
-//! has bytes of both. The same function decides this at compile time for the derive and at run time for reports.
+//! A struct is divided into units: lines, or pairs of lines. Two fields are in conflict if their groups differ and a
+//! unit has bytes of both. The same function decides this at compile time for the derive and at run time for reports.
 //!
-//! Example: `mm_count` in bytes 64..68 and `pcpu_cid` in bytes 72..80 are both on line 1. A thread that reads one of two
-//! such fields every 300 ns of work takes 437 ns per round while another thread writes the other field without pause,
-//! 342 ns with one write per µs, and 300 ns with one write per 10 µs (measured).
+//! Example: `mm_count` in bytes 64..68 and `pcpu_cid` in bytes 72..80 are both on line 1 of 64 bytes. A thread that
+//! works for 300 ns and then reads one of two such fields takes 437 ns per round while another thread writes the other
+//! field without pause, 342 ns with one write per µs, and 300 ns with one write per 10 µs (measured).
 
 use crate::{FieldLine, LINE, PAIR};
 use std::fmt;
@@ -25,7 +25,7 @@ pub struct Conflict<'a> {
     pub index: usize,
 }
 
-/// Returns all conflicts among `fields`, in their order. `unit` is in bytes and not 0.
+/// Returns all conflicts among `fields`, in the order of `fields`. `unit` is in bytes and not 0.
 ///
 /// Quadratic in the number of fields: 10 000 pairs for 140 fields.
 pub fn conflicts<'a>(fields: &[FieldLine<'a>], unit: usize) -> Vec<Conflict<'a>> {
@@ -62,8 +62,8 @@ const fn between<'a>(a: &FieldLine<'a>, b: &FieldLine<'a>, unit: usize) -> Optio
     Some(Conflict { first, second, unit, index })
 }
 
-/// A part of a message. At run time the parts are written to a formatter; in a constant, where formatting is not
-/// possible, to a [`Text`].
+/// A part of a conflict's message. `Display` writes the parts to a formatter; [`Conflict::fail`], which also runs in
+/// constants, where formatting is not possible, writes them to a [`Text`].
 #[derive(Clone, Copy)]
 enum Part<'a> {
     Str(&'a str),
@@ -143,7 +143,7 @@ impl fmt::Display for Conflict<'_> {
     }
 }
 
-/// A message that a constant can build.
+/// A message that a constant can build, of at most 1024 bytes.
 pub(crate) struct Text {
     bytes: [u8; 1024],
     len: usize,
@@ -154,7 +154,7 @@ impl Text {
         Text { bytes: [0; 1024], len: 0 }
     }
 
-    /// Appends `s` if it fits, otherwise nothing of it: a part of a name might not be UTF-8.
+    /// Appends `s` if it fits, otherwise nothing of it: `s` cut off in the middle might not be UTF-8.
     pub(crate) const fn str(&mut self, s: &str) {
         let s = s.as_bytes();
         if s.len() > self.bytes.len() - self.len {

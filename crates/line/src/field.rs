@@ -1,7 +1,8 @@
 //! FieldLine: the name, the group, the offset and the size of a field.
 //!
-//! A field is in one group. Two fields are in the same group if access and name are equal: `owner = "producer"` and
-//! `owner = "consumer"` are two groups. Example: Linux's `mm_count` is contended, with offset 0 and 4 bytes.
+//! A field is in one group. Two fields are in the same group if their groups' access and name are equal: `owner =
+//! "producer"` and `owner = "consumer"` are two groups. Example: Linux's `mm_count` is contended, with offset 0 and 4
+//! bytes.
 
 use std::fmt;
 
@@ -17,7 +18,7 @@ pub enum Access {
 }
 
 impl Access {
-    /// Returns the word for it in `#[line(..)]`.
+    /// Returns its word in `#[line(..)]`.
     pub const fn word(self) -> &'static str {
         match self {
             Access::ReadMostly => "read_mostly",
@@ -37,7 +38,7 @@ pub struct Group<'a> {
 }
 
 impl Group<'_> {
-    /// Whether both are equal, for use in constants.
+    /// Whether the two groups are equal, for use in constants.
     pub const fn same(self, other: Group<'_>) -> bool {
         let (a, b) = (self.name.as_bytes(), other.name.as_bytes());
         if self.access as u8 != other.access as u8 || a.len() != b.len() {
@@ -54,7 +55,7 @@ impl Group<'_> {
     }
 }
 
-/// `contended`, or `owner "producer"`.
+/// Writes `contended`, or with a name `owner "producer"`.
 impl fmt::Display for Group<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.name {

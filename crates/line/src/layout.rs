@@ -1,7 +1,8 @@
 //! Layout: a struct printed line by line.
 //!
 //! Each row is a unit (a line or a pair of lines) with the fields on it. Consecutive units with the same fields are one
-//! row, so a field of 4 KiB is one row and not 64. A row with `!` has fields of two groups.
+//! row, so the lines that only one field of 4 KiB has are one row and not 64. A row with `!` has fields of several
+//! groups.
 
 use crate::{FieldLine, LINE, Line, first_conflict};
 use std::fmt;

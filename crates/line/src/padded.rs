@@ -1,6 +1,7 @@
 //! Padded: a value on cache lines of its own.
 //!
-//! The alignment is a pair of lines, so the size is a multiple of a pair, and no other data is on the value's lines.
+//! The alignment is a pair of lines, so the size is a multiple of a pair, and no data outside of the `Padded` is on its
+//! lines.
 //!
 //! # Cost
 //!
@@ -15,7 +16,7 @@ use std::ops::{Deref, DerefMut};
 
 /// A value on aligned pairs of cache lines that no other data shares.
 ///
-/// **Touches** the lines of the value only; the padding is not accessed.
+/// **Touches** the lines of the value only; an access does not touch the padding.
 ///
 /// ```
 /// use std::sync::atomic::{AtomicU64, Ordering};

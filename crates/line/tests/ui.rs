@@ -1,11 +1,12 @@
 //! Structs that must not build, with their error messages, and structs that must.
 //!
-//! The `.stderr` files are for lines of 64 bytes and the messages of rustc 1.95. They contain no line of std: all functions
-//! below `assert_lines` are `track_caller`, so an error points at the user's struct only, with or without rust-src. After a
-//! change of a message, `TRYBUILD=overwrite cargo test -p warmcore-line --test ui` rewrites them; check the diff.
+//! The `.stderr` files are for lines of 64 bytes and the messages of rustc 1.95. They contain no source line of std:
+//! the functions between `assert_lines` and the panic are `track_caller`, so an error points at the user's struct only,
+//! with or without rust-src. After a change of a message, `TRYBUILD=overwrite cargo test -p warmcore-line --test ui`
+//! rewrites them; check the diff.
 
-/// The compiler of the `.stderr` files. Other versions word their part of the messages differently, and trybuild compares
-/// the whole text.
+/// The beginning of `rustc -V` of the compiler of the `.stderr` files. Other versions word their part of the messages
+/// differently, and trybuild compares the whole text.
 #[cfg(target_arch = "x86_64")]
 const WORDS_OF: &str = "rustc 1.95.";
 

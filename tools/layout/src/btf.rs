@@ -1,7 +1,7 @@
 //! Btf: layouts from the kernel's description of its types.
 //!
 //! BTF is a header, then types, then strings. A type's number is its position, from 1 on; 0 is `void`. Names are
-//! offsets into the strings. A type takes 12 bytes, and 12 more for each member. Both byte orders are read.
+//! offsets into the strings. A struct takes 12 bytes, and 12 more for each member. Both byte orders are read.
 //!
 //! # Source
 //!
@@ -37,12 +37,12 @@ struct Btf<'a> {
     bytes: &'a [u8],
     is_big: bool,
     location: &'a str,
-    /// The offset of each type by its number. Number 0 is `void`.
+    /// The offset of each type in `bytes`, by its number. Number 0 is `void`, which has none.
     types: Vec<usize>,
     strings: (usize, usize),
     /// Bytes of a pointer.
     pointer: usize,
-    /// Types examined so far, to give up on a damaged file.
+    /// The number of types examined so far, to give up on a damaged file.
     read: Cell<usize>,
 }
 
@@ -74,7 +74,7 @@ impl Layout {
             names.push(btf.string(head.name)?);
             if head.size > 0 && names.last() == Some(&name) {
                 let of = btf.of(number, 0)?;
-                // A struct may occur twice if a header was compiled in two ways. The larger one has all fields.
+                // A struct may occur twice if a header was compiled in two ways. The larger one is taken.
                 if found.as_ref().is_none_or(|other| of.size > other.size) {
                     found = Some(of);
                 }
@@ -117,7 +117,7 @@ impl<'a> Btf<'a> {
         Ok(if self.is_big { u32::from_be_bytes(word) } else { u32::from_le_bytes(word) })
     }
 
-    /// The first byte and the end of the section that the header describes at `at`.
+    /// The first byte of a section and the first byte after it. The header has its offset and its size at `at`.
     fn section(&self, at: usize) -> Result<(usize, usize), LayoutError> {
         let from = (self.u32(4)? as usize).saturating_add(self.u32(at)? as usize);
         let end = from.saturating_add(self.u32(at + 4)? as usize);
@@ -130,7 +130,7 @@ impl<'a> Btf<'a> {
     }
 
     /// The size of a pointer, which BTF does not have. As in libbpf it is the size of `long`, which is the same in
-    /// Linux.
+    /// Linux; 8 if there is no `long`.
     fn pointer_bytes(&self) -> Result<usize, LayoutError> {
         for number in 1..self.types.len() {
             let head = self.head(number)?;
@@ -165,7 +165,7 @@ impl<'a> Btf<'a> {
         })
     }
 
-    /// The bytes that follow a type's first three words.
+    /// The number of bytes that follow a type's first three words.
     fn tail(&self, head: &Head) -> Result<usize, LayoutError> {
         Ok(match head.kind {
             PTR | FWD | TYPEDEF | VOLATILE | CONST | RESTRICT | FUNC | FLOAT | TYPE_TAG => 0,

@@ -1,7 +1,8 @@
 //! Declared: a layout from a declaration that the user wrote.
 //!
 //! A declaration is TOML or JSON: `name`, `size`, `align` if known, and `fields` with `name`, `offset`, `size` and
-//! optionally `align`. The default of a field's `align` is the largest that its size and offset allow, at most 8.
+//! optionally `align`. The default of a field's `align` is the largest that its size, its offset and the struct's size
+//! allow, at most 8.
 
 use crate::layout::{Field, Layout, LayoutError, SIZE_MAX};
 use serde::Deserialize;
@@ -59,8 +60,8 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// Text that is neither TOML nor JSON; fields that overlap or lie beyond the end of the struct; two fields of the
-    /// same name; an invalid size or alignment.
+    /// Text that is neither TOML nor JSON, lacks a key or has an unknown one; fields that overlap, have no bytes or lie
+    /// beyond the end of the struct; two fields of the same name; an invalid size or alignment.
     pub fn declared(text: &str, location: &str) -> Result<Self, LayoutError> {
         let next = "a declaration has `name`, `size` and `fields` with `name`, `offset` and `size`";
         let file: File = parse(text, location, next)?;

@@ -1,9 +1,9 @@
 //! Dwarf: layouts from an ELF file's debug information.
 //!
-//! The entries of a unit form a tree. A struct's members are its children; their types are other entries, in the same
-//! unit or another. A struct that is named without its namespace is searched in all namespaces; if several different
-//! structs have the name, the caller has to give the namespace. An executable of 40 MB, most of it debug information,
-//! takes two seconds in a debug build of this crate.
+//! The entries of a DWARF unit form a tree. A struct's members are its children; their types are other entries, in the
+//! same unit or another. A struct that is named without its namespace is searched in all namespaces; if several
+//! different structs have the name, the caller has to give the namespace. An executable of 40 MB, most of it debug
+//! information, takes two seconds in a debug build of this crate.
 //!
 //! # Source
 //!
@@ -95,7 +95,7 @@ struct Search<'a> {
 
 impl<'a> Search<'a> {
     fn run(&self) -> Result<Layout, Why> {
-        // The name of a layout has the namespaces of its struct.
+        // Structs of different namespaces are different here: the name of a layout has the namespaces of its struct.
         let mut found: Vec<Layout> = Vec::new();
         let mut names: Vec<String> = Vec::new();
         for header in self.headers()? {
@@ -126,12 +126,13 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// All units, including those of types that are in sections of their own.
+    /// The headers of all units, including those of `.debug_types` (DWARF 4).
     fn headers(&self) -> gimli::Result<Vec<gimli::UnitHeader<Slice<'a>>>> {
         self.dwarf.units().chain(self.dwarf.type_units()).collect()
     }
 
-    /// Finds the structs of this name, and lists all names.
+    /// Adds to `matches` the structs of the searched name at and below a node, and to `names` the names of all structs.
+    /// A `typedef` of a nameless struct counts as a struct.
     fn walk(
         &self,
         unit: &Unit<'a>,
@@ -163,7 +164,7 @@ impl<'a> Search<'a> {
         }
         let mut children = node.children();
         while let Some(child) = children.next()? {
-            // Blocks that are nested deeper are not searched.
+            // Entries that are nested deeper are not searched.
             if depth < 4 * NESTED_MAX {
                 self.walk(unit, child, (&inner, depth + 1), matches, names)?;
             }
@@ -171,7 +172,7 @@ impl<'a> Search<'a> {
         Ok(())
     }
 
-    /// Whether an entry is C's `typedef struct { .. } name`. `everywhere`: its type may be in another unit.
+    /// Whether an entry is C's `typedef struct { .. } name`. `everywhere`: also if the struct is in a type unit.
     fn is_of_nameless(&self, unit: &Unit<'a>, entry: &Entry<'a>, everywhere: bool) -> Result<bool, Why> {
         let is_one = |of: &Entry<'a>| is_struct(of.tag()) && of.attr_value(gimli::DW_AT_name).is_none();
         match entry.attr_value(gimli::DW_AT_type) {
@@ -230,14 +231,14 @@ impl<'a> Search<'a> {
                 }
                 Err(gimli::Error::OffsetOutOfBounds(offset.0 as u64).into())
             }
-            // `void`.
+            // No type: `void`.
             None => Ok(Type::plain(0, 1)),
             Some(_) => Err(self.elsewhere("in another file")),
         }
     }
 
-    /// An error about a type that is not in the file. A type of unknown size must not count as an empty one, since
-    /// its bytes would be taken for a hole.
+    /// An error about a type, or the place of a member, that the file does not have. A type of unknown size must not
+    /// count as an empty one, since its bytes would be taken for a hole.
     fn elsewhere(&self, location: &str) -> Why {
         let fact = format!("a type that struct {} is made of stands {location}", self.name);
         let next = "build it with all types in one place (-fstandalone-debug, no dwz, no split DWARF)";
@@ -316,7 +317,7 @@ impl<'a> Search<'a> {
         })
     }
 
-    /// The number of elements of an array, over all its dimensions.
+    /// The number of elements of an array, over all its dimensions; 0 if a length is unknown.
     fn len(&self, unit: &Unit<'a>, offset: UnitOffset) -> Result<usize, Why> {
         let mut tree = unit.entries_tree(Some(offset))?;
         let mut children = tree.root()?.children();
@@ -359,7 +360,7 @@ impl<'a> Search<'a> {
         Ok(members)
     }
 
-    /// The first bit of a bit field, counted from the start of the struct. Before DWARF 4, DWARF counted it from the
+    /// The first bit of a bit field, counted from the start of the struct. Before version 4, DWARF counts it from the
     /// most significant bit of the field's word.
     fn first_bit(&self, unit: &Unit<'a>, entry: &Entry<'a>, of: &Type, bits: usize) -> Result<usize, Why> {
         if let Some(first) = number(entry, gimli::DW_AT_data_bit_offset) {
@@ -378,7 +379,7 @@ impl<'a> Search<'a> {
         Ok(end.saturating_sub(bits))
     }
 
-    /// The offset of a member, which old compilers write as a sum.
+    /// The offset of a member: a number, or, from old compilers, an expression that adds a number.
     fn location(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Result<usize, Why> {
         if let Some(offset) = number(entry, gimli::DW_AT_data_member_location) {
             return Ok(offset);
@@ -400,7 +401,7 @@ fn is_struct(tag: gimli::DwTag) -> bool {
     tag == gimli::DW_TAG_structure_type || tag == gimli::DW_TAG_class_type
 }
 
-/// A name without its namespaces, ignoring those in its parameters.
+/// A name without its namespaces. Namespaces within its type parameters stay.
 fn last(name: &str) -> &str {
     let parameters = name.find('<').unwrap_or(name.len());
     name[..parameters].rfind("::").map_or(name, |at| &name[at + 2..])
@@ -410,7 +411,7 @@ fn number(entry: &Entry<'_>, name: gimli::DwAt) -> Option<usize> {
     usize::try_from(entry.attr(name)?.udata_value()?).ok()
 }
 
-/// The alignment that an entry requires in addition to its type's; 1 if it has none, or an invalid one.
+/// The alignment that an entry states itself; 1 if it states none, or an invalid one.
 fn alignment(entry: &Entry<'_>) -> usize {
     let said = number(entry, gimli::DW_AT_alignment).unwrap_or(1);
     if said.is_power_of_two() && said <= member::ALIGN_MAX { said } else { 1 }

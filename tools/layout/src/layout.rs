@@ -17,7 +17,7 @@ pub struct Layout {
     pub source: String,
     /// Its size in bytes.
     pub size: usize,
-    /// Its alignment as far as known: at least that of its fields.
+    /// Its alignment as far as known: at least the largest one of its fields.
     pub align: usize,
     /// Its fields, by offset. No two overlap.
     pub fields: Vec<Field>,
@@ -41,7 +41,7 @@ pub struct Field {
 /// A named range of bytes inside of a field.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Inner {
-    /// Its path within the struct: `mmap_lock.owner`.
+    /// Its path from the field's name on: `mmap_lock.owner`. A member of a field `a|b` has its own name, `a`.
     pub path: String,
     /// Bytes from the start of its field.
     pub offset: usize,
@@ -61,8 +61,8 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The lines, or pairs of lines, that have these bytes. An array of unknown length counts as touched at its
-    /// beginning.
+    /// The numbers of the units (lines, or pairs of lines, of `unit` bytes) that have these bytes. An array of unknown
+    /// length counts as one byte.
     pub fn units(&self, unit: usize) -> std::ops::Range<usize> {
         self.offset / unit..self.offset.saturating_add(self.size.max(1)).div_ceil(unit)
     }
@@ -80,7 +80,8 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// An unknown name, with similar ones, or with all names if they are few.
+    /// An unknown name. The error has similar names; if there are none, the names of all fields if these are at most
+    /// 60.
     pub fn byte_range(&self, name: &str) -> Result<ByteRange, LayoutError> {
         if let Some((_, range)) = self.names().find(|(known, _)| *known == name) {
             return Ok(range);
@@ -111,7 +112,8 @@ impl Layout {
         whole.chain(inner)
     }
 
-    /// The array of unknown length at the end, if there is one: its elements follow the struct.
+    /// The index of the array of unknown length that is the last field, if there is one: its elements follow the
+    /// struct's other fields.
     pub fn flexible(&self) -> Option<usize> {
         let (last, field) = self.fields.iter().enumerate().rfind(|(_, f)| f.size == 0)?;
         let is_last = self.fields.iter().all(|f| f.end() <= field.offset);

@@ -6,16 +6,16 @@
 use crate::layout::{Field, Inner, Layout, LayoutError, SIZE_MAX};
 use warmcore_sim::similar_names;
 
-/// The most types or namespaces within each other. Types may be recursive through pointers only, so deeper nesting
-/// means a damaged file.
+/// The most types within each other. Types may be recursive through pointers only, so deeper nesting means a damaged
+/// file. The search in DWARF goes through four times as many levels of entries.
 pub(super) const NESTED_MAX: usize = 64;
-/// The most types examined for one struct: the kernel's largest has some thousand members, nested ones included.
+/// The most types examined for one struct. The kernel's largest struct has some thousand members, nested ones included.
 pub(super) const READ_MAX: usize = 1 << 20;
 
 const DEPTH_MAX: usize = 6;
 const INNER_MAX: usize = 4096;
 
-/// The structure of a type.
+/// The parts of a type.
 #[derive(Debug, Clone)]
 pub(super) enum Shape {
     /// Without named parts: a number, a pointer, an array.
@@ -39,7 +39,7 @@ pub(super) struct Member {
     pub name: String,
     /// Bytes from the start of the struct or union.
     pub offset: usize,
-    /// For a bit field: the bytes that contain its bits.
+    /// For a bit field: the number of bytes that contain its bits.
     pub bytes: Option<usize>,
     pub of: Type,
 }
@@ -57,8 +57,8 @@ impl Type {
     }
 }
 
-/// The error about a struct that a file does not have. `known`: the names of those that it has; `short`: the name to
-/// compare with them.
+/// The error about a struct `name` that a file does not have. `known`: the names of the structs that it has; `short`:
+/// the name that is compared with them, to suggest similar ones.
 pub(super) fn no_struct<'a>(
     location: &str,
     name: &str,
@@ -76,16 +76,16 @@ pub(super) fn no_struct<'a>(
 /// The largest alignment that is read: a larger one means a damaged file.
 pub(super) const ALIGN_MAX: usize = 1 << 16;
 
-/// The alignment of a struct with these members and this size. A compiler makes the size a multiple of the struct's
-/// alignment, and each member's offset a multiple of the member's alignment; a struct for which this does not hold is
-/// packed.
+/// The alignment of a struct with these members and this size: the largest one of a member, as far as the member's
+/// offset and the size allow. A compiler makes the size a multiple of the struct's alignment, and each member's offset
+/// a multiple of the member's; a struct for which this does not hold is packed.
 fn natural(members: &[Member], size: usize) -> usize {
     let stands =
         |m: &Member| if m.bytes.is_some() { m.of.align } else { m.of.align.min(alignment_of(m.offset)) };
     members.iter().map(stands).max().unwrap_or(1).min(alignment_of(size)).max(1)
 }
 
-/// The largest alignment that an offset allows.
+/// The largest alignment that an offset or a size allows, at most [`ALIGN_MAX`].
 fn alignment_of(offset: usize) -> usize {
     1 << offset.trailing_zeros().min(ALIGN_MAX.trailing_zeros())
 }
@@ -113,7 +113,8 @@ pub(super) fn layout(name: &str, source: &str, of: Type) -> Result<Layout, Layou
         return Err(LayoutError::new(source, fact, "it is damaged; make it again"));
     }
     let mut fields = merge(fields);
-    // A field with a larger alignment is in a packed struct, and a packed struct may begin at any offset.
+    // If a field has a larger alignment than the struct's size allows, the struct is packed, and may begin at any
+    // offset.
     fields.iter_mut().for_each(|f| f.align = f.align.min(alignment_of(of.size)));
     let align = fields.iter().map(|f| f.align).max().unwrap_or(1).max(of.align.min(alignment_of(of.size)));
     Ok(Layout { name: name.to_owned(), source: source.to_owned(), size: of.size, align, fields })
@@ -151,7 +152,7 @@ fn field(name: &str, offset: usize, member: &Member) -> Field {
     Field { name: name.to_owned(), offset, size: member.size(), align, inner: Vec::new() }
 }
 
-/// The name of a nameless member of a union: that of its first member.
+/// The name of a union's member; for a nameless one, that of its own first member.
 fn first_name(member: &Member) -> &str {
     match &member.of.shape {
         Shape::Struct(inner) | Shape::Union(inner) if member.name.is_empty() => {
@@ -168,7 +169,7 @@ fn join(names: &[&str]) -> String {
     }
 }
 
-/// Adds the named parts of members, with their offset from the start of the field.
+/// Adds the named parts of a field's members to `ranges`. `base`: the members' offset from the start of the field.
 fn list(members: &[Member], prefix: &str, base: usize, depth: usize, ranges: &mut Vec<Inner>) {
     for member in members {
         if depth == 0 || ranges.len() >= INNER_MAX {

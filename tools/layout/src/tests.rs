@@ -52,7 +52,8 @@ impl Builder {
     }
 }
 
-/// `struct mm { struct { int count; long flags:3, rest:61; union { int a; long b; }; struct list list; }; }`
+/// `struct mm { struct { int count; long flags:3, rest:61; union { int a; long b; }; struct list list; int words[6]; };
+/// }`
 fn mm() -> Vec<u8> {
     let mut b = Builder::new();
     b.int("int", 4); // 1

@@ -1,5 +1,5 @@
-//! Compares the closed form with a simulation of the same profile touch by touch, and checks the culprits of known
-//! layouts.
+//! Compares the closed form (`culprit/rates.rs`) with a simulation of the same profile touch by touch, and checks the
+//! relayouts of random structs.
 
 use proptest::prelude::*;
 use warmcore_layout::Layout;
@@ -10,11 +10,11 @@ use warmcore_sim::machine::SimMachine;
 const WITHIN: f64 = 0.08;
 /// The difference in ns that is allowed in addition.
 const WITHIN_NS: f64 = 2.0;
-/// Means over fewer touches are not compared.
+/// The mean over fewer touches than this is not compared.
 const COUNTED_MIN: u64 = 2000;
 const TOUCHES: u64 = 120_000;
 
-/// Fields of 8 bytes at these offsets.
+/// A struct of 256 bytes with fields of 8 bytes at these offsets.
 fn layout(offsets: &[usize]) -> Layout {
     let fields: Vec<String> = (offsets.iter().enumerate())
         .map(|(i, at)| format!("{{ name = \"f{i}\", offset = {at}, size = 8 }}"))
@@ -43,8 +43,8 @@ fn machine() -> impl Strategy<Value = &'static str> {
 }
 
 fn accesses() -> impl Strategy<Value = Vec<(u32, u32, u32)>> {
-    // (CPUs, reads per second of each, writes per second of each): a line is in transfer for at most a fifth of the
-    // time.
+    // (CPUs, reads per second of each, writes per second of each), so low that few lines are in transfer for more than
+    // half of the time.
     prop::collection::vec((1u32..33, 0u32..8000, prop_oneof![Just(0u32), 0u32..8000]), 2..5)
 }
 
@@ -107,7 +107,7 @@ fn struct_and_profile() -> impl Strategy<Value = (Layout, Profile)> {
         let text = format!("name = \"s\"\nsize = {size}\nalign = 8\nfields = [{}]", texts.join(","));
         let mut layout = Layout::declared(&text, "declared").unwrap();
         if is_open {
-            // The last field is an array of unknown length.
+            // Makes the last field an array of unknown length.
             layout.fields.last_mut().unwrap().size = 0;
         }
         (layout, Profile { pair, ..profile(touches) })

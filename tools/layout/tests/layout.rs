@@ -1,4 +1,5 @@
-//! Reads layouts from this test's own debug information, and from this machine's kernel if it has BTF.
+//! Reads layouts from this test's own debug information, from files that a C or C++ compiler builds, and from the
+//! running kernel if it has BTF.
 
 use std::mem::offset_of;
 use std::path::Path;
@@ -37,7 +38,7 @@ struct Twice {
 }
 
 fn own(name: &str) -> Result<Layout, warmcore_layout::LayoutError> {
-    // An unused type is not in the debug information.
+    // The types are used here, because an unused type is not in the debug information.
     let kept = (WarmcoreLayoutProbe::default(), Twice::default(), other::Twice::default());
     std::hint::black_box(format!("{kept:?}"));
     Layout::read(&std::env::current_exe().unwrap(), name)
@@ -134,7 +135,7 @@ struct all {
 struct all *all; Ring *ring;
 "#;
 
-/// Compiles `C`, if there is a compiler with these flags.
+/// Compiles `text` as C or C++ into `built.so`. `None` if there is no compiler with these flags.
 fn built(directory: &Path, flags: &str, name: &str, text: &str) -> Option<std::path::PathBuf> {
     let (source, to) = (directory.join(name), directory.join("built.so"));
     std::fs::write(&source, text).unwrap();
@@ -180,7 +181,7 @@ fn every_version_of_dwarf_gives_the_layout_of_the_c_compiler() {
         );
         assert_eq!((at("flag"), at("data"), layout.size), ((118, 1), (120, 0), 128), "{flags}");
         let of = |name: &str| layout.fields.iter().find(|f| f.name == name).unwrap();
-        // DWARF before version 5 has no alignment.
+        // Before version 5, DWARF has no alignment.
         assert!(of("own").align == 64 || !flags.contains("dwarf-5"), "{flags}");
         assert_eq!((of("vector").align, of("packed").align), (16, 1), "{flags}");
         assert_eq!(layout.flexible(), Some(layout.fields.len() - 1), "{flags}");

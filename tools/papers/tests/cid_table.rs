@@ -1,7 +1,8 @@
-//! The cid table: its rules are those of `cid`, an effect vanishes without its cause, and the numbers never change.
+//! The cid table: its rules are those of `warmcore_cid`, an effect vanishes without its cause, and a seed gives the
+//! same numbers on every machine.
 //!
-//! `cid` has a form of each policy without one of its rules. With it, only the numbers of the table that depend on that rule
-//! change.
+//! `Without` is a policy of `warmcore_cid` without one of its rules. With it, only the numbers of the table that depend
+//! on that rule change.
 
 use warmcore_cid::policy::{Rule, Without};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest, Policy, policy};
@@ -20,7 +21,7 @@ const SEEDS: u64 = 4;
 static FORGETFUL: Without = Without::new(&CacheLocal, Rule::Recent);
 static LASTING: Without = Without::new(&KeptPerCpu, Rule::Expire);
 
-/// Seed 1, 192 threads, 10 ms, kept: ns per burst; moves, faults, areas, compactions.
+/// The outcome of seed 1, 192 threads, 10 ms, *kept*: ns per burst; moves, faults, areas, compactions.
 const GOLDEN: (f64, (u32, u64, u32, u32)) = (7167.473958333333, (362, 636, 192, 22));
 
 fn costs() -> Costs {
@@ -87,8 +88,7 @@ fn without_expiry_24_threads_at_10_ms_lose_no_id() {
 
 #[test]
 fn the_rules_of_cid_make_the_table() {
-    // The program is the same under each policy (the same entries, moves and compactions); only the policies' rules
-    // differ.
+    // The program and the code of the compaction are the same under each policy; only the policies' rules differ.
     // Kept-per-CPU with the recent id is cache-local; without expiry it would be task-owned here.
     let costs = costs();
     let by = |index| outcome(&costs, &Setup { index, ..kept(24, 200) });
@@ -100,7 +100,7 @@ fn the_rules_of_cid_make_the_table() {
     assert_eq!(owned.moved, 0, "ids that never expire");
     assert_eq!(lowest.areas, 1, "all on the lowest one");
     assert!(lowest.burst_ns > 5.0 * local.burst_ns && kept_ids.burst_ns > 5.0 * local.burst_ns);
-    // The policy decides, not the program: compaction makes ids move only under a policy whose ids expire.
+    // The policy decides, not the program: of these policies, compaction makes ids move only under kept-per-CPU.
     let policies = policy::ALL.map(|policy| (Index::Cid(policy), policy.name() != "kept-per-cpu"));
     for (index, is_same) in policies.into_iter().chain([(Index::TaskOwnedCid, true)]) {
         let plain = outcome(&costs, &Setup { index, ..kept(24, 200) });
@@ -168,7 +168,7 @@ fn fitted_rows_name_their_inputs() {
 
 #[test]
 fn claimed_rows_are_met_and_predicted_rows_may_miss() {
-    // Met exactly: the rows of ids, and the row in which no id expires. Met with the probed cost of the own area
+    // Met without inputs: the rows of ids, and the row in which no id expires. Met with the probed cost of the own area
     // after a sleep: 10 ms. Met with fitted costs: 200 ms.
     let table = table();
     let claimed = |name: &str| {
@@ -189,9 +189,9 @@ fn claimed_rows_are_met_and_predicted_rows_may_miss() {
     for row in built {
         assert_eq!((row.is_met(), row.published, row.simulated), (None, Some(1.0), 1.0), "{}", row.name);
     }
-    // In the null model all three columns are equal, so the rows by CPU and the cache-local ones prove nothing.
+    // In the null model all three columns are equal, so only *kept* and the ratios have one.
     let [(met, of), (null, of_null)] = table.tally();
-    // The null model is wrong only in rows whose threads change areas.
+    // The null model misses rows whose threads change areas.
     assert!(
         0 < of_null && of_null < of && null < met,
         "{met} of {of}, a model without an effect {null} of {of_null}"
@@ -261,7 +261,7 @@ fn number(table: &Table, name: &str) -> f64 {
 #[test]
 fn a_rule_that_changes_in_cid_changes_the_table() {
     let plain = table_by(&Columns::default());
-    // Without its first rule, cache-local does what kept-per-CPU does.
+    // Without its rule `Recent`, cache-local moves threads between areas, as kept-per-CPU does.
     let forgetful = table_by(&Columns { local: Index::Cid(&FORGETFUL), ..Columns::default() });
     // Ids that never expire stay where they are, as cache-local's do.
     let lasting = table_by(&Columns { kept: Index::Cid(&LASTING), ..Columns::default() });

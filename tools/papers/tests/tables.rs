@@ -1,5 +1,5 @@
-//! Properties of the tables that hold whatever the numbers are: results do not depend on the number of threads, machines
-//! without published numbers get results too, and the placement tables compare like with like.
+//! Properties of the tables that hold whatever the numbers are: results do not depend on the number of threads,
+//! machines without published numbers get results too, and the placement tables compare like with like.
 
 use std::num::NonZeroUsize;
 use warmcore_papers::hot_windows::{Shape, Trips, Windows, pairs};
@@ -41,7 +41,7 @@ fn one_thread_two_and_eight_give_the_same_bytes() {
 
 #[test]
 fn on_any_machine_every_table_gives_rows_that_claim_nothing() {
-    // Two CPUs in one socket; two nodes; memory that no CPU is near to.
+    // The three machines: two CPUs in one socket; two nodes; a node of memory without CPUs.
     for name in ["zen4-vm-2cpu.xml", "synthetic-2pack-2l3-4core.xml", "version3-hbm-beside-dram.xml"] {
         let machine = hwloc(name);
         for table in ALL {
@@ -107,7 +107,8 @@ fn a_build_is_compared_under_every_setting_with_the_same_seed() {
     }
     let claimed = table.rows.iter().filter(|row| row.tolerance.is_some()).count();
     assert_eq!(claimed, 2, "one of each kind");
-    // A share of all CPUs' time: searches of at most a microsecond, at most a thousand times per second and CPU.
+    // Searches of at most a microsecond, at most a thousand times per second and CPU, are a thousandth of all CPUs'
+    // time.
     let searches = table.rows.iter().find(|row| row.name.ends_with("of all CPUs' time")).unwrap();
     assert_eq!(searches.unit, "ppm");
     assert!((1.0..1000.0).contains(&searches.simulated), "{searches:?}");

@@ -1,5 +1,5 @@
-//! No tolerance in the file is wider than in the notes from before the first run, and each line of the notes has a
-//! tolerance.
+//! No tolerance in `tolerances.toml` is wider than in the notes from before the first run
+//! (`fixtures/sim/tolerances.md`), and each line of the notes has a tolerance.
 
 use warmcore_papers::tolerance::{Claim, What, all, named};
 

@@ -4,7 +4,7 @@ use crate::{MACHINES, TopoError, Topology};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// A path of a capture, and the text of that file.
+/// A path of a capture, and the text of that file; `None` for a directory.
 type Line = (String, Option<Vec<u8>>);
 
 /// The content of a capture with these lines.
@@ -13,7 +13,7 @@ fn parsed(text: &str) -> Result<Vec<Line>, TopoError> {
     Ok(entries.into_iter().map(|(path, bytes)| (path.display().to_string(), bytes)).collect())
 }
 
-/// A text file with a capture.
+/// Writes a text file. Returns its directory, which is removed when it is dropped, and its path.
 fn file(text: &str) -> (tempfile::TempDir, PathBuf) {
     let dir = temp_dir();
     let path = dir.path().join("capture.txt");
@@ -79,7 +79,7 @@ fn this_machine_reads_back_from_its_capture() {
     let (_kept, path) = file(&Topology::capture(Path::new("/")).unwrap());
     let mut read = Topology::from_captured(&path).unwrap();
     read.source = machine.source.clone();
-    // The quota may change between the two reads, and it names its file, which has another path in a capture.
+    // The quota may change between the two reads, and it has the path of its file, which differs in a capture.
     read.quota = machine.quota.clone();
     assert_eq!(read, machine);
 }

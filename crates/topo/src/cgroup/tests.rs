@@ -3,7 +3,7 @@ use crate::{Quota, TopoError};
 use std::fs;
 use std::path::Path;
 
-/// A copy of `/` with these files, and the quota in it.
+/// Writes a copy of `/` with these files. Returns the quota in it, and the notes.
 fn read(files: &[(&str, &str)]) -> (Result<Option<Quota>, TopoError>, Vec<String>) {
     let dir = tempfile::tempdir().unwrap();
     for (path, text) in files {
@@ -59,7 +59,7 @@ fn version_1_writes_quota_and_period_apart() {
 
 #[test]
 fn in_a_container_the_mounted_part_of_the_path_counts() {
-    // The path is the host's, and the container's own cgroup is its top.
+    // The path in `proc/self/cgroup` is the host's, and the mount begins at the container's own cgroup.
     let files = [
         ("proc/self/cgroup", "0::/docker/abc/worker\n"),
         ("proc/self/mountinfo", "30 23 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n"),

@@ -84,7 +84,7 @@ fn of_two_nodes_that_serve_the_same_cpus_one_has_no_cpus() {
 
 #[test]
 fn a_file_written_inside_a_cpuset_is_read() {
-    // Allowed: CPUs 0-2 and 4, and memory on node 1. CPUs 0-1 are node 0's.
+    // The cpuset allows CPUs 0-2 and 4, and memory on node 1. CPUs 0-1 are of node 0.
     let t = fixture("cpuset-without-a-nodes-memory.xml").unwrap();
     let nodes: Vec<_> = t.nodes.iter().map(|n| (n.id.0, n.cpus.to_string())).collect();
     assert_eq!(nodes, [(0, "0-1".into()), (1, "2,4".into())]);

@@ -23,7 +23,7 @@ fn a_captured_root_has_the_cpus_that_its_process_was_allowed() {
     assert_eq!(t.quota, None, "the captured cgroup has quota -1");
 }
 
-/// The captured machine with another text in proc/self/status.
+/// The captured machine with this text in proc/self/status, or without that file.
 fn with_status(status: Option<&str>) -> Result<Topology, crate::TopoError> {
     let dir = tempfile::tempdir().unwrap();
     let machine = Topology::from_sysfs(&captured()).unwrap();
@@ -68,7 +68,7 @@ fn a_container_whose_online_counts_from_0_has_its_cpus_where_they_are() {
     assert_eq!(captured.allowed, Some(cpus("4-5")));
 }
 
-/// Checks for one LLC, node and socket of the CPUs that the scheduler allows, and for a note with the words.
+/// Checks that a machine is flat: one LLC, node and socket of the CPUs `allowed`, and a note that has `words`.
 fn is_flat(t: &Topology, allowed: &str, words: &str) {
     t.check().unwrap();
     assert_eq!((t.online(), t.usable()), (cpus(allowed), cpus(allowed)));
@@ -81,7 +81,7 @@ fn is_flat(t: &Topology, allowed: &str, words: &str) {
     );
 }
 
-/// The capture of a root whose `sys` is the tree of this capture.
+/// The capture of a root whose `sys` is the tree of the capture `text`.
 fn below_sys(text: &str) -> String {
     let is_path = |line: &str| !line.is_empty() && !line.starts_with(['#', '\t']);
     text.lines().map(|line| format!("{}{line}\n", if is_path(line) { "sys/" } else { "" })).collect()
@@ -92,12 +92,12 @@ fn a_machine_that_cannot_be_read_is_flat() {
     // Neither /sys nor /proc.
     let dir = tempfile::tempdir().unwrap();
     is_flat(&Topology::of_process(dir.path(), &cpus("3,9")).unwrap(), "3,9", "is no directory here");
-    // /sys shows none of the allowed CPUs, and some of them.
+    // First /sys shows none of the allowed CPUs, then only some of them.
     let root = fixture("lxcfs-shows-no-allowed-cpu");
     is_flat(&Topology::of_process(&root, &cpus("2")).unwrap(), "2", "may run on CPUs 2");
     let root = captured();
     is_flat(&Topology::of_process(&root, &cpus("0-4")).unwrap(), "0-4", "may run on CPUs 2-4");
-    // Trees that contradict themselves, each as a /sys tree and as a root.
+    // Trees that contradict themselves, each as `sys` of a root.
     let mut seen = 0;
     for entry in fs::read_dir(captured().parent().unwrap()).unwrap() {
         let tree = entry.unwrap().path();

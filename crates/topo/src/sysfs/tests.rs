@@ -242,7 +242,7 @@ fn without_an_online_file_the_directories_are_used() {
     for name in ["cpuidle", "cpufreq"] {
         fs::create_dir(cpus.join(name)).unwrap();
     }
-    // As on Linux 2.6.24, the lists of the other CPUs still name the offline CPU.
+    // As on Linux 2.6.24, the lists of other CPUs still name the CPU that is offline.
     let t = Topology::from_sysfs(dir.path()).unwrap();
     assert_eq!(t.online().to_string(), "0-30");
     fs::remove_dir_all(&cpus).unwrap();
@@ -259,7 +259,7 @@ fn an_online_file_that_a_container_replaced_is_completed() {
     );
     assert_eq!((t.cores.len(), t.nodes.len(), t.sockets.len()), (4, 2, 2));
     assert!(noted(&t, "a container's view"), "{:?}", t.notes);
-    // A CPU without a directory is possible and not online.
+    // CPU 2 is possible and not offline, and without a directory it does not count as online.
     let t = fixture("lxcfs-shows-no-allowed-cpu").unwrap();
     assert_eq!((t.online().to_string(), t.offline.to_string()), ("0-1".into(), "2".into()));
 }
@@ -364,7 +364,7 @@ fn a_tree_of_2048_cpus_reads_back() {
 }
 
 prop_compose! {
-    /// A machine with unordered numbers, gaps, offline CPUs, nodes of memory, and any last level.
+    /// A machine with unordered CPU numbers, gaps, offline CPUs, nodes without CPUs, and any last level of caches.
     fn any_machine()(
         sockets in 1usize..3, llcs in 1usize..3, cores in 1usize..4, smt in 1usize..3,
         level in prop_oneof![Just(3u8), Just(4), Just(2), Just(0)],

@@ -2,7 +2,7 @@ use super::*;
 
 const MM: &str = include_str!("../../../../fixtures/sim/mm_struct.toml");
 const HACKBENCH: &str = include_str!("../../../../fixtures/sim/hackbench.toml");
-/// The least share of the excess cost that a relayout removes.
+/// The least share of the excess cost that a relayout has to remove.
 const GONE_MIN: f64 = 0.95;
 
 fn spr() -> SimMachine {
@@ -124,7 +124,7 @@ fn two_writers_share_the_blame_by_what_they_write() {
     let said: Vec<_> = blame.iter().map(|b| (b.field.as_str(), b.stands)).collect();
     assert_eq!(said, [("a", Stands::Before), ("c", Stands::After)]);
     assert!((blame[0].share - 0.75).abs() < 1e-9, "{blame:?}");
-    // Both culprits have to go to a line of their own, or the reader moves. The reader is one field, and cheaper.
+    // Either both culprits go to a line of their own, or the reader does. To move the reader, one field, is cheaper.
     let best = &relayouts(&analyzer(&layout, &profile), &layout).unwrap()[0];
     assert_eq!((best.moved.as_slice(), best.added), (&["b".to_owned()][..], 64), "{}", best.what);
 }
@@ -336,7 +336,7 @@ fn output_of_perf_c2c_is_a_profile() {
     }
 }
 
-/// Output of `perf mem report --stdio`, loads and then stores.
+/// Output of `perf mem report --stdio`: loads, then stores.
 const MEM: &str = "
 # To display the perf.data header info, please use --header/--header-only options.
 #

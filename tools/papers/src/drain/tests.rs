@@ -23,8 +23,8 @@ fn every_claimed_row_is_within_its_tolerance_and_names_its_inputs() {
         assert_eq!((row.mark(), row.is_met()), expected, "{row:?}");
     }
     assert_eq!(table.tally()[0], (7, 7));
-    // Without the proposal both methods cost the same, which is within the tolerance for 1 and 8 CPUs. For queueing
-    // the null model is the row itself.
+    // In the null model remote collection costs what queueing does, which is within the tolerance at some numbers of
+    // CPUs. For queueing that null model is the row itself, so its rows have none.
     let (null, of) = table.tally()[1];
     assert!(of == 4 && null < 4, "{null} of {of}");
     assert!(table.rows.iter().all(|row| row.null.is_none_or(|null| null != row.simulated)));
@@ -41,7 +41,7 @@ fn without_fitted_numbers_the_direction_is_right_and_the_rows_are_predicted() {
 fn a_stock_size_of_zero_makes_both_drains_equal() {
     let machine = machine();
     for seed in 0..5 {
-        // No stock opens: a hundredth of the limit is less than two units each.
+        // No stock opens: a hundredth of the limit is less than two units for each CPU.
         let case = Case { limit: 256, ..Case::plain(128) };
         let [queued, remote] = METHODS.map(|(method, _)| drain(&machine, &case, method, seed));
         assert_eq!((queued, queued.stocks), (remote, 0));
@@ -90,7 +90,7 @@ fn drains_between_the_loops_meet_no_lock_and_drains_meanwhile_some() {
     assert_eq!(met(&machine, When::BetweenLoops, DRAINS, 1), Met::default());
     let meanwhile = met(&machine, When::Meanwhile, DRAINS, 1);
     assert!((30..100).contains(&meanwhile.by_drains), "{meanwhile:?}");
-    // Drains and owners hold a lock for equally long, so both find about as many locks held.
+    // Drains and owners hold a lock for equally long, so drains and owners find about as many locks held.
     assert!((30..100).contains(&meanwhile.by_owners), "{meanwhile:?}");
 }
 

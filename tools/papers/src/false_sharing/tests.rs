@@ -39,7 +39,7 @@ fn without_a_cost_of_hand_overs_there_is_nothing_to_gain() {
     }
     let culprit = sim.culprit();
     assert!(culprit.sufferers().is_empty() && culprit.relayouts.is_empty());
-    // A hit still takes its two ns, and a miss nothing.
+    // A hit still takes its time, less than 2 ns, and a miss takes none.
     let options = Options { seeds: 1..2, ..quick() };
     assert!(sim.read_ns(&options, &sim.layout, "pcpu_cid")[0] < 2.0);
 }

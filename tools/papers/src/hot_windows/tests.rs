@@ -30,7 +30,7 @@ fn a_run_ends_when_two_successive_windows_agree_and_says_so_if_none_do() {
     // Few pairs never move: the second window agrees with the first.
     let settled = few(Windows::ms(5, 400));
     assert!(settled.is_settled && settled.until == Nanos(20_000_000), "{settled:?}");
-    // A single window agrees with none.
+    // A single window has none to agree with.
     let alone = few(Windows::ms(5, 10));
     assert!(!alone.is_settled && alone.until == Nanos(10_000_000), "{alone:?}");
     assert_eq!(transients(&[settled, alone]), 1);

@@ -1,4 +1,4 @@
-// As in a crate that depends on `warmcore` only: the user gives the path of the traits.
+// As in a crate that depends on `warmcore` only: `#[line(crate = ..)]` gives the path of `warmcore_line`.
 mod warmcore {
     pub use warmcore_line as line;
 }
