@@ -1,10 +1,10 @@
 //! `Tenant`: a group of tasks that share data, and the ids that threads hold while they work for it.
 //!
-//! A handle is an `Arc` of [`Inner`], which lives as long as any handle, guard or data. After that its `PcpuCid`s and slots
-//! go back to the pools of all tenants.
+//! A handle is an `Arc` of [`Inner`], which lives as long as any handle, guard or data. After that its `PcpuCid`s and
+//! slots go back to the pools of all tenants.
 //!
-//! Before it touches data, a tenant on 384 CPUs has 1.8 KiB: itself, its bitmaps, a name, 8 bytes for every CPU that it was
-//! on, and a record in every thread that entered it.
+//! Before it touches data, a tenant on 384 CPUs has 1.8 KiB: itself, its bitmaps, a name, 8 bytes for every CPU that
+//! it was on, and a record in every thread that entered it.
 
 use crate::guard::Guard;
 use crate::pcpu_cids::{CPUS_MAX, OVERFLOW_IDS, PooledPcpuCids, Space};
@@ -122,8 +122,8 @@ impl Builder {
         Self { weight, ..self }
     }
 
-    /// Makes the tenant as on a machine with `cpus` CPU numbers, to measure what that costs. [`build`](Self::build) panics
-    /// if this machine has more CPU numbers, and above 65536.
+    /// Makes the tenant as on a machine with `cpus` CPU numbers, to measure what that costs. [`build`](Self::build)
+    /// panics if this machine has more CPU numbers, and above 65536.
     pub fn cpus(self, cpus: u32) -> Self {
         Self { cpus: Some(cpus), ..self }
     }
@@ -252,7 +252,8 @@ impl Tenant {
         registry::index_of(self.inner.serial)
     }
 
-    /// The tenant with this [`serial`](Self::serial), if it is alive. A serial refers to a tenant without keeping it alive.
+    /// The tenant with this [`serial`](Self::serial), if it is alive. A serial refers to a tenant without keeping it
+    /// alive.
     pub fn by_serial(serial: u64) -> Option<Self> {
         registry::tenant(serial).map(|inner| Self { inner })
     }
@@ -359,8 +360,8 @@ impl Inner {
     /// changed, each user reads its mask again at its next move: `sched_setaffinity` and a changed cpuset send no
     /// notice. `read` returns the mask of the thread with this kernel thread id.
     ///
-    /// No lock is held during the system calls: threads that join and end do not wait for them, and a fork in that moment
-    /// copies no held lock.
+    /// No lock is held during the system calls: threads that join and end do not wait for them, and a fork in that
+    /// moment copies no held lock.
     fn update_masks(&self, masks: &mut Masks, read: impl Fn(u32) -> CpuSet) {
         let Masks { numbers, masks } = masks;
         numbers.clear();

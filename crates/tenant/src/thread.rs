@@ -20,8 +20,8 @@ use warmcore_types::ignore_poison;
 /// How many records the cache holds.
 const CACHE_SLOTS: usize = 16;
 
-/// A slot of the cache, on a cache line of its own. `serial` is set only while `user` is, so that a lookup reads the serial
-/// alone.
+/// A slot of the cache, on a cache line of its own. `serial` is set only while `user` is, so that a lookup reads the
+/// serial alone.
 #[repr(align(64))]
 struct CachedUser {
     /// 0 if the slot is empty.
@@ -31,7 +31,8 @@ struct CachedUser {
 
 const EMPTY: CachedUser = CachedUser { serial: 0, user: None };
 
-/// Nothing in here is dropped with the thread, so that an access need not check whether it still exists. [`Exit`] cleans up.
+/// Nothing in here is dropped with the thread, so that an access need not check whether it still exists. [`Exit`]
+/// cleans up.
 struct Table {
     cached: UnsafeCell<[CachedUser; CACHE_SLOTS]>,
     spilled: UnsafeCell<ManuallyDrop<BTreeMap<u64, User>>>,
@@ -59,8 +60,8 @@ thread_local! {
     static EXIT: Exit = const { Exit };
 }
 
-/// This thread's record in the tenant with this serial, if it is in the cache. The pointer is valid until the next call of
-/// this module, and must be the only one in use.
+/// This thread's record in the tenant with this serial, if it is in the cache. The pointer is valid until the next
+/// call of this module, and must be the only one in use.
 #[inline(always)]
 pub(crate) fn cached_user(serial: u64) -> Option<*mut User> {
     TABLE.with(|table| {
@@ -99,8 +100,8 @@ pub(crate) fn join(serial: u64, add: impl FnOnce(u32) -> User) -> Option<*mut Us
 
 /// Puts a record into its slot of the cache, and the record that was there, if any, into the map.
 fn insert_cached(table: &Table, serial: u64, user: User) {
-    // SAFETY: `change` excludes other accesses. A lookup in the cache by an allocator that runs in here finds a complete
-    // slot or none.
+    // SAFETY: `change` excludes other accesses. A lookup in the cache by an allocator that runs in here finds a
+    // complete slot or none.
     let (slot, spilled) =
         unsafe { (&mut (*table.cached.get())[serial as usize % CACHE_SLOTS], &mut **table.spilled.get()) };
     let before = std::mem::replace(slot, CachedUser { serial, user: Some(user) });
@@ -167,16 +168,16 @@ impl Drop for Exit {
     }
 }
 
-/// To be called after a guard was dropped. If that happened in the destructor of another thread-local, after [`Exit`], the
-/// thread leaves the guard's tenant now.
+/// To be called after a guard was dropped. If that happened in the destructor of another thread-local, after
+/// [`Exit`], the thread leaves the guard's tenant now.
 pub(crate) fn leave_tenants_late() {
     if TABLE.with(|table| table.has_exited.get()) {
         leave_tenants();
     }
 }
 
-/// Makes the thread leave all tenants of which it holds no guard. A guard in another thread-local keeps its record, and with
-/// it the thread's token, until it is dropped; a leaked guard keeps them for ever.
+/// Makes the thread leave all tenants of which it holds no guard. A guard in another thread-local keeps its record,
+/// and with it the thread's token, until it is dropped; a leaked guard keeps them for ever.
 fn leave_tenants() {
     change(|table| {
         // SAFETY: `change` excludes other accesses.

@@ -1,5 +1,5 @@
-//! A container whose CPUs change while its threads run. The test has a process of its own and needs a cgroup that it may
-//! write; without one it is skipped.
+//! A container whose CPUs change while its threads run. The test has a process of its own and needs a cgroup that it
+//! may write; without one it is skipped.
 #![cfg(target_os = "linux")]
 
 use bytemuck::Zeroable;

@@ -8,8 +8,8 @@ use warmcore_tenant::Tenant;
 const TENANTS: usize = 10_000;
 /// The limit for a tenant that has not touched data.
 const BYTES_EACH_MAX: usize = 4096;
-/// How many times memory is measured, each time over the making of four times `TENANTS` tenants. It grows every time only
-/// if memory is not given back.
+/// How many times memory is measured, each time over the making of four times `TENANTS` tenants. It grows every time
+/// only if memory is not given back.
 const WINDOWS: usize = 5;
 
 #[derive(Zeroable)]
@@ -38,8 +38,8 @@ fn tenants(cpus: u32) -> Vec<Tenant> {
     tenants
 }
 
-/// Measures tenants as on a machine of `cpus` CPU numbers. Each call needs a process of its own: memory that was given back
-/// to the heap would make the next tenants look cheap.
+/// Measures tenants as on a machine of `cpus` CPU numbers. Each call needs a process of its own: memory that was
+/// given back to the heap would make the next tenants look cheap.
 fn cost(cpus: u32) {
     // The first tenant sets up what all share: the backend's self-test, the pools, the compactor.
     drop(Tenant::builder().build().enter());
@@ -57,8 +57,8 @@ fn cost(cpus: u32) {
     assert!(are < were / 8, "{are} of {were} bytes of data each stayed when the data were gone");
     drop(alive);
 
-    // Making the same tenants again needs no more memory. The heap's size changes in jumps, depending on which thread frees
-    // what; memory that is not given back makes it grow every time.
+    // Making the same tenants again needs no more memory. The heap's size changes in jumps, depending on which thread
+    // frees what; memory that is not given back makes it grow every time.
     (0..3).for_each(|_| drop(tenants(cpus)));
     let grown = |_| {
         let before = resident_bytes();

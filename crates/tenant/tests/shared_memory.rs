@@ -1,8 +1,9 @@
 //! Memory that all tenants share is charged to no account, whichever is current when a tenant is made, entered or given
 //! data.
 //!
-//! Tenants are made, used and dropped in the scope of an account, under the charging allocator. What the registry, the pools
-//! and the thread keep must not be charged to it. 3000 tenants make flags, indices and pages grow several times.
+//! Tenants are made, used and dropped in the scope of an account, under the charging allocator. What the registry,
+//! the pools and the thread keep must not be charged to it. 3000 tenants make flags, indices and pages grow several
+//! times.
 
 use std::alloc::System;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};

@@ -1,5 +1,5 @@
-//! More threads than CPUs, which are moved while they run, enter tenants and end. `cargo xtask test --full` runs this on every
-//! backend.
+//! More threads than CPUs, which are moved while they run, enter tenants and end. `cargo xtask test --full` runs this
+//! on every backend.
 
 use bytemuck::Zeroable;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};

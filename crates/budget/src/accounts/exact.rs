@@ -44,7 +44,7 @@ use crate::outcome::{Event, OverBudget, Refused};
 use crate::sync::{Ordering::*, pause};
 use warmcore_types::ignore_poison;
 
-/// While this exists, no stock of the account or below opens or is refilled. It does not close open stocks.
+/// While this exists, no stock of the account or below begins to open or to be refilled. It does not close open stocks.
 pub(super) struct DisableStocks<'a>(&'a Node);
 
 impl<'a> DisableStocks<'a> {
@@ -82,7 +82,7 @@ impl<S: Stocks> Accounts<S> {
             })
         };
         let mut pressures = node.path().count();
-        // Kept while the charge is tried again.
+        // Kept, so that the stocks stay closed while the charge is tried again.
         let mut _disabled = None;
         // Repeats only if the drain or another thread freed units of the full account, or its listener was called.
         loop {

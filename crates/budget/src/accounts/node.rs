@@ -198,7 +198,7 @@ impl Node {
         self.state.load(Acquire) & ORPHAN != 0
     }
 
-    /// The units in `slack`. If there are none, every unit in `usage` is in use.
+    /// The units in `slack`. If there are none, no unit in `usage` is in a stock or about to be subtracted again.
     pub(super) fn slack_units(&self) -> u64 {
         // ORDERING: SeqCst; pairs with the additions in `add_slack`: see "Notes on refusing" in `exact`.
         let slack = self.slack.load(SeqCst);

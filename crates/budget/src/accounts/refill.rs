@@ -3,7 +3,7 @@
 //! A charge that finds too few units in the stock goes up the tree and also takes units for the stock. An uncharge
 //! that finds too little room in the stock takes the units above half of the stock's capacity, and returns them and
 //! its own up the tree. `capacity` decides how many units a stock may hold. A slot that holds another account's
-//! stock is taken over if that stock was not used since the last attempt. The capacities of all stocks of an account
+//! stock is taken over if that stock was not used since an attempt marked it. The capacities of all stocks of an account
 //! together are usually no more than what is charged to it, so that an uncharge of more than was charged usually
 //! finds no room in a stock, and is reported.
 //!
@@ -60,8 +60,8 @@ impl<S: Stocks> Accounts<S> {
             return Ok(());
         }
         if let Some(ready) = self.ready(node, cpu, n, u64::MAX) {
-            // Fills the stock to half, and pays its debt. Fills it further, at most to its capacity, by what is
-            // missing in the account's charges to cover the capacities of its stocks.
+            // Takes enough to fill the stock to half and to pay its debt; more, at most up to the capacity, if less is
+            // charged to the account than its stocks may hold.
             let (capacity, free) = (capacity(ready.capacity_log2) as i64, i64::from(ready.seen.free));
             let charged = node.direct.load(Acquire).saturating_add(n);
             let lacks = node.slack_units().saturating_sub(charged).min(CAPACITY_MAX) as i64;
@@ -208,8 +208,8 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Binds the slot to `node`, unless the stock that occupies it was used since the last attempt. Returns the state
-    /// after that.
+    /// Binds the slot to `node`, unless the stock that occupies it was used since an attempt marked it. Returns the
+    /// state after that.
     fn rebind_slot(&self, node: &Node, cpu: CpuId, mut seen: StockSnapshot) -> Option<StockSnapshot> {
         let resident = self.nodes.get(seen.key).filter(|_| !seen.is_leaving);
         if let Some(resident) = resident {
