@@ -1,4 +1,4 @@
-//! Makes models of other machines than this one, from a few numbers in a machine file.
+//! Makes models of machines from a few numbers in a machine file, without access to the machine.
 //!
 //! A section gives counts: sockets, L3 per socket (or dies, and L3 per die), cores per L3, threads per core. Cores are
 //! numbered in order: those of one L3, then those of the next L3 of the socket, then the next socket. Nodes are equal
@@ -9,8 +9,8 @@
 //! CPUs are numbered as on POWER: thread t of core c is CPU c × smt + t, and a core's threads go to its caches
 //! alternately, for example 0 2 4 6 to one and 1 3 5 7 to the other.
 //!
-//! `inherits` names a section whose values apply if this section has none; the values of `[defaults]` apply if no
-//! section has one. `cpu_numbering` is text for people who read the file; it repeats the rule above.
+//! `inherits` names another section, whose value of a key applies if this section has none; if neither has one, that of
+//! `[defaults]` applies. `cpu_numbering` is text for people who read the file; it repeats how CPUs are numbered.
 //!
 //! # Source
 //! crates/topo/machines.toml names the source of each number. POWER: linuxppc-dev, December 2020, "powerpc/smp:

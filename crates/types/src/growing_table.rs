@@ -1,14 +1,14 @@
 //! `GrowingTable`: a table that grows while other threads read it, and whose entries do not move.
 //!
 //! Entries are in blocks. The first block has 64 entries and each later one has twice as many as the block before
-//! it, so the highest bit of `index + 64` says which block an index is in. The first
-//! [`get_or_alloc`](GrowingTable::get_or_alloc) of one of its entries allocates a block, which stays until the table is
-//! dropped.
+//! it, so the highest bit of `index + 64` says which block an index is in. A block is
+//! allocated by the first [`get_or_alloc`](GrowingTable::get_or_alloc) of one of its entries, and stays until the table
+//! is dropped.
 //!
 //! # Cost
-//! A lookup loads the block's state, its address and then the entry, without a lock. The block of the largest index has
-//! 64 entries more than all blocks before it, so if these are allocated too, about half of the entries at most are
-//! beyond that index.
+//! A lookup in an allocated block loads the block's state, its address and then the entry, without a lock. The block of
+//! the largest index has 64 entries more than all blocks before it, so if these are allocated too, about half of the
+//! entries at most are beyond that index.
 //!
 //! # Ordering
 //! A block is published by its [`OnceLock`]: a thread that finds the block sees all entries as `block` made them.

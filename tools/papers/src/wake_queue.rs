@@ -1,5 +1,5 @@
 //! Wake queue: a build with many jobs, with and without a shared queue per LLC, with and without wakers that search
-//! the neighbouring LLCs, by how a CPU that runs out of work searches.
+//! the neighbouring LLCs, and with three ways in which a CPU that runs out of work searches.
 //!
 //! `make -jN` as a graph of tasks: make forks N shells, one for a file, and another one as soon as a file is done. The
 //! shell forks the driver. The driver forks the compiler, and the assembler, which sleeps until data has come through
@@ -36,7 +36,7 @@ const COMPILE: Nanos = Nanos(250_000_000);
 /// Wakes of the assembler per file. An estimate.
 const PARTS: u32 = 8;
 
-/// [`make`] was written with knowledge of the results of two earlier graphs.
+/// The input of every row: [`make`] was written with knowledge of the results of earlier graphs.
 const GRAPH: &str =
     "the job graph: a pipe and even lengths came in after earlier graphs had shown no effect, or noise";
 
@@ -64,7 +64,7 @@ struct Built {
     seconds: f64,
     /// CPU use in percent of one CPU.
     cpu_percent: f64,
-    /// The share of the searches by CPUs that ran out of work that the gate ended, in percent.
+    /// Of the searches by CPUs that ran out of work, the share that newidle balancing's gate ended, in percent.
     gated_percent: f64,
     /// The time of these searches, in millionths of all CPUs' time.
     search_ppm: f64,

@@ -1,4 +1,4 @@
-//! Sim: CPUs charge, then one of them collects the units in their stocks.
+//! Sim: CPUs charge, then one CPU collects the units in their stocks.
 //!
 //! `warmcore_budget` with locked stocks decides which stock holds what: CPUs charge an account, and [`Traced`] records
 //! which stocks its `drain_all` examined and emptied. Named lines give the cost; each stock's line was written last by
@@ -121,7 +121,7 @@ fn holders(case: &Case, topology: &Topology, seed: u64) -> Vec<CpuId> {
     charging
 }
 
-/// Charges an account on some CPUs, drains it on a random one, and returns the cost of that by a method.
+/// Charges an account on some CPUs, drains it from a random CPU, and returns the cost of that drain by `method`.
 pub(super) fn drain(machine: &SimMachine, case: &Case, method: Method, seed: u64) -> Drain {
     let SimMachine { costs, topology, .. } = machine;
     let end = topology.cpus.last().map_or(0, |cpu| cpu.id.0 + 1);
