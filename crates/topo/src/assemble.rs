@@ -193,7 +193,7 @@ pub(crate) fn assign_remaining(
     nodes.sort_by_key(|n| n.id);
 }
 
-/// The group of each CPU; the last one, if the CPU is in several.
+/// The index of each CPU's group; that of the last one, if the CPU is in several.
 pub(crate) fn owners<'a>(groups: impl Iterator<Item = &'a CpuSet>) -> BTreeMap<CpuId, u32> {
     (0..).zip(groups).flat_map(|(i, set)| set.iter().map(move |c| (c, i))).collect()
 }

@@ -45,10 +45,11 @@ pub struct Topology {
     /// The CPUs that have no timer tick while only one task runs (`nohz_full=`).
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::list"))]
     pub nohz_full: CpuSet,
-    /// The online CPUs that this process may run on, if the source is this process's machine.
+    /// The online CPUs that this process, or the one that wrote the capture, may run on. `None` if the source does not
+    /// have them.
     #[cfg_attr(feature = "serde", serde(serialize_with = "serial::maybe_list"))]
     pub allowed: Option<CpuSet>,
-    /// The smallest CPU quota of this process's cgroups, if one of them has a quota.
+    /// The smallest CPU quota of that process's cgroups, if one of them has a quota.
     pub quota: Option<Quota>,
     /// The size of a cache line in bytes.
     pub line_bytes: u32,
@@ -96,7 +97,7 @@ pub struct Core {
     pub l2_kib: Option<u32>,
 }
 
-/// A last-level cache: the widest cache that Linux lists for its CPUs.
+/// A last-level cache: the cache of the highest level that the source lists for its CPUs, or an assumed one.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Serialize))]
 pub struct Llc {
@@ -167,7 +168,7 @@ pub enum Distance {
     Node,
     /// The same socket.
     Socket,
-    /// The same machine only.
+    /// Neither: the two CPUs only share the machine.
     Other,
 }
 
@@ -212,7 +213,7 @@ impl Topology {
         self.cpus.iter().map(|c| c.id).collect()
     }
 
-    /// The CPUs that this process may run on: `allowed`, or all that are online.
+    /// The CPUs to use: [`Topology::allowed`], or all that are online if the source does not have them.
     pub fn usable(&self) -> CpuSet {
         self.allowed.clone().unwrap_or_else(|| self.online())
     }

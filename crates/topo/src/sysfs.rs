@@ -1,4 +1,4 @@
-//! Machines from a /sys tree: this machine's, or a captured copy.
+//! Machines from a /sys tree: the running machine's, or a captured copy.
 //!
 //! `online` lists the CPUs, and `possible` without `offline` lists them if a container replaced `online`. Each
 //! CPU lists the CPUs of its core and of its package, and the caches that it uses; nodes list their CPUs. Lists

@@ -1,4 +1,5 @@
-//! Drain: collecting the units in per-CPU stocks, by work queued on every CPU or remotely, as published in 2023.
+//! Drain: collecting the units in per-CPU stocks, by work queued on each CPU that has units, or remotely, as published
+//! in 2023.
 //!
 //! `drain/sim.rs` charges with `budget`'s accounts and computes the cost of their drain from the cache lines that it
 //! touches. The table has rows without fitted numbers: every CPU that charged has a stock, and remote reads happen
