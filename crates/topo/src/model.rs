@@ -168,7 +168,7 @@ pub enum Distance {
     Node,
     /// The same socket.
     Socket,
-    /// Neither: the two CPUs only share the machine.
+    /// No common socket: the two CPUs only share the machine.
     Other,
 }
 
