@@ -99,7 +99,7 @@ pub(crate) struct Missing {
 }
 
 impl OverUncharge {
-    /// The name of the account.
+    /// The name of the account that was to be uncharged.
     pub fn account(&self) -> &str {
         &self.0.account
     }

@@ -11,8 +11,8 @@
 //! dropping a tenant takes it too.
 //!
 //! # Cost
-//! 10 000 tenants of which 10 are busy: 10 000 flags read, 2 µs, and 10 compactions; and a system call for each thread that
-//! is a user of one of the 10, 0.32 µs (`sched_getaffinity` in a loop on a virtual AMD EPYC).
+//! 10 000 tenants of which 10 are busy: 10 000 flags read, 2 µs, and 10 compactions; and a system call for each thread
+//! that is a user of one of the 10, 0.32 µs (`sched_getaffinity` in a loop on a virtual AMD EPYC).
 
 use crate::tenant::{Inner, Masks};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};

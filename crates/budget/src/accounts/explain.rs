@@ -25,7 +25,7 @@ pub struct Usage {
 /// The stocks of an account and all below on one CPU, added up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct OnCpu {
-    /// The CPU.
+    /// The CPU that owns the stocks.
     pub cpu: CpuId,
     /// Units in these stocks.
     pub free: u64,
@@ -42,13 +42,13 @@ pub struct Level {
     pub account: Arc<str>,
     /// Units charged to the account and all below, units in stocks included.
     pub charged: u64,
-    /// The most that was ever charged, units in stocks included.
+    /// The most that was ever charged to the account and all below, units in stocks included.
     pub peak: u64,
-    /// `u64::MAX` if there is none.
+    /// The limit; `u64::MAX` if there is none.
     pub limit: u64,
-    /// `u64::MAX` if there is none.
+    /// The soft limit; `u64::MAX` if there is none.
     pub soft_limit: u64,
-    /// Units that the parent keeps for this account.
+    /// Units that the parent keeps for this account, used or not.
     pub guarantee: u64,
     /// The part of the guarantee that is not used.
     pub reserve: u64,
@@ -180,8 +180,8 @@ impl fmt::Display for Explain {
 impl<S: Stocks> Accounts<S> {
     /// Returns what is charged to an account, and how exact that number is.
     pub fn usage(&self, node: &Node) -> Usage {
-        // The slack is read first: the units of a stock that opens between the two reads are in `charged` and
-        // count as used.
+        // The slack is read first: the units of a stock that opens between the two reads are in `charged` and not in
+        // `error`, so they count as used.
         let error = node.slack_units();
         Usage { charged: node.usage.load(Acquire), error }
     }

@@ -31,9 +31,9 @@ pub struct AccountConfig {
     pub limit: u64,
     /// Usage above this is reported as pressure.
     pub soft_limit: u64,
-    /// Units that the parent keeps for the account.
+    /// Units that the parent keeps for the account, used or not.
     pub guarantee: u64,
-    /// Called on events of this account and of those below that have no listener.
+    /// Called on events of this account and of accounts below that have no nearer listener.
     pub listener: Option<Listener>,
 }
 

@@ -2,8 +2,8 @@
 //!
 //! A charge that finds too few units in the stock goes up the tree and also takes units for the stock. An uncharge
 //! that finds too little room in the stock takes the units above half of the stock's capacity, and returns them and
-//! its own up the tree. `capacity` decides how many units a stock may hold. A slot that holds another account's
-//! stock is taken over if that stock was not used since an attempt marked it. The capacities of all stocks of an account
+//! its own up the tree. `capacity` decides how many units a stock may hold. A slot that holds another account's stock
+//! is taken over if that stock was not used since an attempt marked it. The capacities of all stocks of an account
 //! together are usually no more than what is charged to it, so that an uncharge of more than was charged usually
 //! finds no room in a stock, and is reported.
 //!

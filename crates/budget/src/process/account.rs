@@ -209,7 +209,7 @@ impl Account {
 
     /// Gives back units that any thread charged to this account, or to a child that has ended.
     ///
-    /// Returns an error and gives back nothing if fewer units are charged. The error may go unnoticed: if this CPU's
+    /// Returns an error and gives back nothing if fewer units are charged. This is not always noticed: if this CPU's
     /// stock of the account has room for the surplus, this call returns `Ok`, and the next drain finds more units in
     /// stocks than are charged.
     #[inline(always)]

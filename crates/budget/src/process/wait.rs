@@ -1,13 +1,13 @@
 //! Charges that wait until they fit.
 //!
 //! A charge that does not fit waits in the queue of the full account, in the order of tickets. While a queue is not
-//! empty, the stocks of the account and below stay closed, so that every returned unit goes through the account.
-//! New charges are refused there, so that they do not overtake a large charge at the front for ever. Returned units wake the first waiter, and the following ones that fit in addition to it, up to `AT_ONCE`.
-//! When the first waiter leaves the queue, it wakes the next. A waiter behind the first is granted if fewer than
-//! `AT_ONCE` are before it and all of them would still fit afterwards, in this account and in the accounts below
-//! that they share with it. So units that the first waiter leaves free do not have to wait until it is polled. A
-//! waiter that finds another account on its path full moves to that account's queue; its ticket decides its place
-//! there.
+//! empty, the stocks of the account and below stay closed, so that every returned unit goes through the account. New
+//! charges are refused there, so that they do not overtake a large charge at the front for ever. Returned units wake
+//! the first waiter, and the following ones that fit in addition to it, up to `AT_ONCE`. When the first waiter leaves
+//! the queue, it wakes the next. A waiter behind the first is granted if fewer than `AT_ONCE` are before it and all
+//! of them would still fit afterwards, in this account and in the accounts below that they share with it. So units
+//! that the first waiter leaves free do not have to wait until it is polled. A waiter that finds another account on
+//! its path full moves to that account's queue; its ticket decides its place there.
 //!
 //! # Protocol
 //!
