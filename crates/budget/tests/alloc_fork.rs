@@ -3,8 +3,8 @@
 //!
 //! Threads charge, drain and refuse all the time, under this crate's locks, while children are forked. A child
 //! has only its own thread, and allocates in the same accounts. A child that waits for a lock whose holder does
-//! not exist there is killed and counted. 200 children for each kind. Before the allocator checked for a fork,
-//! one of 40 hung.
+//! not exist there is killed, and fails the test. 200 children for each kind. Before the allocator checked for a
+//! fork, one of 40 hung.
 
 #![cfg(target_os = "linux")]
 

@@ -1,8 +1,8 @@
 //! Panics in code that this crate calls: wakers, listeners, and what a listener owns.
 //!
 //! Each of them panics at every call. The charge under way is finished, other waiters are woken, and the
-//! background thread continues; the test checks the latter by an idle stock, which only that thread takes back. A
-//! hang fails the test after 60 s; the thread's period is 0.1 s.
+//! background thread continues. That it continues is checked by an idle stock, which only that thread takes back: the
+//! test fails if it does not within 60 s; the thread's period is 0.1 s.
 #![cfg(not(loom))]
 
 use std::future::Future;
