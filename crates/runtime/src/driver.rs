@@ -2,7 +2,8 @@
 //! a way for other threads to end the park.
 //!
 //! `TokioDriver` implements it with tokio. The models of `runtime/shuttle.rs` and the tests implement it without
-//! sockets. Of these methods a poll calls only `now`, and only if the poll is measured.
+//! sockets. Most polls call none of these methods. A measured poll calls `now`, and a long poll that is charged to a
+//! tenant also calls `thread_cpu`.
 
 use warmcore_types::Nanos;
 

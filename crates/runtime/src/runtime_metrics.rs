@@ -58,7 +58,7 @@ pub struct WorkerMetrics {
     pub node: u32,
     /// The shard of the last-level cache; an index into [`RuntimeMetrics::injection_queue_depths`].
     pub shard: usize,
-    /// Whether the worker is parked.
+    /// Whether the worker is parked, or about to park.
     pub is_idle: bool,
     /// Whether the worker is in a long poll.
     pub is_stuck: bool,

@@ -369,7 +369,7 @@ fn select_join_and_try_join_are_unchanged() {
     });
 }
 
-/// The CPUs of the first and the last worker.
+/// The placements on the first worker alone and on the last worker alone.
 fn ends_of(runtime: &Runtime) -> [Placement; 2] {
     let workers = runtime.metrics().workers;
     [workers[0].cpu, workers[workers.len() - 1].cpu].map(Placement::cpu)

@@ -28,7 +28,8 @@ const TRIES: u32 = 5;
 /// A case counts as undisturbed if its workers, which never idle, ran for at least this part of the time.
 const ON_CPU_MIN: f64 = 0.95;
 
-/// Units that a request charges to its tenant's budget. The budget has room for requests of half of the tenant's tasks.
+/// Units that a request charges to its tenant's budget. The budget has room for requests of half of the tenant's tasks,
+/// or for as many requests as there are workers, if that is more.
 const REQUEST: u64 = 1 << 20;
 
 #[derive(Debug, Clone, Copy)]

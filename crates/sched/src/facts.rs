@@ -16,8 +16,8 @@ pub trait View {
     /// Whether the CPU has no task and is parked, or about to park.
     fn is_idle(&self, cpu: CpuId) -> bool;
     /// Whether the CPU takes no tasks, because it is offline or was told to stop. Such a CPU wakes no task, or passes
-    /// the tasks that it wakes to another CPU without asking the policy. So a policy does not ask this of the waker's
-    /// CPU.
+    /// the tasks that it wakes to another CPU without asking the policy. So a policy need not ask this of the
+    /// waker's CPU.
     fn is_offline(&self, _cpu: CpuId) -> bool {
         false
     }

@@ -2,7 +2,8 @@
 //!
 //! `common/model.rs` simulates the CPUs. A CPU stays idle beside one waiting task for at most the migration cost times
 //! (distance factor + 1), or `MIN_STEAL_DELAY` if that is more, plus one poll (the policy is asked for a CPU to kick
-//! after each poll), plus four kicks. The distance factor is 1 within an LLC, 2 on a node, 4 across the machine.
+//! after each poll), plus four kicks. The distance factor is 1 within an LLC, 2 on a node, 3 on a socket, 4 across the
+//! machine.
 
 mod common;
 
@@ -19,7 +20,8 @@ const MS: u64 = 1_000_000;
 const SETTLED: u64 = 10 * MS;
 const END: u64 = 20 * MS;
 
-/// The same constant as Home's: a task waits at least this long before it is stolen, however small its migration cost.
+/// The same constant as Home's: a task waits at least this long before it is stolen, however small its migration cost,
+/// unless its CPU has a long poll or many waiting tasks.
 const MIN_STEAL_DELAY: u64 = 200 * US;
 
 /// The most kicks between the time when a task may be stolen and its poll: each kicked CPU may kick another.

@@ -68,7 +68,7 @@ struct Cpu {
 
 struct World {
     machine: SchedDomains,
-    /// Whether the policy takes tasks from a CPU that is never idle.
+    /// Whether a CPU that is never idle takes tasks from its neighbours.
     takes_shares: bool,
     cpus: Vec<Cpu>,
     polls: Vec<u64>,

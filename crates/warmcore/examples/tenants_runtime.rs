@@ -19,7 +19,7 @@ static ALLOC: BudgetAlloc<mimalloc::MiMalloc> = BudgetAlloc::new(mimalloc::MiMal
 /// Name, weight, limit in KiB.
 const TENANTS: [(&str, u32, u64); 2] = [("gold", 300, 1024), ("bronze", 100, 256)];
 
-/// How many tasks each tenant has: always more than there are workers, so that some are queued.
+/// How many tasks each tenant has: more than most machines have CPUs, so that some are queued.
 const TASKS: usize = 16;
 
 /// A request's memory.
@@ -41,7 +41,7 @@ struct Traffic {
 pub struct Report {
     /// Its name.
     pub name: &'static str,
-    /// Requests that the tenant served until the first tenant had served enough.
+    /// Requests that the tenant served until one of the tenants had served enough.
     pub requests: u64,
     /// Bytes that these requests allocated.
     pub bytes: u64,
@@ -51,7 +51,7 @@ pub struct Report {
     pub peak: u64,
     /// Its limit, in bytes.
     pub limit: u64,
-    /// The tenant's usage in bytes when all its tasks have ended: 0.
+    /// The tenant's usage in bytes when all its tasks have ended: 0, unless memory was not freed.
     pub left: u64,
 }
 
@@ -83,7 +83,7 @@ impl Customer {
     }
 }
 
-/// Runs both tenants until `enough` is true for the number of requests that the first one has served.
+/// One of a tenant's tasks: serves requests until a tenant has served `enough` of them.
 async fn serve(customer: Arc<Customer>, is_over: Arc<AtomicBool>, enough: u64) {
     let mut n = 0;
     while !is_over.load(Relaxed) {

@@ -53,7 +53,7 @@ fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
     });
     let first = driver.used().all.0;
     assert!(first >= PART);
-    // A thread that is inside the runtime and is not the worker's, as in `block_on`.
+    // The CPU time of a thread that is inside the runtime, as in `block_on`, and is not the worker's is not counted.
     on_a_thread(&|| driver.with_context(&mut || compute(PART)));
     assert_eq!(driver.used().all.0, first);
     on_a_thread(&|| {

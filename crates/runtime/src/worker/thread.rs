@@ -16,7 +16,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use warmcore_types::CpuId;
 
-/// Panics outside of tasks after which the process is aborted.
+/// Panics outside of tasks that a worker survives on one thread. One more aborts the process.
 const UNWOUND_MAX: u32 = 1000;
 
 impl Worker {

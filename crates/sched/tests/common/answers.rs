@@ -12,7 +12,7 @@ use warmcore_sched::{
 };
 use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
 
-/// Machines small enough for many cases, and some that are not so small.
+/// The machines with at most 240 CPUs, so that many cases take a short time.
 pub static MACHINES: LazyLock<Vec<(String, SchedDomains)>> =
     LazyLock::new(|| all_machines().into_iter().filter(|(_, machine)| machine.cpus() <= 240).collect());
 
@@ -48,7 +48,7 @@ prop_compose! {
             2 => Allowed::Node(machine.node_of(to)),
             _ => Allowed::Anywhere,
         };
-        // A task may run on its previous CPU, and a waker's CPU is not idle.
+        // A task may run on its previous CPU. A waker's CPU is online and not idle.
         let prev_cpu = prev_cpu.map(cpu).filter(|prev_cpu| may(machine, allowed, *prev_cpu));
         let waker = match near.map(cpu) {
             Some(near) if !outside => {
@@ -76,7 +76,7 @@ pub enum Helps {
     Always,
     /// Whenever a CPU is idle and the CPU with the task is stuck. In other cases it may.
     WhereStuck,
-    /// Never; it may.
+    /// Never, but it may.
     Sometimes,
 }
 
@@ -96,7 +96,7 @@ pub struct Habits {
 
 type Checked = Result<(), TestCaseError>;
 
-/// The CPU that a wake names is allowed and online if any CPU is. The CPU that it kicks is idle.
+/// The CPU that a wake names is allowed and online if any CPU is both. The CPU that it kicks is idle.
 pub fn a_woken_task_goes_where_it_may<P: Policy + Display>(
     policy: &P,
     habits: Habits,
@@ -152,7 +152,7 @@ pub fn a_cpu_to_notify_is_idle<P: Policy + Display>(
     Ok(())
 }
 
-/// A steal names a queue or a CPU where tasks wait.
+/// A steal names a queue or another CPU, where tasks wait. A policy that looks at all CPUs finds a task if one waits.
 pub fn a_steal_is_from_where_tasks_wait<P: Policy + Display>(
     policy: &P,
     habits: Habits,
