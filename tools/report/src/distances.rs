@@ -11,8 +11,8 @@ use warmcore_types::CpuId;
 pub(super) struct Move {
     /// What the two CPUs share: `the core`, `the node`.
     pub shared: &'static str,
-    /// The number of timed hand-overs; a pair counts once for each direction.
-    pub pairs: usize,
+    /// The number of hand-overs that were timed; a pair of CPUs counts once for each direction.
+    pub timed: usize,
     /// The time of one cache line: the median of the pairs and, with two times or more, the least and the most.
     pub line: String,
     /// The time of a working set of 256 KiB, if it was timed.
@@ -49,7 +49,7 @@ pub(super) fn moves(t: &Topology, probe: &Probe) -> Vec<Move> {
             [least, .., most] => format!("{} ({} … {})", ns(times[times.len() / 2]), ns(least), ns(most)),
         };
         let working_set = sets.get(&distance).copied().map(ns).unwrap_or_default();
-        Move { shared: shared(distance), pairs: times.len(), line, working_set }
+        Move { shared: shared(distance), timed: times.len(), line, working_set }
     };
     all.into_iter().map(of).collect()
 }

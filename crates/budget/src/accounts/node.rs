@@ -278,7 +278,7 @@ impl Node {
         // ORDERING: SeqCst; as `add_usage`.
         let before = self.usage.fetch_add(n, SeqCst);
         let usage = before.checked_add(n).unwrap_or_else(|| {
-            panic!("{}: {before} + {n} units are more than 2^64, too many for an account", self.name())
+            panic!("{}: {before} + {n} units are 2^64 or more, too many for an account", self.name())
         });
         self.record_peak(usage);
         usage
