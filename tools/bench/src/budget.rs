@@ -1,13 +1,14 @@
 //! `bench budget`: the cost of keeping an account within a limit, compared with the ways in which servers do it today.
 //!
 //! A variant is one way to keep accounts within a limit. Warmcore's accounts have three levels: leaf, group and root.
-//! There is a variant for each kind of stock (a stock is where a CPU keeps units that it took in advance). The other
-//! variants are one shared atomic, three shared atomics, two mutexes, and a cache of units in each thread; other
-//! threads can't take cached units back. A charge and its uncharge are two operations; the times of charges are per
-//! operation.
+//! In most cases there is a variant for each kind of stock (units that a CPU holds ready) that this system offers. The
+//! other variants are one shared atomic, three shared atomics, two mutexes, and a cache of units in each thread; other
+//! threads can't take cached units back. In the cases `hit`, `ring`, `swing` and `accounts` a charge and its uncharge
+//! are two operations, and a time is that of one operation.
 //!
-//! A promise is the bound that a row should meet. The promises were made before the crate `warmcore-budget` was
-//! written; a row that misses its promise is shown as prominently as one that keeps it.
+//! A promise is the bound that a row should meet. Most promises were made before the crate `warmcore-budget` was
+//! written (`hit.rs` names one that was lowered later); a row that misses its promise is shown as prominently as one
+//! that keeps it.
 //!
 //! The lower bound of a charge is its two stores, 2 cycles on a core that stores once a cycle. A locked instruction
 //! takes 7 cycles on Zen 4 and 18 on Zen 5; where CPUs share the line it also takes a cache miss.

@@ -1,8 +1,8 @@
 //! The cases of a bench, and the function that runs them one after the other.
 //!
-//! If a file is given that can be replaced, the results are written before the first case and again after every case,
-//! to a temporary file that is then renamed. So after a signal, an error or a crash the file has the cases that were
-//! finished, and nothing of an older run.
+//! If a file is given that can be replaced, the results are written before the first case and again after each case
+//! that returned rows, to a temporary file that is then renamed if the folder permits it. So after a signal, an error
+//! or a crash the file has the rows of the cases that were finished, and nothing of an older run.
 
 use crate::measure::{BenchCpus, Effort, INTERRUPTED, Interrupted, Measured, Variant, in_rounds, interleave};
 use anyhow::Context;
@@ -16,12 +16,13 @@ fn write(path: &Path, results: &Results) -> anyhow::Result<()> {
     results::write_whole(path, &serde_json::to_vec_pretty(results)?)
 }
 
-/// Runs `cases`, or those that are named in `only`, with progress on stderr, whose lines begin with `heading` and
-/// `what`. `command` is the command that repeats the run. Before the first case and after every case the results so far
-/// are written to the file `keep`, if one is given and it [can be replaced](results::is_rewritable).
+/// Runs `cases`, or those that are named in `only` if it is not empty, with progress on stderr, whose lines begin with
+/// `heading` and `what`. A case that needs two CPUs is left out if there is one. `command` is the command that repeats
+/// the run. Before the first case and after each case that returned rows the results so far are written to the file
+/// `keep`, if one is given and it [can be replaced](results::is_rewritable).
 ///
-/// Returns an error if `only` has a name of no case, if a case fails, or if `keep` can't be written. If a signal ends
-/// the run early, returns the rows measured so far.
+/// Returns an error if `only` has a name of no case, if the allowed CPUs can't be found, if a case fails, or if `keep`
+/// can't be written. If a signal ends the run early, returns the rows measured so far.
 pub fn run_cases(
     what: &str,
     cases: &[Case],
@@ -49,7 +50,7 @@ pub fn run_cases(
     if let Some(path) = keep {
         write(path, &so_far(&rows))?;
     }
-    // Without a progress bar, print a line per case, so that a log shows the progress.
+    // Without a progress bar, print a line per case and per part, so that a log shows the progress.
     let log = |done: &str| {
         if bar.is_hidden() {
             eprintln!("{heading}{what}: {done}");
@@ -69,7 +70,8 @@ pub fn run_cases(
             });
             continue;
         }
-        // The message is not "done", which is printed when the rows are in the file.
+        // The message is not "is done": that is printed for a whole case, after its rows are written to the file, if
+        // there is one.
         let part_done = |part: &str| log(&format!("{part} is measured"));
         let context = CaseCtx { name: case.name, cpus, effort, tick: &|| bar.inc(1), part_done: &part_done };
         match (case.run)(&context) {
@@ -111,7 +113,7 @@ pub struct Case {
 }
 
 impl Case {
-    /// A case that needs one CPU and moves the progress bar by one step a round.
+    /// Makes a case that needs one CPU and moves the progress bar by [`Effort::rounds`] steps.
     pub const fn new(name: &'static str, run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>) -> Self {
         Self { name, needs_two_cpus: false, steps: |effort| effort.rounds as u64, run }
     }
@@ -148,7 +150,8 @@ impl CaseCtx<'_> {
         interleave(self.name, variants, self.cpus, self.effort, self.tick)
     }
 
-    /// Calls `slice` for each of `variants` in every round, in an order that changes, and moves the progress bar.
+    /// Calls `slice` for each of `variants` in every round, in an order that is shuffled for each round, and moves the
+    /// progress bar after each round. Ends with an error if `slice` returns one or if a signal came.
     pub(crate) fn in_rounds(
         &self,
         rounds: usize,
@@ -159,12 +162,13 @@ impl CaseCtx<'_> {
     }
 
     /// Moves the progress bar when `done` of `of` equal parts of the case are finished; the case calls it after each.
+    /// All parts together are [`Effort::rounds`] steps.
     pub(crate) fn part_of(&self, done: usize, of: usize) {
         let at = |parts: usize| self.effort.rounds * parts / of;
         (at(done - 1)..at(done)).for_each(|_| (self.tick)());
     }
 
-    /// The second CPU of a case that needs two.
+    /// Returns the second CPU of a case that needs two. Panics if there is none.
     pub(crate) fn partner(&self) -> CpuId {
         self.cpus.partner.expect("the case needs two CPUs")
     }

@@ -1,14 +1,15 @@
 //! `bench http`: HTTP servers over loopback, one on each runtime. The servers are measured in turn, under the same
 //! load.
 //!
-//! All servers live in this process and sleep while another one is measured. The clients run in a child process, so the
+//! All servers are in this process and wait while another one is measured. The clients run in a child process, so the
 //! CPU time of this process is the server's. A slice sends requests to one server over all its connections. Every round
-//! has a slice of each server, in an order that changes, and ratios compare slices of one round. Each answer is
-//! checked. Client and servers share the CPUs, as two services on the same machine do, so a rate includes the work of
-//! both sides; this is the same for all variants.
+//! has a slice of each server, in an order that is shuffled for each round, and ratios compare slices of one round.
+//! Each answer is checked. Client and servers share the CPUs, as two services on the same machine do, so a rate
+//! includes the work of both sides; this is the same for all variants.
 //!
-//! 15 rounds of 350 ms for six servers take half a minute a case. On two virtual CPUs that share their host, a ratio
-//! varies by 15 to 40 % between rounds, so a ratio below 1.3 is significant only if its interval does not contain 1.
+//! In a full run, 15 rounds of 350 ms for six servers take half a minute a case. On two virtual CPUs that share their
+//! host, a ratio varies by 15 to 40 % between rounds, so a ratio below 1.3 is significant only if its interval does not
+//! contain 1.
 //!
 //! Source: TechEmpower's plaintext for the shape of `hello`. The promises (the bounds that rows should meet) were made
 //! before the runtime was written.
@@ -56,7 +57,7 @@ const METRICS: &[Metric] = &[rate(REQUESTS), time("p50"), time(P99), time("p99.9
 /// The results of one server in a slice.
 struct Slice {
     seen: Seen,
-    /// The CPU time of this process during the slice.
+    /// The CPU time of this process during the slice, warm-up included.
     cpu_ns: u64,
 }
 
@@ -70,8 +71,8 @@ impl Slice {
 }
 
 /// The servers of one handler, on every variant of [`ALL`], and a client process that is connected to all of them.
-/// Between two commands the client has no outstanding request. A command and its answer take 50 µs, which is not part
-/// of a timed slice.
+/// Between two commands the client has no outstanding request. A command and its answer take 50 µs, which are not part
+/// of the counted time.
 struct Servers(LineChild);
 
 impl Servers {
@@ -95,9 +96,10 @@ impl Servers {
         serde_json::from_str(&answer).with_context(|| format!("the client answered {answer:?} to {say:?}"))
     }
 
-    /// Sends requests to one server for a slice. Returns an error if the slice has errors and no answer in the counted
-    /// time. A slice with neither is kept: its rate counts as one answer, which is too high, and its times as the
-    /// slice's length, which is too low.
+    /// Sends requests to one server for a slice. Returns an error if the client fails, or if the slice has errors and
+    /// no answer in the counted time. A slice with neither errors nor answers is kept: its rate counts as one answer,
+    /// which is too high, and its times as the slice's length, which is too low. After a signal a slice without an
+    /// answer is returned as it is.
     fn slice(&mut self, i: usize, warm: Duration, measure: Duration) -> anyhow::Result<Slice> {
         let (name, measure_ns) = (ALL[i].name(), measure.as_nanos() as u64);
         let before = clock::process_cpu().0;
@@ -184,7 +186,7 @@ impl Sums {
     }
 }
 
-/// The rows of the servers' errors. Warmcore has the promise that there are none.
+/// The rows of the servers' errors. Warmcore's variants have the promise that there are none.
 fn errors_rows(case: &str, sums: &[Sums]) -> Vec<Row> {
     let row = |(who, sums): (Contender, &Sums)| {
         let row = Row::exact(case, who.name(), ERRORS, "errors", sums.errors as f64, sums.answers);
@@ -197,8 +199,8 @@ fn errors_rows(case: &str, sums: &[Sums]) -> Vec<Row> {
 const AFRESH_AFTER: u64 = 50;
 const UNRULY: usize = 48;
 
-/// Runs every handler on every variant of [`ALL`], under clients that split requests and reconnect: all answers must be
-/// right.
+/// Runs every handler on every variant of [`ALL`], under clients that split requests and reconnect. The rows count
+/// wrong answers and broken connections.
 fn soak(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     tell_once();
     let handlers = [Handler::Hello, Handler::Axum, Handler::Compute, Handler::State];

@@ -1,12 +1,13 @@
 //! Benches of each mechanism of Warmcore, compared with the plain way and with named alternatives.
 //!
 //! A bench ([`What`]) is a list of cases, and a case makes its rows ([`Case`]). The variants of most cases run in one
-//! process, in alternating slices of about a millisecond ([`measure`]). If a signal interrupts a bench, it returns the
-//! rows of the cases, and of the parts of a long case, that were finished.
+//! process, in alternating slices of about a millisecond ([`measure`]). If a signal interrupts a bench, the bench
+//! returns the rows of the finished cases and, from a case that returns rows in parts, those of the finished parts.
 //!
 //! On two cores `percpu` takes about 25 s and `false-sharing` 10 s; with `--quick` a quarter of that. `cid` takes 75 s,
-//! most of it asleep; with `--quick` half. `budget` takes 35 s, with `--quick` a third. `wake` takes eight minutes, most
-//! of them for the 36 kinds of warm sets; with `--quick` one and a half. `http` takes five minutes, with `--quick` one.
+//! most of it waiting; with `--quick` half. `budget` takes 35 s, with `--quick` a third. `wake` takes eight minutes,
+//! most of them for the 36 kinds of `warm` cases; with `--quick` one and a half. `http` takes five minutes, with `--quick`
+//! one.
 
 pub mod budget;
 mod case;
@@ -34,17 +35,17 @@ use warmcore_results::Results;
 /// A bench: the cases of one mechanism.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum What {
-    /// Counter, free list, sum and drain, beside what one would use without Warmcore
+    /// Counter, free list, sum and drain, compared with what programs use without Warmcore
     Percpu,
-    /// What a reader pays when another CPU writes beside its field
+    /// What a reader pays when another CPU writes a field on the same cache line or on the next one
     FalseSharing,
-    /// Whether a CPU gets the id back that it used last, and what ids cost
+    /// Whether a CPU gets the concurrency id back that it used last, and what ids cost
     Cid,
     /// What a limit costs, and what taking back unused units costs the CPU that holds them
     Budget,
-    /// What our runtime makes of tasks that wake each other, beside tokio, smol, rayon and Go
+    /// Tasks that wake each other on Warmcore's runtime, compared with tokio, smol, rayon and Go
     Wake,
-    /// What our runtime makes of HTTP servers, beside tokio and smol
+    /// HTTP servers on Warmcore's runtime, compared with tokio and smol
     Http,
 }
 
@@ -94,7 +95,8 @@ impl What {
     }
 }
 
-/// Runs all cases of `what`, or those in `only`, with progress on stderr; `keep` as in [`run_cases`].
+/// Runs the cases of `what` that `only` names, or all if `only` is empty, with progress on stderr; `keep` as in
+/// [`run_cases`]. If the case of timelines ran, records the timelines too.
 pub fn run(
     what: What,
     effort: Effort,
@@ -112,7 +114,8 @@ pub fn run(
     Ok(results)
 }
 
-/// Runs a part, `{"NAME":ARGUMENTS}`, in this process and prints its answer. The hidden command calls this.
+/// Runs a part, `{"NAME":ARGUMENTS}`, in this process and prints its answer; the HTTP client's part prints an answer to
+/// each command on its stdin. The hidden command calls this.
 pub fn run_part(part: &str) -> anyhow::Result<()> {
     fn answer<P: Part>(arguments: Value) -> anyhow::Result<()> {
         println!("{}", serde_json::to_string(&serde_json::from_value::<P>(arguments)?.answer()?)?);

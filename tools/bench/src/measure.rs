@@ -1,14 +1,13 @@
 //! The measuring harness: runs the variants of a case in alternating short slices within one process.
 //!
-//! A round runs one slice of every variant, in an order that changes from round to round. A slice has as many
-//! operations as take about [`Effort::slice`], a millisecond in a full run. A disturbance that lasts longer than a
-//! round then affects all variants alike, and a ratio compares only slices of the same round.
+//! A round runs one slice of every variant, in an order that is shuffled for each round. A slice has as many operations
+//! as take about [`Effort::slice`], a millisecond in a full run, and at least one. A disturbance that lasts longer than
+//! a round then affects all variants alike, and a ratio compares only slices of the same round.
 //!
 //! 100 rounds × 1 ms × 10 variants take a second. Reading the clock twice costs a slice about 50 ns, 0.005 %.
 //!
-//! A variant may have a partner: an operation that another CPU repeats while the variant is measured.
-//! `Partner::assigned` is written by the measuring thread, `Partner::acts` by the partner's thread; they are on
-//! different cache lines.
+//! A variant may have a partner: an operation that another CPU repeats while the variant is measured. The measuring
+//! thread writes `Partner::assigned`, the partner's thread `Partner::acts`; they are on different cache lines.
 
 use anyhow::Context;
 use fastrand::Rng;
@@ -31,10 +30,10 @@ pub struct Effort {
 impl Effort {
     /// For numbers that go into a report.
     pub const FULL: Self = Self { rounds: 150, slice: Duration::from_millis(1) };
-    /// For a first look: about a quarter of the time, with wider intervals.
+    /// For a first look: about a quarter of the time in a case that uses both numbers, with wider intervals.
     pub const QUICK: Self = Self { rounds: 50, slice: Duration::from_micros(700) };
 
-    /// Whether this is [`Effort::QUICK`].
+    /// Whether this has as many rounds as [`Effort::QUICK`].
     pub fn is_quick(self) -> bool {
         self.rounds == Self::QUICK.rounds
     }
@@ -55,7 +54,8 @@ impl<'a> Variant<'a> {
         Self { name: name.to_owned(), work: Box::new(work), partner: None }
     }
 
-    /// Makes the second CPU repeat `act` while the variant is measured; `act` returns how many operations it did.
+    /// Makes the second CPU repeat `act` while the variant is calibrated and measured; `act` returns how many
+    /// operations it did. For cases that have a second CPU.
     pub fn beside(self, act: impl Fn() -> u64 + Sync + 'a) -> Self {
         Self { partner: Some(Box::new(act)), ..self }
     }
@@ -72,7 +72,8 @@ pub fn called<T, R>(on: T, act: impl Fn(T) -> R) -> R {
     act(on)
 }
 
-/// The results of a case: for each variant, the ns per operation of every round, and per operation of its partner.
+/// The results of a case: for each variant, the ns per operation of every round, and per operation of its partner, if
+/// it has one.
 pub struct Measured {
     case: String,
     names: Vec<String>,
@@ -139,7 +140,7 @@ pub fn check_interrupted() -> Result<(), Interrupted> {
     if INTERRUPTED.load(Relaxed) { Err(Interrupted) } else { Ok(()) }
 }
 
-/// Runs `body` with this thread pinned to `cpu`. Afterwards the thread may use the same CPUs as before.
+/// Runs `body` with this thread pinned to `cpu`. After `body` returns, the thread may use the same CPUs as before.
 pub fn pinned<T>(cpu: CpuId, body: impl FnOnce() -> anyhow::Result<T>) -> anyhow::Result<T> {
     let before = affinity::allowed()?;
     affinity::pin(cpu)?;
@@ -148,8 +149,8 @@ pub fn pinned<T>(cpu: CpuId, body: impl FnOnce() -> anyhow::Result<T>) -> anyhow
     result
 }
 
-/// Calls `slice` for each of `variants` in every round, in an order that changes from round to round. Calls `tick` after
-/// each round, with the number of finished rounds.
+/// Calls `slice` for each of `variants` in every round, in an order that is shuffled for each round. Calls `tick` after
+/// each round, with the number of finished rounds. Returns an error if `slice` does or if a signal came.
 pub fn in_rounds(
     rounds: usize,
     variants: usize,
@@ -168,7 +169,8 @@ pub fn in_rounds(
     Ok(())
 }
 
-/// Measures a case. `tick` is called after every round.
+/// Measures a case. `tick` is called after every round. Returns the error [`Interrupted`] if a signal came, and another
+/// error if this thread can't be pinned.
 pub fn interleave(
     case: &str,
     mut variants: Vec<Variant>,
@@ -257,7 +259,7 @@ impl<F: FnMut()> Drop for OnDrop<F> {
 }
 
 fn partner(cpu: CpuId, state: &Partner, acts: &[Option<Box<dyn Fn() -> u64 + Sync + '_>>]) {
-    // An error is ignored: the scheduler puts an unpinned partner on another CPU, since the measuring CPU is busy.
+    // An error is ignored: Linux usually puts an unpinned partner on another CPU, since the measuring CPU is busy.
     let _ = affinity::pin(cpu);
     while !state.done.load(Acquire) {
         let assigned = state.assigned.load(Acquire);
@@ -284,8 +286,8 @@ fn calibrate(variant: &mut Variant, slice: Duration) -> u64 {
     let is_long = |ns: u64| u128::from(ns) * 2 >= slice.as_nanos();
     loop {
         let mut ns = time(n);
-        // Take the best of five: if the thread is preempted here, the operation looks slow, and all slices would have
-        // too few operations.
+        // Take the shortest of five: if the thread is preempted here, the operation looks slow, and all slices would
+        // have too few operations.
         for _ in 0..4 {
             ns = if is_long(ns) { ns.min(time(n)) } else { ns };
         }
@@ -344,7 +346,7 @@ impl Measured {
         others.filter_map(|name| self.ratio(name, over)).collect()
     }
 
-    /// Returns the ratio `variant ÷ over`, if both variants ran.
+    /// Returns the ratio `variant ÷ over`, if the case has both variants.
     pub fn ratio(&self, variant: &str, over: &str) -> Option<Row> {
         Some(Row::ratio(&self.case, variant, over, self.of(variant)?, self.of(over)?))
     }

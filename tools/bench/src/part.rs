@@ -1,12 +1,12 @@
-//! Parts: measurements that run in a process of their own; and child processes that answer lines.
+//! Parts: measurements that run in a process of their own; and child processes that answer each line of text.
 //!
 //! The kernel gives out concurrency ids and counts memory per process, so a case that measures one of them starts a
 //! child process. The child runs the same program: the parent passes the part as JSON on the command line of a hidden
 //! command, and the child answers with JSON on stdout. Starting a child takes about 10 ms, half of it to calibrate the
 //! clock.
 //!
-//! The measuring thread writes `UNDER_WAY`, one part at a time; the thread that waits for signals kills the child in
-//! it.
+//! The measuring thread stores the child process of one part at a time in `UNDER_WAY`; the thread that waits for
+//! signals kills that child.
 
 use crate::measure::{INTERRUPTED, check_interrupted};
 use anyhow::Context;
@@ -33,14 +33,16 @@ pub trait Part: Serialize + DeserializeOwned + Debug {
     fn answer(self) -> anyhow::Result<Self::Answer>;
 }
 
-/// The child process of the part that runs now.
+/// The child process of the part that runs now; `None` between two parts.
 static UNDER_WAY: Mutex<Option<Child>> = Mutex::new(None);
 
 fn under_way() -> MutexGuard<'static, Option<Child>> {
     UNDER_WAY.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Kills the child process of the part that runs now. The signals' thread calls it after it has set [`INTERRUPTED`].
+/// Kills the child process of the part that runs now, if there is one. Called after [`INTERRUPTED`] is set, by the
+/// thread that waits for signals and, if the signal came before the child was stored, by the thread that started the
+/// child.
 pub fn give_up() {
     if let Some(child) = under_way().as_mut() {
         // Ignore an error: it means that the child has ended.
@@ -48,7 +50,7 @@ pub fn give_up() {
     }
 }
 
-/// Runs the command and collects its output, until it ends or is killed by [`give_up`].
+/// Runs the command and returns its output when it has ended, also if [`give_up`] killed it.
 fn output(command: &mut Command) -> anyhow::Result<Output> {
     // Stderr goes to a file, not to a second pipe: a pipe would have to be read at the same time, and a grandchild
     // would hold it open.
@@ -74,7 +76,7 @@ fn output(command: &mut Command) -> anyhow::Result<Output> {
     Ok(Output { status, stdout, stderr })
 }
 
-/// Runs a part in a separate process.
+/// Runs a part in a separate process and returns its answer. Returns an error if the process fails or if a signal came.
 pub fn ask<P: Part>(part: &P) -> anyhow::Result<P::Answer> {
     let mut child = Command::new(std::env::current_exe()?);
     child.arg(COMMAND).arg(serde_json::to_string(&BTreeMap::from([(P::NAME, part)]))?);
@@ -99,7 +101,8 @@ impl LineChild {
         Ok(Self { child, answers })
     }
 
-    /// Sends a line and waits for the answer, which is empty if the process has ended.
+    /// Sends a line and returns the answer; an empty one if the process ends without an answer. Returns an error if the
+    /// line can't be sent, as to a process that has ended.
     pub fn ask(&mut self, line: &str) -> anyhow::Result<String> {
         let mut asking = self.child.stdin.as_ref().context("it has a stdin")?;
         writeln!(asking, "{line}")?;

@@ -1,4 +1,4 @@
-//! Runs a slice on every runtime in every round, and makes the rows.
+//! Runs a slice on every variant (a runtime, or one thread without a runtime) in every round, and makes the rows.
 //!
 //! A slice yields one number per metric. A row is the distribution over the rounds; a ratio compares slices of the same
 //! round. A 99th percentile is computed for each slice, and its row is the distribution over the slices, so its median
@@ -60,7 +60,7 @@ pub const fn time(name: &'static str) -> Metric {
     Metric { name, unit: "ns" }
 }
 
-/// The metric that counts slices in which nothing happened; `n` is the number of all slices.
+/// The metric that counts slices in which nothing happened; its row's `n` is the number of all slices of the variant.
 pub const STALLED: &str = "stalled slices";
 
 /// The results of all slices of a case.
@@ -80,8 +80,8 @@ fn is_whole(values: &[f64]) -> bool {
 }
 
 /// Returns the number of a slice for its row. A slice in which nothing happened is counted too, since users also wait
-/// for a stalled task. Its rate is then one event in the slice, which is too high, and its time is the slice's length,
-/// which is too low. Any other number that is not finite becomes 0.
+/// for a stalled task: a rate that is not above 0 or not finite becomes one event in the slice, which is too high; a
+/// time that is not finite becomes the slice's length, which is too low. Any other number that is not finite becomes 0.
 fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
     let slice_ns = plan.measure.as_nanos() as f64;
     match metric.unit {
@@ -94,8 +94,9 @@ fn bounded(metric: &Metric, value: f64, plan: Plan) -> f64 {
 
 impl Race {
     /// Runs all slices: `slice` runs one on the variant with this index, and returns a number for each metric. A number
-    /// that is not finite, or 0 as the first number, means that nothing happened in the slice: see [`bounded`]. `tick`
-    /// is called after each round, with the number of finished rounds.
+    /// that is not finite, or a first number that is not above 0, means that nothing happened in the slice: see
+    /// [`bounded`]. `tick` is called after each round, with the number of finished rounds. Returns an error if `slice`
+    /// does or if a signal came.
     pub fn run(
         case: &str,
         who: &[Contender],
@@ -119,7 +120,7 @@ impl Race {
         Ok(Self { case: case.to_owned(), who: who.to_vec(), metrics, samples, stalled })
     }
 
-    /// Returns a variant's numbers in a metric, by round, if the variant ran.
+    /// Returns a variant's numbers in a metric, by round; `None` if the case has no such variant or metric.
     pub fn of(&self, who: Contender, metric: &str) -> Option<&[f64]> {
         let variant = self.who.iter().position(|w| *w == who)?;
         let metric = self.metrics.iter().position(|m| m.name == metric)?;
@@ -134,12 +135,13 @@ impl Race {
         peers.min_by(|a, b| median(*a).total_cmp(&median(*b)))
     }
 
-    /// Returns Warmcore's [`ratio`](Self::ratio) over another variant in a metric, with a promise.
+    /// Returns Warmcore's [`ratio`](Self::ratio) over another variant in a metric, with a promise; `None` as there.
     pub fn promise(&self, metric: &str, over: Contender, kind: Bound, value: f64) -> Option<Row> {
         self.ratio(metric, Contender::Ours, over).map(|row| row.promise(kind, value))
     }
 
-    /// Returns the ratio `who ÷ over` in a metric, if both ran and the ratio is finite.
+    /// Returns the ratio `who ÷ over` in a metric; `None` if the case has not both variants or the ratio is not finite
+    /// in some round.
     pub fn ratio(&self, metric: &str, who: Contender, over: Contender) -> Option<Row> {
         let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
         let row = Row::ratio(&self.case, who.name(), over.name(), above, below);
@@ -152,12 +154,13 @@ impl Race {
         Some(Row { metric, ..row })
     }
 
-    /// Returns the rows: all numbers, then those of [`ratios`](Self::ratios).
+    /// Returns the rows: those of [`numbers`](Self::numbers), then those of [`ratios`](Self::ratios).
     pub fn rows(&self, promises: impl IntoIterator<Item = Option<Row>>) -> Vec<Row> {
         [self.numbers(&[]), self.ratios(promises)].concat()
     }
 
-    /// Returns the rows with the numbers. `own` has the promises about Warmcore's numbers, without a comparison.
+    /// Returns the rows with the numbers, then a row [`STALLED`] for each variant that has such slices. `own` has the
+    /// promises about Warmcore's numbers, without a comparison.
     pub fn numbers(&self, own: &[(&str, Bound, f64)]) -> Vec<Row> {
         let mut rows = Vec::new();
         for (m, metric) in self.metrics.iter().enumerate() {
@@ -179,7 +182,8 @@ impl Race {
         rows
     }
 
-    /// Returns the rows with the promises, then Warmcore's other ratios over the other variants in the first metric.
+    /// Returns the rows with the promises, then Warmcore's other finite ratios over the other variants in the first
+    /// metric.
     pub fn ratios(&self, promises: impl IntoIterator<Item = Option<Row>>) -> Vec<Row> {
         let others = self.who.iter().filter(|who| **who != Contender::Ours);
         let ratio = |over: &Contender| self.ratio(self.metrics[0].name, Contender::Ours, *over);

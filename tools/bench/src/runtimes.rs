@@ -1,8 +1,9 @@
-//! The runtimes and policies that `bench wake` and `bench http` compare. Each is made as its documentation recommends.
+//! The runtimes and policies that `bench wake` and `bench http` compare. Each has its default settings, except for the
+//! number of its threads and for what the variant's name says.
 //!
-//! A runtime is made at its first use and lives as long as the process; its threads sleep while other runtimes are
-//! measured. Each has a worker for each CPU that the process may use. On two CPUs the runtimes of `bench http` have
-//! twelve workers, and smol has a reactor; the workers of the runtimes that are not measured sleep. Each policy of
+//! A runtime of this file is made at its first use and lives as long as the process; its threads wait while other
+//! runtimes are measured. Each has a worker for each CPU of [`cpus`]. On two CPUs the runtimes of `bench http` have
+//! twelve workers, and smol has a reactor; the workers of the runtimes that are not measured are parked. Each policy of
 //! Warmcore is a separate runtime.
 //!
 //! Source: the documentation of tokio and smol.
@@ -24,11 +25,12 @@ pub enum Contender {
     OursSharedQueue,
     /// Warmcore's runtime, whose tasks have no tenant.
     OursWithoutTenants,
-    /// Warmcore with connections spread over the workers; each task makes its own socket, as `http::serve` does it.
+    /// Warmcore with connections spread over the workers: each starts on the less loaded of two random workers, and its
+    /// task registers the socket there.
     OursSpread,
-    /// Tokio with several threads and default settings.
+    /// Tokio's multi-threaded runtime with default settings and a worker for each CPU.
     Tokio,
-    /// Tokio with each worker pinned to a CPU.
+    /// As `Tokio`, with each worker pinned to a CPU if the kernel permits it.
     TokioPinned,
     /// One of tokio's single-threaded runtimes on each CPU.
     TokioPerCore,
@@ -60,13 +62,13 @@ impl Contender {
         }
     }
 
-    /// Whether it is Warmcore's runtime.
+    /// Whether the variant is one of Warmcore's runtimes.
     pub fn is_ours(self) -> bool {
         matches!(self, Self::Ours | Self::OursSharedQueue | Self::OursWithoutTenants | Self::OursSpread)
     }
 }
 
-/// The CPUs that this process may use: each runtime has a worker for each.
+/// The CPUs that this process may use, or CPU 0 if that can't be found: each runtime has a worker for each.
 pub fn cpus() -> &'static [CpuId] {
     static CPUS: OnceLock<Vec<CpuId>> = OnceLock::new();
     CPUS.get_or_init(|| affinity::allowed_to_main().map_or(vec![CpuId(0)], |cpus| cpus.iter().collect()))
@@ -91,7 +93,7 @@ fn make(name: &str, policy: PolicyKind) -> Runtime {
     builder.build().expect("threads and descriptors can be had")
 }
 
-/// Tokio's multi-threaded runtime, with default settings or with each worker pinned to a CPU.
+/// Tokio's multi-threaded runtime, with default settings or with each worker pinned to a CPU: one handle, as a slice.
 pub fn tokio_threads(is_pinned: bool) -> &'static [Handle] {
     static HANDLES: [OnceLock<[Handle; 1]>; 2] = [const { OnceLock::new() }; 2];
     HANDLES[usize::from(is_pinned)].get_or_init(|| {
@@ -101,8 +103,7 @@ pub fn tokio_threads(is_pinned: bool) -> &'static [Handle] {
         if is_pinned {
             let next = AtomicUsize::new(0);
             builder.on_thread_start(move || {
-                // An error is ignored: the variant is then the same as the unpinned one, and `doctor` reports that
-                // pinning fails.
+                // An error is ignored: the worker then runs unpinned, and `warmcore doctor` reports that pinning fails.
                 let _ = affinity::pin(cpus()[next.fetch_add(1, Relaxed) % cpus().len()]);
             });
         }
@@ -114,7 +115,8 @@ pub fn tokio_threads(is_pinned: bool) -> &'static [Handle] {
     })
 }
 
-/// One single-threaded tokio runtime on each CPU, each with a pinned thread: tasks never move.
+/// One single-threaded tokio runtime for each CPU, on a thread that is pinned to it if the kernel permits it: a task
+/// stays on its runtime's thread.
 pub fn tokio_per_core() -> &'static [Handle] {
     static HANDLES: OnceLock<Vec<Handle>> = OnceLock::new();
     let start = |&cpu: &CpuId| {

@@ -1,13 +1,14 @@
 //! SIGINT (Ctrl-C) and SIGTERM: the signals after which a long command ends and keeps the cases that are finished.
 //!
 //! A thread waits for both signals, even if a shell has made its background jobs ignore SIGINT. The first signal sets
-//! [`INTERRUPTED`], which long computations check between two slices, and kills the running part. A second signal ends
-//! the process at once. `timeout` signals its child and then the child's process group, so a signal within `ONE_BLOW`
-//! after the first is ignored.
+//! [`INTERRUPTED`], which long computations check between two slices, and kills the child process of the running part.
+//! A later signal ends the process at once. `timeout` signals its child and then the child's process group, so a signal
+//! within `ONE_BLOW` after the first is ignored.
 //!
-//! A slice takes at most about a second, so a command ends within about a second.
+//! Most slices take at most a second, so a command usually ends within about a second.
 //!
-//! [`INTERRUPTED`] and `SIGNAL` are written by the waiting thread and read by all threads.
+//! [`INTERRUPTED`] and `SIGNAL` are written by the waiting thread. All threads read [`INTERRUPTED`]; the thread that
+//! ends the process reads `SIGNAL`.
 
 use crate::measure::INTERRUPTED;
 use crate::part;
@@ -22,7 +23,8 @@ static SIGNAL: AtomicI32 = AtomicI32::new(signal_hook::consts::SIGINT);
 
 /// Makes the first signal only set [`INTERRUPTED`] and kill the child process of the running part. A command that
 /// checks [`INTERRUPTED`] calls this once. A part in a child process also calls this, since its parent kills it. If the
-/// handler can't be installed, a signal ends the process as it does by default.
+/// handler can't be installed, signals have the effect that they had before the call, which is by default the end of
+/// the process.
 pub fn listen() {
     use signal_hook::{consts, iterator::Signals};
     let Ok(mut signals) = Signals::new([consts::SIGINT, consts::SIGTERM]) else { return };
@@ -54,7 +56,8 @@ fn is_another(after: Duration) -> bool {
 
 /// Ends an interrupted command with the status that a shell reports for that signal: 130 or 143.
 pub fn end() -> ! {
-    // ORDERING: Acquire; pairs with the Release in `listen`. The caller has read `INTERRUPTED`.
+    // ORDERING: Acquire; pairs with the Release in `listen`. The caller has read `INTERRUPTED`, or is the thread that
+    // set it.
     fence(Acquire);
     std::process::exit(128 + SIGNAL.load(Relaxed))
 }

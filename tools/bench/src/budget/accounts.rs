@@ -2,10 +2,10 @@
 //!
 //! Each step is a charge of 1 and its uncharge, in one account after the other; the accounts of a variant are leaves of
 //! one group. A loop on one account favours a variant whose address the compiler can compute outside of the loop, and
-//! slows a variant that waits for its own last store. Sixteen accounts in turn avoid both effects; there are also
-//! variants of them with a call that is not inlined, as in a large program. Ten thousand accounts are more than a CPU
-//! has stocks for, so they evict each other's stocks: a CPU's table has 2048 stocks in 32 KiB, the size of an L1 data
-//! cache.
+//! slows a variant that waits for its own last store. Sixteen accounts in turn avoid both effects; the variants in a
+//! function have a call that is not inlined, as in a large program. Ten thousand accounts are more than a CPU has
+//! stocks (units that it holds ready) for, so they evict each other's stocks: a CPU's table has 2048 stocks in 32 KiB,
+//! the size of many L1 data caches.
 
 use super::peers::*;
 use super::setup::*;
@@ -26,7 +26,7 @@ fn name(way: &str, count: usize) -> String {
     }
 }
 
-/// A variant that does `act` with each of `all` in turn.
+/// A variant that does `act`, which counts as two operations, with each of `all` in turn.
 fn in_turn<'a, T>(way: &str, all: &'a [T], act: impl Fn(&T) + 'a) -> Variant<'a> {
     let mut at = 0;
     Variant::new(&name(way, all.len()), move |n| {

@@ -1,11 +1,11 @@
 //! The cost of charging every allocation to an account.
 //!
 //! A block is allocated, each of its cache lines is written, and the block is freed. This is done with an allocator
-//! alone, and with `BudgetAlloc` over the same allocator, with an account and without. The calls go through
-//! `GlobalAlloc`, as those of `Box` do, on instances other than the process's global allocator. The case `alloc.bare`
-//! does not write to the blocks, unlike real programs. A loop that holds one block at a time always gets it from the
-//! front of a free list in the L1 cache, so there are also variants that hold 64 blocks of mixed sizes, as a server
-//! does.
+//! alone and with `BudgetAlloc` over the same allocator, which charges an account; over mimalloc also without an
+//! account. The calls go through `GlobalAlloc`, as those of `Box` do, on instances other than the process's global
+//! allocator. The case `alloc.bare` does not write to the blocks, unlike real programs. A loop that holds one block at
+//! a time usually gets it from the front of a free list in the L1 cache, so the case `alloc` also has variants that
+//! hold 64 blocks of mixed sizes, as a server does.
 //!
 //! Writing the 64 lines of a block of 4 KiB takes longer than a charge and its uncharge; writing one line does not.
 
@@ -36,7 +36,7 @@ fn layout(size: usize, align: usize) -> Layout {
     Layout::from_size_align(size, align).expect("small, and a power of two")
 }
 
-/// Allocates and frees `n` blocks.
+/// Allocates and frees `n` blocks, one at a time; writes each of their cache lines if `touched`.
 #[inline(always)]
 fn blocks(heap: &impl GlobalAlloc, layout: Layout, touched: bool, n: u64) {
     for i in 0..n {
@@ -52,7 +52,7 @@ fn blocks(heap: &impl GlobalAlloc, layout: Layout, touched: bool, n: u64) {
     }
 }
 
-/// Allocates `n` blocks and frees each after `LIVE` others.
+/// Allocates and writes `n` blocks. Frees each after `LIVE` others are allocated, or at the end.
 #[inline(always)]
 fn mixed(heap: &impl GlobalAlloc, layouts: &[Layout; DRAWN], live: &mut [(*mut u8, Layout); LIVE], n: u64) {
     for i in 0..n as usize {
@@ -76,7 +76,7 @@ fn mixed(heap: &impl GlobalAlloc, layouts: &[Layout; DRAWN], live: &mut [(*mut u
     }
 }
 
-/// Allocates and frees blocks of one size. Charges the allocations to the account, if there is one.
+/// A variant that allocates and frees blocks of one size, in the account (if there is one).
 fn variant<'a>(
     name: &str,
     size: usize,
@@ -91,7 +91,7 @@ fn variant<'a>(
     })
 }
 
-/// As [`variant`], with mixed sizes.
+/// As [`variant`], with blocks of mixed sizes that are all written.
 fn mixed_variant<'a>(
     name: &str,
     layouts: &'a [Layout; DRAWN],
@@ -163,7 +163,7 @@ pub(super) fn touched(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// Measures allocation and free without writes, and the bytes that are charged for a header.
+/// Measures allocation and free without writes, and the bytes that are charged for a block's header.
 pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let account = &leaves(default_kind(), LIMIT, 1)[0];
     let measured = ctx.interleave(variants(SIZES[0], false, account))?;
@@ -176,7 +176,7 @@ pub(super) fn bare(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The number of bytes that are charged for a block beyond its size.
+/// Returns the number of bytes that are charged for a block of 64 bytes beyond its size.
 fn header_bytes(account: &Account, align: usize) -> u64 {
     const SIZE: usize = 64;
     let layout = layout(SIZE, align);

@@ -1,13 +1,13 @@
 //! The published table of per-CPU stocks with remote draining, measured again with Warmcore's stocks.
 //!
-//! One part is the cost for the CPU that owns the stock: a charge and its uncharge, with each kind of stock, and with a
-//! stock without any protection. The other part is the cost of a whole drain, by the number of CPUs that have a stock.
-//! Times are in cycles of the time-stamp counter, whose rate does not depend on the core's clock; on the machine of the
-//! reports 2.6 cycles are 1 ns. The published numbers are shown for comparison and are no target: they are averages of
-//! a kernel's functions, on another machine.
+//! One part is the cost for the CPU that owns the stock (units that a CPU holds ready): a charge and its uncharge, with
+//! each kind of stock, and with a stock without any protection. The other part is the cost of a whole drain, by the
+//! number of CPUs that have a stock. Times are in cycles of the time-stamp counter, whose rate does not depend on the
+//! core's clock; on the machine of the reports 2.6 cycles are 1 ns. The published numbers are shown for comparison and
+//! are no target: they are averages of a kernel's functions, on another machine.
 //!
 //! The measuring thread drains immediately after it came back from another CPU, so the time includes fetching the
-//! thread's own cache lines from that CPU. `drain.quiet` does not have that cost.
+//! thread's own cache lines from that CPU. The case `drain.quiet` does not have that cost.
 //!
 //! Source: linux-mm, January 2023, "Introduce memcg_stock_pcp remote draining", v2: AMD EPYC 7601, one isolated CPU, no
 //! drains running; drains of 1, 8 and 128 CPUs.
@@ -93,7 +93,7 @@ fn published(case: &str, what: &str, cycles: f64) -> Row {
     Row::exact(case, &format!("published: {what}"), "published cycles", UNIT, cycles, 1)
 }
 
-/// Measures the cost for the CPU that owns the stock.
+/// Measures the cost for the CPU that owns the stock. No rows if [`per_ns`] is `None`.
 pub(super) fn local(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let Some(per_ns) = per_ns() else { return Ok(without_counter(ctx)) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
@@ -136,7 +136,7 @@ fn numbers(cpus: usize) -> Vec<usize> {
 }
 
 /// Measures the cost of a drain, by the number of CPUs with a stock: one thread migrates to each of these CPUs, charges
-/// and uncharges there, and comes back to drain.
+/// and uncharges there, and goes to its own CPU to drain. No rows if [`per_ns`] is `None`.
 pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let Some(per_ns) = per_ns() else { return Ok(without_counter(ctx)) };
     let (rseq, atomic) = (rseq_leaves(LIMIT, 1), leaves(StockKind::Atomic, LIMIT, 1));
@@ -156,7 +156,7 @@ pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     pinned(ctx.cpus.own, || {
         ctx.in_rounds(ctx.effort.rounds * 2, variants.len(), |i| {
             let (number, _, gate) = variants[i];
-            // From the last CPU down, so that the CPU that drains is not the only one with a stock.
+            // From the last CPU down, so that the CPU that drains is the last to have a stock.
             for cpu in cpus.iter().rev().take(number) {
                 affinity::pin(*cpu)?;
                 gate.pair();
@@ -166,7 +166,7 @@ pub(super) fn drain(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
             let stocks = gate.drain();
             let ns = began.elapsed().as_nanos() as f64;
             // The background thread of the accounts returns idle stocks to the tree ten times a second: leave out a
-            // sample that has too few stocks.
+            // sample with another number of stocks.
             if stocks as usize == number {
                 samples[i].push(ns * per_ns);
             }

@@ -1,11 +1,11 @@
 //! The time to drain the stock of another CPU, compared with methods that ask that CPU to do it.
 //!
-//! A pinned worker runs in loops of 1 ms and has a stock on its CPU. A thread on another CPU wants the units back. It
-//! drains the stock itself (a variant for each kind of stock); or it sends a message, which the worker answers at the
-//! end of its loop; or it wakes a helper thread that is pinned to the worker's CPU, as the kernel's scheduled work
-//! does; or it only issues a fence, which drains nothing. In the case *quiet* the worker charges and uncharges once
-//! before each sample, on request. In *contended* the worker does so all the time. One sample is one drain (or one
-//! fence), timed on the CPU that wants the units.
+//! A pinned worker runs in loops of 1 ms and has a stock (units that a CPU holds ready) on its CPU. A thread on another
+//! CPU wants the units back. It drains the stock itself (a variant for each kind of stock); or it sends a message,
+//! which the worker answers at the end of its loop; or it wakes a helper thread that is pinned to the worker's CPU, as
+//! the kernel's scheduled work does; or it only issues a fence, which drains nothing. In the case *quiet* the worker
+//! charges and uncharges once before each sample, on request. In *contended* the worker does so all the time. One
+//! sample is one drain (or one fence), timed on the CPU that wants the units.
 //!
 //! The two cache misses and the locked instruction of a drain take 100 to 200 ns. A message waits 0.5 ms on average for
 //! the end of the loop. The times include 20 to 30 ns for reading the clock.
@@ -33,10 +33,11 @@ const FENCE: &str = "membarrier (a fence, no drain)";
 const LOOP_NS: u64 = 1_000_000;
 const QUIET_P50_MAX_NS: f64 = 200.0;
 const CONTENDED_P99_MAX_NS: f64 = 1000.0;
-/// A round of one method ends with the first sample that ends after this time, since an answer may take milliseconds.
+/// A round of one method ends after its number of samples, or earlier with the first sample that ends after this time,
+/// since an answer may take milliseconds.
 const ROUND_MAX_NS: u64 = 25_000_000;
 
-/// How the requesting CPU gets the units back; `Fence` gets none.
+/// How the requesting CPU gets the units back; with `Fence` it does not.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum How {
     /// Drained by the requesting CPU.
@@ -59,7 +60,7 @@ struct Method<'a> {
 #[line(pair)]
 #[repr(C, align(128))]
 struct SharedState {
-    /// The method that is measured; `OVER` at the end.
+    /// The index of the method that is measured; `NONE_ASSIGNED` before the first, `OVER` at the end.
     #[line(owner = "asking")]
     assigned: Padded<AtomicUsize>,
     #[line(owner = "asking")]
@@ -84,7 +85,7 @@ impl SharedState {
         Self { assigned: Padded::new(AtomicUsize::new(NONE_ASSIGNED)), ..Self::default() }
     }
 
-    /// The worker: runs in loops of 1 ms until `assigned` is `OVER`.
+    /// The worker: runs in loops of 1 ms until it reads `OVER` from `assigned`.
     fn work(&self, methods: &[Method], contended: bool) {
         loop {
             let end = clock::now().0 + LOOP_NS;
@@ -117,7 +118,8 @@ impl SharedState {
         }
     }
 
-    /// The helper: parked until the requesting thread unparks it.
+    /// The helper: parked until the requesting thread unparks it. Drains if there is a new call; returns if `assigned`
+    /// is `OVER`.
     fn help(&self, methods: &[Method]) {
         loop {
             std::thread::park();
@@ -135,7 +137,7 @@ impl SharedState {
         }
     }
 
-    /// Makes a request, calls `after`, and waits for the answer; returns an error if a signal comes first.
+    /// Makes a request, calls `after`, and waits for the answer; returns an error if a signal came before the answer.
     fn ask(&self, asked: &AtomicU64, answered: &AtomicU64, after: impl FnOnce()) -> Result<(), Interrupted> {
         let number = asked.load(Relaxed) + 1;
         asked.store(number, Release);
@@ -164,7 +166,8 @@ struct Asking<'a> {
 }
 
 impl Asking<'_> {
-    /// The number of samples that a round takes if there is time; smaller for slow methods.
+    /// The number of samples that a round takes if there is time: 400 if the requesting CPU drains by itself, fewer for
+    /// the other methods.
     fn aim(how: How) -> usize {
         match how {
             How::Taken => 400,
@@ -173,7 +176,7 @@ impl Asking<'_> {
         }
     }
 
-    /// Times one drain, in ns. Returns `None` if there was nothing to drain.
+    /// Times one drain, or one fence, in ns. Returns `None` if this thread drained and found no stock.
     fn sample(&mut self, method: &Method) -> Result<Option<u64>, Interrupted> {
         let state = self.state;
         if !self.contended {
@@ -187,7 +190,7 @@ impl Asking<'_> {
             How::Helper | How::Fence => (30_000, 20_000),
         };
         spin(from + self.rng.usize(..width as usize) as u64);
-        // Not `clock`: `Instant` waits until earlier instructions have finished.
+        // Not `clock`: on x86-64 `Instant` waits until earlier instructions have finished.
         let began = Instant::now();
         let mut was_there = true;
         match method.how {

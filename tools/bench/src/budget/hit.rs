@@ -1,11 +1,12 @@
-//! Charges that a stock serves without the tree of accounts: of one unit (`hit`), and of random sizes (`ring`).
+//! Charges that a stock (units that a CPU holds ready) mostly serves without the tree of accounts: of one unit (`hit`),
+//! and of random sizes (`ring`).
 //!
-//! `hit` charges 1 and uncharges it, over and over. After the first charge the stock always serves, so only the fast
-//! path is measured. `ring` charges random sizes from 1 to 64 and uncharges each one 64 charges later, as requests do;
-//! sometimes the stock is empty or full. Each case runs alone, with another CPU on the same leaf, and with another CPU
-//! on another leaf of the same group. The fast paths are inlined into the loop, as in a user's program; `hit` is also
-//! measured in a function that is called, since a locked instruction waits until the registers that the call saved are
-//! written.
+//! `hit` charges 1 and uncharges it, over and over. After the first charge the stock serves, so only the fast path is
+//! measured. `ring` charges random sizes from 1 to 64 and uncharges each one 64 charges later, as requests do; if the
+//! stock is empty or full, a charge or an uncharge goes up the tree. Each case runs alone, with another CPU on the same
+//! leaf, and with another CPU on another leaf of the same group. The fast paths are inlined into the loop, as in a
+//! user's program; `hit` is also measured in a function that is called, since a locked instruction waits until the
+//! registers that the call saved are written.
 //!
 //! In `ring` about 2080 units are in use at a time (64 charges of 32.5 on average). The sizes repeat after 1024
 //! charges.
@@ -36,11 +37,11 @@ const LAG: usize = 64;
 const SIZES: usize = 1024;
 const SIZE_MAX: usize = 64;
 /// The capacity of Warmcore's stocks for charges of 1, as in `hit`; `RING_BATCH`: for charges of 32, about the mean of
-/// `ring`. The thread-cached peer gets the same.
+/// `ring`. The thread-cached peer (`ThreadCached` in `peers.rs`) gets the same.
 const HIT_BATCH: u64 = (1 << 9) - 1;
 const RING_BATCH: u64 = (1 << 14) - 1;
 
-/// The accounts and their peers: two leaves of each kind that has leaves.
+/// The accounts and their peers: two leaves of each kind of stock, and of the three atomics.
 struct All<'a> {
     rseq: Option<Vec<Account>>,
     strict: Vec<Account>,
@@ -90,7 +91,7 @@ impl<'a> All<'a> {
         self.pick(&[first, second]).map(|leaf| [*leaf, group, root])
     }
 
-    /// A variant that charges 1 and uncharges it in a loop on each CPU.
+    /// A variant that charges 1 and uncharges it in a loop, on each CPU that takes part.
     fn pairs<'v, G: Gate + Copy + 'v>(&self, name: &str, [own, other]: [G; 2]) -> Variant<'v> {
         let variant = Variant::new(name, move |n| pairs(own, n.div_ceil(2)));
         variant.beside_if(self.beside != Beside::Nobody, move || {
@@ -99,7 +100,7 @@ impl<'a> All<'a> {
         })
     }
 
-    /// A variant that charges the sizes one after the other, and uncharges each `LAG` charges later.
+    /// A variant that charges the sizes in turn, and uncharges each `LAG` charges later, on each CPU that takes part.
     fn ring<'v, G: Gate + Copy + 'v>(
         &self,
         name: &str,

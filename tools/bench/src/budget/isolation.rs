@@ -1,13 +1,14 @@
 //! The disturbance of a pinned worker while another CPU drains the stocks of the worker's CPU.
 //!
 //! At the beginning of each loop the worker charges and uncharges once in each of 500 accounts, so that there are
-//! stocks to drain; then it reads the clock as fast as it can for 1 ms and records the gaps between readings. Meanwhile
-//! another CPU drains stocks: none, 100 or 500 per loop, evenly spread. As a control, which shows that the method
-//! detects a disturbance, that CPU issues fences, or unparks a helper that is pinned to the worker's CPU. The kernel's
-//! own counts show how often the worker was preempted, and how many interrupts of two kinds its CPU received.
+//! stocks (units that a CPU holds ready) to drain; then it reads the clock as fast as it can for 1 ms and records the
+//! gaps between readings. Meanwhile another CPU drains the stocks of none, 100 or 500 accounts per loop, evenly spread.
+//! As a control, which shows that the method detects a disturbance, that CPU issues fences, or unparks a helper that is
+//! pinned to the worker's CPU. The kernel's own counts show how often the worker was preempted, and how many interrupts
+//! of two kinds its CPU received.
 //!
 //! A loop has 40 000 gaps of 25 ns; 500 drains of 150 ns take a thirteenth of a loop's time on the other CPU. All
-//! rounds together have 100 000 drains at the higher rate.
+//! rounds of a full run have 100 000 drains at the higher rate.
 //!
 //! Source: proc(5), `nonvoluntary_ctxt_switches`; `/proc/interrupts`.
 
@@ -75,8 +76,8 @@ impl Gaps {
     fn note(&mut self, ns: u64) {
         match self.short.get_mut(ns as usize) {
             Some(count) => *count += 1,
-            // Drop gaps beyond the capacity, since growing the list would allocate. Five loops do not have that many
-            // long gaps.
+            // Drop gaps beyond the capacity, since growing the list would allocate. The loops of one group take about 5
+            // ms and do not have that many gaps of a µs or more.
             None if self.long.len() < self.long.capacity() => self.long.push(ns),
             None => {}
         }
@@ -110,7 +111,8 @@ struct Seen {
     longest_ns: u64,
     /// The average time of the first charge in an account and its uncharge, over all accounts and loops.
     charge_ns: f64,
-    /// Preemptions of the worker, and interrupts of both kinds on its CPU.
+    /// Preemptions of the worker, rescheduling interrupts and function call interrupts of its CPU. The worker counts
+    /// the preemptions; the requesting thread adds the interrupts if the kernel reports them.
     counts: [u64; 3],
 }
 
@@ -128,7 +130,7 @@ struct SharedState {
 
 const OVER: u64 = u64::MAX;
 
-/// The number of times that this thread was preempted; 0 if the kernel does not tell.
+/// Returns the number of times that this thread was preempted; 0 if the kernel does not report it.
 fn switches() -> u64 {
     let status = std::fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("nonvoluntary_ctxt_switches:"));
@@ -180,7 +182,8 @@ impl SharedState {
         }
     }
 
-    /// Runs one group of loops, disturbed by one method.
+    /// Runs one group of loops, disturbed by one method. Returns what the worker measured, without the interrupts; an
+    /// error if a signal came.
     fn group(
         &self,
         method: &Method,
@@ -217,7 +220,7 @@ impl SharedState {
 /// The number of a CPU's rescheduling interrupts and of its function call interrupts.
 type Interrupts = [u64; 2];
 
-/// The ends of the lines of [`Interrupts`] in `/proc/interrupts`, the same on every architecture.
+/// The ends of the lines of [`Interrupts`] in `/proc/interrupts`, the same on x86-64 and AArch64.
 const KINDS: [&str; 2] = ["Rescheduling interrupts", "Function call interrupts"];
 
 fn interrupts(text: &str, cpu: CpuId) -> Option<Interrupts> {
@@ -267,7 +270,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(rows(ctx.name, &methods, &seen, rounds as u64, has_counts))
 }
 
-/// The rows; `seen` has the groups of each method, round by round.
+/// Returns the rows; `seen` has the groups of each method, round by round. The first method has no drains.
 fn rows(case: &str, methods: &[&Method], seen: &[Vec<Seen>], rounds: u64, has_counts: bool) -> Vec<Row> {
     fn numbers(seen: &[Seen], number: fn(&Seen) -> f64) -> Vec<f64> {
         seen.iter().map(number).collect()

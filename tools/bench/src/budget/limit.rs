@@ -1,13 +1,13 @@
 //! Charges from several threads that reach the limit again and again.
 //!
 //! Each of four threads, two on a CPU so that they preempt each other, keeps its charges in a queue. In the phase *too
-//! much* the threads together want more than the limit, so some charges must be refused. The held units are counted by
-//! one atomic, after each charge and before each uncharge, so that count never exceeds the units that were granted. In
-//! the phase *all fits* each thread charges up to exactly a quarter of the limit, so every refusal is wrong. At the end
-//! of a phase the threads uncharge everything, and the usage must be 0.
+//! much* the threads together want more than the limit, so a gate that keeps the limit has to refuse charges. The held
+//! units are counted by one atomic, after each charge and before each uncharge, so that count never exceeds the units
+//! that were granted. In the phase *all fits* each thread charges up to exactly a quarter of the limit, so every
+//! refusal is wrong. At the end of a phase the threads uncharge everything, and the usage should be 0.
 //!
-//! The limit is 100 000 units; 1000 of them may be in stocks, at most 255 in each. The kind of account that is not
-//! strict may exceed the limit by the units that may be in all stocks.
+//! The limit is 100 000 units; 1000 of them may be in stocks (units that a CPU holds ready), at most 255 in each. The
+//! kind of account that is not strict, `StockKind::Rseq`, may exceed the limit by the units that may be in all stocks.
 //!
 //! Every thread writes its own queue; all threads write `held`.
 
@@ -35,11 +35,12 @@ const PHASE: Duration = Duration::from_millis(40);
 /// The largest capacity of Warmcore's stocks here; the thread-cached peer gets the same.
 const BATCH: u64 = 255;
 
-/// A gate, and what is promised of it.
+/// A gate (a way to keep an account within a limit), and what is promised of it.
 struct Contender<'a> {
     name: &'static str,
     gate: &'a dyn Gate,
-    /// The promise: the most units by which the limit may be exceeded, and whether a charge that fits is never refused.
+    /// The promise, if there is one: the most units by which the limit may be exceeded, and whether a charge that fits
+    /// is never refused.
     promise: Option<(u64, bool)>,
 }
 
@@ -48,7 +49,7 @@ struct Contender<'a> {
 struct Found {
     operations: u64,
     refusals: u64,
-    /// The largest number of units that all threads held at the same time.
+    /// The largest number of units that the threads held together.
     held_max: u64,
     stranded_max: Option<u64>,
     /// The usage after the threads uncharged everything.
@@ -56,8 +57,8 @@ struct Found {
     wall_ns: u64,
 }
 
-/// The body of one thread: charges up to `most` units and keeps the charges in a queue until the phase ends, then
-/// uncharges them all.
+/// The body of one thread: charges until it has `most` units or a charge is refused, then uncharges its eight oldest
+/// charges, and so on until `over` is set; then uncharges all.
 fn thread(gate: &dyn Gate, most: u64, seed: u64, held: &AtomicU64, over: &AtomicBool) -> Found {
     let (mut queue, mut own, mut found) = (VecDeque::with_capacity(4096), 0, Found::default());
     let mut rng = Rng::with_seed(seed);
@@ -91,7 +92,7 @@ fn thread(gate: &dyn Gate, most: u64, seed: u64, held: &AtomicU64, over: &Atomic
     found
 }
 
-/// Runs all threads at the same time; each charges up to `most` units.
+/// Runs all threads for `length`, or until a signal comes; each holds at most `most` units.
 fn phase(gate: &dyn Gate, most: u64, cpus: [CpuId; 2], length: Duration) -> Found {
     let (held, over) = (&Padded::new(AtomicU64::new(0)), &AtomicBool::new(false));
     let began = Instant::now();

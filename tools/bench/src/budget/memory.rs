@@ -1,12 +1,13 @@
 //! The memory of ten thousand accounts on a machine of 256 CPUs.
 //!
-//! The CPUs are simulated: their number, and the CPU of each charge, are arguments. Each account is used on four CPUs:
-//! four random CPUs, or the same four for all accounts. The result is the size of the nodes plus the resident pages of
-//! the stocks' tables. Another row shows the growth of the whole process, names and lists included. The measurement
+//! The CPUs are simulated: their number, and the CPU of each charge, are arguments. Each of the ten thousand accounts
+//! is used on four CPUs: four random CPUs, or the same four for all accounts. The result is the size of the nodes (the
+//! structs of the accounts) plus the resident pages of the tables that hold the stocks, one table per CPU. Another row
+//! shows the growth of the whole process, which includes the accounts' names and lists of children. The measurement
 //! runs in a separate process.
 //!
-//! A node has 384 to 512 bytes. A table of 32 KiB for each of 256 CPUs is 8 MiB: 839 bytes for each of 10 000 accounts.
-//! A word for each account and CPU would take 2048 bytes per account.
+//! A `Node` takes 384 bytes. A table of 32 KiB for each of 256 CPUs is 8 MiB: 839 bytes for each of 10 000 accounts. A
+//! word for each account and CPU would take 2048 bytes per account.
 //!
 //! Source: `/proc/self/pagemap`; `/proc/self/smaps_rollup`.
 
@@ -39,7 +40,8 @@ pub struct Taken {
     nodes: usize,
     tables: usize,
     process: u64,
-    /// Stocks that are open at the end. A charge that found no free slot for its stock went up the tree.
+    /// How many pairs of an account and a CPU have a stock (units that the CPU holds ready) at the end. A charge that
+    /// found no free slot for its stock was made in the account itself.
     stocks: u64,
 }
 
@@ -47,7 +49,7 @@ impl Part for Many {
     const NAME: &'static str = "Accounts";
     type Answer = Taken;
 
-    /// Makes the accounts and uses them.
+    /// Makes the accounts, charges one unit in each on four CPUs, and measures.
     fn answer(self) -> anyhow::Result<Taken> {
         let before = resident_process_bytes()?;
         let accounts = Accounts::new(AtomicStocks::new(CPUS));

@@ -4,7 +4,7 @@
 //! mutex around plain numbers; and units that a thread caches above a shared atomic. A charge of cached units takes no
 //! atomic instruction, but other threads can't reach them.
 //!
-//! Any thread writes the shared fields; a thread's cached units are written by that thread.
+//! Any thread writes the shared fields; the units that a thread caches are written by that thread alone.
 
 use super::setup::Gate;
 use std::cell::Cell;
@@ -142,8 +142,9 @@ thread_local! {
     static FREE: Cell<u64> = const { Cell::new(0) };
 }
 
-/// A shared atomic, and units of it that each thread caches. A thread uses one `ThreadCached` at a time. `new` forgets
-/// the units that the calling thread cached of an earlier one; `leave` returns the calling thread's cached units.
+/// A shared atomic, and units of it that each thread caches. A thread uses one `ThreadCached` at a time, since its
+/// cache does not say which one its units belong to. `new` forgets the units that the calling thread cached of an
+/// earlier one; `leave` returns the calling thread's cached units.
 #[derive(Debug)]
 pub struct ThreadCached {
     shared: Level,

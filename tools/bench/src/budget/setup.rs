@@ -1,5 +1,5 @@
-//! Shared by all budget cases: the names of the variants, accounts of each kind, and the trait [`Gate`], which has what a
-//! case needs of an account or of a hand-written peer.
+//! Shared by the budget cases: the names of the variants, accounts of each kind, and the trait [`Gate`], which has what
+//! a case needs of an account or of a hand-written peer.
 
 use crate::case::CaseCtx;
 use crate::measure::pinned;
@@ -11,7 +11,8 @@ use warmcore_percpu::{Backend, backend};
 use warmcore_sys::affinity;
 use warmcore_sys::rseq::current_cpu;
 
-/// Warmcore's accounts with stocks in restartable sections: the default where the kernel offers them.
+/// Warmcore's accounts with stocks (units that a CPU holds ready) that restartable sequences access: the default where
+/// the kernel offers them.
 pub const RSEQ: &str = "warmcore rseq";
 /// Warmcore's accounts with one atomic word per stock: the strict kind, whose charges never exceed a limit.
 pub const ATOMIC_STOCKS: &str = "warmcore atomic";
@@ -29,7 +30,7 @@ pub const CACHED: &str = "thread-cached, no drain";
 /// A limit that is never reached.
 pub const LIMIT: u64 = 1 << 40;
 
-/// Whether restartable sections run here. If not, the kind of stock that needs them is left out.
+/// Whether this process runs restartable sections (rseq). If not, the kind of stock that needs them is left out.
 pub fn on_rseq() -> bool {
     matches!(backend(), Backend::Rseq(_))
 }
@@ -66,7 +67,7 @@ pub fn locked_leaves(accounts: &Accounts<LockedStocks>, limit: u64, count: usize
     (0..count).map(leaf).collect()
 }
 
-/// Makes an account that has only a limit.
+/// Makes an account that has a limit, and no soft limit, guarantee or listener.
 pub fn create<'a, S: Stocks>(
     accounts: &'a Accounts<S>,
     parent: Option<&Node>,
@@ -100,7 +101,8 @@ pub trait Gate: Sync {
         self.uncharge(1);
     }
 
-    /// Returns the units that the calling thread caches. A thread calls this before it ends.
+    /// Returns to the account the units that the calling thread caches, if the gate has such a cache. A thread calls
+    /// this before it ends.
     fn leave(&self) {}
 
     /// The number of units that are charged and not in use, while about `held` units are in use; `None` if the gate
@@ -109,7 +111,7 @@ pub trait Gate: Sync {
         None
     }
 
-    /// The units in use, with those that threads cache; 0 if the gate can't tell.
+    /// The units in use, including those that threads cache; 0 if the gate can't tell.
     fn usage(&self) -> u64 {
         0
     }

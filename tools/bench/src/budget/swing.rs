@@ -1,9 +1,9 @@
-//! Usage that rises and falls, by less than a stock's capacity and by more.
+//! Usage that rises and falls, by less than the capacity of a stock (units that a CPU holds ready) and by more.
 //!
-//! A swing is charges of 1 up to the amplitude, then uncharges of 1 down to zero; swings are repeated. Below the
-//! capacity the stock serves all of them; above it, of every half capacity of charges or uncharges one goes up the
-//! tree. There is one thread, so nothing is contended. A stock for charges of 1 has a capacity of 511 units: of the
-//! 4096 charges of a swing, 16 go up the tree.
+//! A swing is charges of 1 up to the amplitude, then uncharges of 1 down to zero; swings are repeated. With Warmcore's
+//! stocks and an amplitude below the capacity, the stock serves nearly all of them; above it, of every half capacity of
+//! charges or uncharges one goes up the tree of accounts. One thread runs, so nothing is contended. A stock for charges
+//! of 1 has a capacity of 511 units: of the 4096 charges of a swing, 16 go up the tree.
 
 use super::peers::*;
 use super::setup::*;

@@ -1,10 +1,9 @@
 //! The services of the servers, and the check of an answer by the client.
 //!
 //! A connection is one future, which is the same on every runtime: hyper's HTTP/1 over a socket, with one of four
-//! services. The right answer depends only on the request and on the number of requests before it on the connection, so
-//! a client checks each answer without doing the work again. Writing and summing 64 KiB takes about 10 µs. A chase
-//! (following a random cycle of links) through 256 KiB takes 16 µs in the core's own cache and 55 to 160 µs after the
-//! task has moved.
+//! services. The right answer depends only on the request and on its position on the connection, so a client checks
+//! each answer without doing the work again. Writing and summing 64 KiB takes about 10 µs. A chase (following a random
+//! cycle of links) through 256 KiB takes 16 µs in the core's own cache and 55 to 160 µs after the task has moved.
 //!
 //! A connection's state is written only by the connection's task, on the thread that runs the task.
 
@@ -47,7 +46,7 @@ impl Handler {
         if self == Self::Compute { format!("/{number}") } else { "/".to_owned() }
     }
 
-    /// The body of the right answer to the `nth` request of a connection, counted from 1.
+    /// The body of the right answer to the request with this number, the `nth` of its connection, counted from 1.
     pub fn answer(self, number: u64, nth: u64) -> String {
         match self {
             Self::Hello | Self::Axum => HELLO.to_owned(),

@@ -1,10 +1,11 @@
 //! Sends requests over keep-alive connections, from a separate process, and checks every answer.
 //!
 //! There is a thread per CPU, or per connection if there are fewer; it has its share of a server's connections and one
-//! epoll instance for them. A connection has one outstanding request; the next request is sent after the answer. This
-//! is a closed loop, as in wrk: a slow server gets fewer requests, and the time that a request would have waited before
-//! it was sent is not measured. Between slices there is no outstanding request and the connections stay open. In the
-//! case `soak` the client splits its requests in two and sometimes reconnects.
+//! epoll instance for them. A connection has at most one outstanding request; the next request is sent after the
+//! answer. This is a closed loop, as in wrk: a slow server gets fewer requests, and the time that a request would have
+//! waited before it was sent is not measured. Between slices there is no outstanding request and the connections stay
+//! open. In the case `soak` the client splits its requests in two and reconnects after every 50 requests of a
+//! connection.
 //!
 //! A request costs the client about 3 µs of CPU, most of it in the kernel. If client and servers share two CPUs, a rate
 //! includes the work of both sides. Commands arrive as lines of JSON on stdin; answers go to stdout.
@@ -53,11 +54,11 @@ pub struct Manner {
     pub port: u16,
     /// The server's handler.
     pub handler: Handler,
-    /// Split requests in two, and reconnect after this many requests.
+    /// If set: split each request in two writes, and reconnect after this many requests.
     pub afresh_after: Option<u64>,
 }
 
-/// The result of a command.
+/// The result of a command; all zero for `Open`.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 pub struct Seen {
     /// Answers per second, in the time in which they are counted.
@@ -72,7 +73,7 @@ pub struct Seen {
     pub answers: u64,
     /// The number of wrong answers and of broken connections.
     pub errors: u64,
-    /// The first error of one of the threads.
+    /// The first error of one of the threads, if there was one.
     pub error: Option<String>,
 }
 
@@ -135,7 +136,7 @@ struct Share {
     connections: Vec<Connection>,
 }
 
-/// A server that does not answer for this long is broken.
+/// A server is broken if none of the connections of one thread gets data for this long.
 const TIMEOUT: Duration = Duration::from_secs(20);
 /// A server is broken if one thread has this many errors with it in a slice.
 const ERRORS_MAX: u64 = 1000;
@@ -148,8 +149,8 @@ impl Share {
         Ok(Self { poll, manner, connections })
     }
 
-    /// Sends requests until `end`. Returns the numbers of answers and errors, and the times of the answers that arrived
-    /// from `begin` to `end`.
+    /// Sends requests until `end` and waits for the outstanding answers. Returns the numbers of answers and errors, and
+    /// the times of the answers that arrived from `begin` to `end`. Returns an error if the server is broken.
     fn drive(&mut self, begin: u64, end: u64) -> anyhow::Result<(Seen, Histogram<u64>)> {
         let (mut seen, mut times, mut events) = (Seen::default(), no_times(), Events::with_capacity(256));
         let mut under_way = self.connections.len();
@@ -233,8 +234,8 @@ impl Connection {
         })
     }
 
-    /// Sends the next request. A request is far smaller than the socket's empty buffer, so the write completes at once
-    /// unless the connection is broken.
+    /// Sends the next request, in two writes if the manner says so. A request is far smaller than the socket's empty
+    /// buffer, so the write completes at once unless the connection is broken.
     fn send(&mut self, manner: Manner) -> anyhow::Result<()> {
         // Any step is possible that gives paths of different lengths.
         self.number = (self.number + 1) * 7 % 1_000_003;
@@ -284,8 +285,8 @@ impl Connection {
     }
 }
 
-/// Returns the body of an answer, or `None` if the answer is not complete. It is an error if more follows, or if the
-/// status is not 200 or the length is missing.
+/// Returns the body of an answer, or `None` if the answer is not complete. Returns an error if bytes follow the body,
+/// if the status is not 200, if the length is missing, or if the bytes are no HTTP answer.
 fn body(bytes: &[u8]) -> anyhow::Result<Option<&[u8]>> {
     let mut headers = [httparse::EMPTY_HEADER; 16];
     let mut answer = httparse::Response::new(&mut headers);

@@ -1,9 +1,9 @@
-//! A server on each runtime, written as in the runtime's documentation.
+//! A server on each runtime, written as in the examples of the runtime or of its HTTP library.
 //!
-//! A server is a task that accepts connections, and a task for each connection. In the variant with a runtime for each
-//! core, the first runtime accepts and hands out the connections round robin: with `SO_REUSEPORT` a hash would
+//! A server is a task that accepts connections, and a task for each connection. In the variant with a tokio runtime for
+//! each core, the first runtime accepts and hands out the connections round robin: with `SO_REUSEPORT` a hash would
 //! distribute them, and of eight connections two cores would often get six and two. 64 connections to each of six
-//! servers are 390 tasks; only the tasks of one server run at a time.
+//! servers are 390 tasks; only the tasks of one server get requests at a time.
 //!
 //! Source: the examples of hyper and axum; smol's `async-io` for its sockets.
 
