@@ -1,9 +1,9 @@
 //! Block: `block_on`, which runs a future on a thread that is no worker, and `block_in_place`, which runs a closure that
 //! blocks on a worker's thread.
 //!
-//! `block_on` parks the thread between polls. `block_in_place` first hands the worker off to another thread, so that
-//! the worker's tasks and sockets don't wait. That costs the wake of a thread, about 10 µs, and the first time the
-//! start of a thread.
+//! `block_on` parks the thread between polls. On a worker's thread `block_in_place` first hands the worker off to
+//! another thread, if there is one, so that the worker's tasks and sockets don't wait. That costs the wake of a waiting
+//! thread, about 10 µs, or the start of a new one.
 
 use crate::context;
 use crate::driver::Driver;
@@ -37,8 +37,8 @@ impl Wake for Parked {
     }
 }
 
-/// The driver of the worker on this thread's CPU, or of the first worker: it serves the sockets and timers that the
-/// thread creates.
+/// The driver of the worker on this thread's CPU; if there is none, or the CPU is not known, of worker 0. It serves the
+/// sockets and timers that the thread creates.
 fn nearest_driver(shared: &Shared) -> &dyn Driver {
     &*shared.remote(shared.worker_here().unwrap_or(CpuId(0))).driver
 }
@@ -101,9 +101,10 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
     })
 }
 
-/// Calls a closure that blocks or computes for long. If this thread is a worker's, another thread, if the system grants
-/// one, first takes over the worker with its other tasks and its sockets, and this thread may then run on all CPUs that
-/// the process may use. Only the calling task waits for the closure. On other threads this just calls the closure.
+/// Calls a closure that blocks or computes for long. In a task of this runtime, another thread first takes over the
+/// worker with its other tasks and its sockets, so that only the calling task waits for the closure; this thread may
+/// then run on all CPUs that the process's first thread may use. If the system grants no thread, or in a task of
+/// `tokio::spawn`, the worker's other tasks wait too. On a thread that runs no worker this just calls the closure.
 ///
 /// ```
 /// # let runtime = warmcore_runtime::Runtime::new().unwrap();
@@ -115,17 +116,17 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
     let is_handed_off = context::with_worker(|worker| {
         let worker = worker?;
-        // If there is no other thread, or this thread is inside the driver, the worker itself blocks, and the watchdog
-        // finds it stuck.
+        // If no thread can be started, or this thread is inside the driver, the worker itself blocks. If that takes
+        // long and another worker is idle, the watchdog (`watchdog.rs`) marks this one as stuck.
         Some(worker.hand_off())
     });
     if is_handed_off == Some(true) {
-        // The other thread is pinned to the worker's CPU. If this thread can't leave that CPU, the two threads share
-        // it.
+        // The other thread may be pinned to the worker's CPU. If this thread can't leave that CPU, the two threads
+        // share it.
         let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
     }
-    // The closure must not use the poll's budget of operations. Once the budget is used up, a future on which the
-    // closure blocks would stay pending for ever.
+    // The closure must not use the poll's budget of operations (`op_budget.rs`). With an empty budget, tokio's sockets,
+    // timers and channels stay pending, so a `block_on` inside the closure that waits for one would never end.
     let mut act = Some(act);
     let unlimited = pin!(tokio::task::coop::unconstrained(poll_fn(|_| match act.take() {
         Some(act) => Poll::Ready(act()),

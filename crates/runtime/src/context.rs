@@ -2,10 +2,11 @@
 //!
 //! A worker's thread has a pointer to its `Worker`. A thread in `block_on`, and a thread that entered a runtime, has
 //! that runtime. [`schedule`] is called for every wake that makes a task runnable. If the current thread is a worker of
-//! the task's runtime, it calls `Worker::schedule`; else placement chooses a queue. [`measured`] wraps every poll of a
-//! task.
+//! the task's runtime, it calls `Worker::schedule`, else `Shared::schedule_external`. [`measured`] wraps every poll of
+//! a task's future.
 //!
-//! A wake on the worker that polled the task last reads the pointer, compares twice, and locks the queue.
+//! //! A wake by a task that runs on the worker that polled the woken task last reads the pointer, makes a few
+//! comparisons and locks the worker's run queue.
 
 use crate::header::{Header, RunnableTask};
 use crate::shared::{SchedulerRef, Shared};
@@ -91,8 +92,8 @@ pub(crate) struct Entered {
 
 impl Drop for Entered {
     fn drop(&mut self) {
-        // This runtime is not always the last in the list: `block_in_place` enters the worker's runtime until the poll
-        // ends.
+        // This runtime is not always the last in the list: `block_in_place` adds the worker's runtime, which stays in
+        // the list until the poll ends.
         let left = ENTERED.try_with(|entered| {
             let mut entered = entered.borrow_mut();
             (self.depth < entered.len()).then(|| entered.remove(self.depth))
@@ -107,7 +108,7 @@ pub(crate) fn exit_all() {
     drop(all);
 }
 
-/// The scheduler of a task that this thread spawns on its current runtime.
+/// /// The scheduler of a task that this thread spawns on its current runtime. `None`: it is inside no runtime.
 pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
     let entered = ENTERED.try_with(|entered| entered.borrow().last().map(scheduler)).ok().flatten();
     entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.scheduler.clone())))
@@ -125,7 +126,7 @@ pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     })
 }
 
-/// Called by async-task when a wake makes a task runnable.
+/// Called by async-task when a wake makes a task runnable, and by `Runnable::schedule` for a new task.
 #[inline]
 pub(crate) fn schedule(runnable: RunnableTask, info: ScheduleInfo) {
     with_worker(|worker| match worker {
@@ -142,7 +143,8 @@ fn outside(runnable: RunnableTask) {
     shared.schedule_external(runnable);
 }
 
-/// Polls a task, records the poll's duration in the task's header, and counts the run time for the task's tenant.
+/// Calls `poll`, which polls a task. If the poll is measured, its duration counts as run time of the task's tenant; if
+/// it was also chosen at random and returned pending, its duration is recorded in the task's header.
 #[inline]
 pub(crate) fn measured<T, E>(
     header: &Header,
@@ -174,26 +176,29 @@ pub(crate) fn measured<T, E>(
 struct Measured {
     /// When the poll began.
     since: Nanos,
-    /// For how many halves of a poll this poll's duration is counted in its tenant's run time. A sampled poll also
-    /// counts for the polls before it that were not measured. 2: for itself alone. 0: it is not counted.
+    /// For how many halves of a poll this poll's duration is counted in its tenant's run time. A poll that is measured
+    /// because it was chosen at random also counts for the polls before it that were not measured. 2: for itself alone.
+    /// 0: it is not counted.
     stands_for: u32,
 }
 
 const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0 };
 
-/// Counts the poll of a tenant's task. Returns whether it must be measured because polls of this task are long.
+/// Counts the poll of a tenant's task. Returns whether it must be measured because polls of this task take
+/// [`tenant_stats::LONG_NS`] or more on average.
 ///
 /// Not inlined, so that tasks without a tenant don't carry the code.
 #[inline(never)]
 fn begin_of(tenant: &TenantRef, header: &Header) -> bool {
     tenant.count_poll();
-    // If the task's polls were never measured, this worker's average is taken.
+    // If no poll of the task was recorded yet, this worker's average is taken.
     let usual =
         || with_worker(|worker| worker.map_or(0, |worker| worker.remote().status.mean_poll_ns.load(Relaxed)));
     header.poll_ns().unwrap_or_else(usual) >= tenant_stats::LONG_NS
 }
 
-/// Begins a poll that is measured. Most polls are not measured, so this is not inlined.
+/// Begins a poll that is measured, unless this thread has no worker. Most polls are not measured, so this is not
+/// inlined.
 #[cold]
 fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
     with_worker(|worker| {

@@ -1,11 +1,11 @@
 //! The clock of `cargo xtask instructions`: it counts polls instead of time.
 //!
-//! Valgrind slows a program down 50 times. With the real clock a worker would poll its driver after 30 polls under
-//! Valgrind and after 512 natively, and the number would change from run to run. With this clock each poll takes a
-//! fixed time, so that the same work takes the same instructions in each run.
+//! Valgrind slows a program down about 50 times. With the real clock a worker would poll its driver after 30 polls
+//! under Valgrind and after 512 natively, and the number would change from run to run. With this clock each poll takes
+//! a fixed time, so that the same work takes the same instructions in each run.
 //!
-//! It adds no instructions to a poll: the time is computed from the number of polls, which the worker publishes anyway.
-//! The module is compiled only with the feature `counted-clock`, for that bench.
+//! A poll that does not read the clock has no additional instructions: the time is computed from the number of polls,
+//! which the worker publishes anyway. The module is compiled only with the feature `counted-clock`, for that bench.
 
 use crate::context;
 use crate::sync::Ordering::*;
@@ -25,7 +25,8 @@ const START_NS: u64 = 1_000_000_000;
 /// but the bench would count it as a locked instruction; and the bench has only one worker.
 static READS: AtomicU64 = AtomicU64::new(0);
 
-/// The time on the current thread. On a worker it advances with polls and reads, on other threads with reads only.
+/// The time on the current thread. On a worker's thread it advances with that worker's polls and with the reads by all
+/// threads, on other threads with the reads only.
 pub(crate) fn now() -> Nanos {
     // A worker increments `poll_seq` twice for each poll.
     let polls = context::with_worker(|worker| {

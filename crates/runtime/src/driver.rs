@@ -2,8 +2,8 @@
 //! a way for other threads to end the park.
 //!
 //! `TokioDriver` implements it with tokio. The models of `runtime/shuttle.rs` and the tests implement it without
-//! sockets. Most polls call none of these methods. A measured poll calls `now`, and a long poll that is charged to a
-//! tenant also calls `thread_cpu`.
+//! sockets. A poll calls `now` if it is measured, or if the runtime knows several tenants; in the second case
+//! `thread_cpu` follows a poll of 0.5 ms or more. A poll without a reading of the clock calls none of these methods.
 
 use warmcore_types::Nanos;
 
@@ -32,7 +32,7 @@ pub(crate) trait Driver: Send + Sync {
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool);
 
     /// Serves sockets and timers without waiting. Any thread may call it. If another thread is in the driver it returns
-    /// at once.
+    /// at once, and serves nothing.
     fn poll_events(&self);
 
     /// Makes a thread that is in `park`, or about to enter it, check `is_awake` once more. Any thread may call it.
@@ -55,13 +55,14 @@ pub(crate) trait Driver: Send + Sync {
     /// Makes a thread that is in `park` return at this time at the latest. Any thread may call it.
     fn wake_at(&self, at: Nanos);
 
-    /// A number that is incremented when the driver starts to run its own tasks and when it stops, so it is odd while
-    /// they run. Tasks in the worker's queue wait meanwhile.
+    /// A number that is incremented when a thread begins to run inside the driver and when it waits or leaves. So with
+    /// one thread in the driver it is odd while that thread serves sockets and timers or runs tasks of `tokio::spawn`;
+    /// tasks in the worker's queue wait meanwhile.
     fn run_seq(&self) -> u64 {
         0
     }
 
-    /// How many tasks live on the driver itself, spawned by `tokio::spawn`, and not on this runtime.
+    /// How many tasks of `tokio::spawn` the driver has. They are not tasks of this runtime.
     fn foreign_tasks(&self) -> usize {
         0
     }
@@ -71,15 +72,15 @@ pub(crate) trait Driver: Send + Sync {
         Used::default()
     }
 
-    /// Switches the counting of [`Used::own`] on or off. It costs 0.5 µs each time that the driver is entered. Any thread
-    /// may call it.
+    /// Switches the counting of [`Used::own`] on or off. While it is on, it costs 0.5 µs each time that the driver is
+    /// entered. Any thread may call this.
     fn count_own(&self, _is_wanted: bool) {}
 
     /// Closes the driver. Blocking operations that still run in it are detached.
     fn close(&self);
 }
 
-/// A driver for tests. It counts calls, and a test can make `used` wait.
+/// A driver for tests. It counts the calls of two methods, and a test can make `used` wait.
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 pub(crate) mod mock {
     use super::{Driver, Used};

@@ -10,7 +10,7 @@ use warmcore_types::ignore_poison;
 
 /// Why a task returned no output.
 ///
-/// A panic ends its task only. The program gets it as an error, with the task's name:
+/// A panic ends its task only. The task's handle returns it as an error, with the task's name if it has one:
 ///
 /// ```
 /// let runtime = warmcore_runtime::Runtime::new()?;
@@ -42,8 +42,8 @@ impl JoinError {
     #[cold]
     pub(crate) fn panicked(name: Option<Arc<str>>, panic: Box<dyn Any + Send>) -> Self {
         if let Some(instead) = panic_text(&*panic).and_then(instead) {
-            // If the task's handle was dropped, this event is the only report. A panic of the subscriber must not
-            // replace the task's outcome.
+            // If the task's handle was dropped, no other report names the call to make instead. A panic of the
+            // subscriber must not replace the task's outcome.
             let name = name.as_deref();
             let tell = || tracing::error!(name, "a task called what tokio refuses here; {instead}");
             _ = catch_unwind(AssertUnwindSafe(tell));
@@ -99,8 +99,9 @@ impl fmt::Debug for JoinError {
 
 impl std::error::Error for JoinError {}
 
-/// What to call in place of the call that tokio refused with this panic. The panic comes from a task of this runtime,
-/// or from a task of `tokio::spawn` whose error a task of this runtime unwrapped.
+/// What to call in place of the call that tokio refused with this panic. `None`: the text is none of those below. The
+/// panic comes from a task of this runtime, or from a task of `tokio::spawn` whose error a task of this runtime
+/// unwrapped.
 fn instead(panic: &str) -> Option<&'static str> {
     /// A part of the text of tokio's panic, and what to call instead.
     const REFUSALS: [(&str, &str); 7] = [

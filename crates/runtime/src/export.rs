@@ -9,10 +9,11 @@
 //! last report and its end are not reported.
 //!
 //! # Cost
-//! There are 21 series for each worker, 3 for each name of tenants, 1 for each shard, and 2 for the runtime. A name
-//! whose tenants have all ended is reported once more and then no longer, so that an exporter that drops idle series
-//! drops it. The runtime keeps the name and 16 bytes of each name that was ever reported. A report takes the reporting
-//! thread about 5 µs a worker and 2 µs a tenant, and adds nothing to a poll. One thread reports at a time.
+//! There are 21 series for each worker, 3 for each name of tenants, 1 for each shard, and 2 for the runtime;
+//! [`record_tenant`] adds up to 4 for a name. A name whose tenants have all ended is reported once more and then no
+//! longer, so that an exporter that drops idle series drops it. For each name whose tenant has ended, the runtime keeps
+//! the name and 16 bytes. A report takes the reporting thread about 5 µs a worker and 2 µs a tenant, and adds nothing
+//! to a poll. One thread reports at a time.
 
 use crate::join::JoinHandle;
 use crate::runtime::Handle;
@@ -47,9 +48,10 @@ names! {
     POLLS: describe_counter Count = "polls_total",
     /// Times that a worker without tasks took tasks from another queue.
     STEAL_OPERATIONS: describe_counter Count = "steal_operations_total",
-    /// Wakes by a worker's tasks that went to another worker's queue.
+    /// /// Wakes on a worker's thread that put a task into another worker's inbox or into an injection queue.
     REMOTE_WAKES: describe_counter Count = "remote_wakes_total",
-    /// Tasks that a worker took from a neighbour whose tasks were polled less often.
+    /// /// Tasks that a worker with tasks took from a neighbour, because they were polled less often there or their
+    /// tenant was behind.
     BALANCED: describe_counter Count = "balanced_total",
     /// Tasks that other workers took from this one.
     STOLEN_TASKS: describe_counter Count = "stolen_tasks_total",
@@ -68,7 +70,7 @@ names! {
     HOT_WINDOWS: describe_counter Count = "hot_windows_total",
     /// Wakes and spawns by threads that are not workers of the runtime.
     REMOTE_SCHEDULES: describe_counter Count = "remote_schedules_total",
-    /// Tasks in a worker's run queue, from which other workers may steal.
+    /// /// Tasks in a worker's run queue that other workers may steal.
     LOCAL_QUEUE_DEPTH: describe_gauge Count = "local_queue_depth",
     /// 1: the worker is parked.
     IDLE: describe_gauge Count = "idle",
@@ -85,7 +87,8 @@ names! {
     ALIVE_TASKS: describe_gauge Count = "num_alive_tasks",
     /// Polls of a tenant's tasks.
     TENANT_POLLS: describe_counter Count = "tenant_polls_total",
-    /// Run time of a tenant's tasks. Of short polls one of sixteen is measured, and the others are taken to be as long.
+    /// /// Run time of a tenant's tasks. Of short polls about one of sixteen is measured, and the others are taken to
+    /// be as long.
     TENANT_RUN: describe_counter Nanoseconds = "tenant_run_nanoseconds_total",
     /// A tenant's tasks that are alive.
     TENANT_ALIVE_TASKS: describe_gauge Count = "tenant_num_alive_tasks",
@@ -99,9 +102,9 @@ names! {
     TENANT_LIMIT: describe_gauge Count = "tenant_limit_units",
 }
 
-/// Reports the numbers of the runtime's workers and tenants to the installed exporter, and again after each `period`,
-/// in a task of that runtime. The reports stop when the returned handle is aborted or the runtime ends, and not when
-/// the handle is dropped.
+/// Reports the numbers of the runtime's workers and tenants to the installed exporter, and again after each `period` of
+/// 1 ms or more, in a task of that runtime. The reports stop when the returned handle is aborted or the runtime ends,
+/// and not when the handle is dropped.
 ///
 /// With an exporter that is asked for its numbers, such as Prometheus's, the program can instead call [`record_now`]
 /// before each answer.
@@ -135,7 +138,7 @@ pub fn record_now(handle: &Handle) {
 /// Tenants of the same name share a series, and each call overwrites it. When a tenant ends, its gauges keep their last
 /// values.
 ///
-/// **Touches** the account, and the id of each CPU that the tenant was entered on, for reading.
+/// **Touches** the account, if the tenant has one, and the id of each CPU that the tenant was entered on, for reading.
 pub fn record_tenant(tenant: &Tenant) {
     let (name, stats) = (tenant.name().to_owned(), tenant.stats());
     gauge!(TENANT_IDS, "tenant" => name.clone()).set(f64::from(stats.in_use));

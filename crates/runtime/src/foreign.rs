@@ -1,16 +1,17 @@
 //! Foreign: warns once if tasks of `tokio::spawn` keep one worker busy while another worker idles.
 //!
 //! `tokio::spawn`, `JoinSet` and `axum::serve` put a task on the driver of the worker that calls them, where the task
-//! stays. A program that spawns in no other way uses one worker. The runtime does not see the polls of such a task, so
-//! it observes the drivers. When a driver begins to run such tasks, it assigns a parked worker as the watcher. Ten
-//! times a second the watcher checks which drivers run such tasks, until none does. A check that finds a worker's
-//! driver running adds a point to the worker, another check takes two points away. When a worker has [`POINTS`] points
-//! the runtime warns, and never checks again.
+//! stays. A program that spawns all its tasks in one of these ways may use one worker only. The runtime does not see
+//! the polls of such a task, so it observes the drivers. When a driver that has such tasks returns from a wait, and no
+//! worker is the watcher, a parked worker is appointed as the watcher. Ten times a second the watcher checks which
+//! drivers of the other workers run such tasks, until no worker has a point left. A check that finds a worker's driver
+//! running them adds a point to that worker; a check that does not takes away two. When a worker has [`POINTS`] points
+//! the runtime warns, and checks no more.
 //!
 //! # Cost
 //! A load each time that a driver returns from a wait and each time that a worker parks. While there is no watcher, the
-//! driver also loads the number of such tasks on it. While drivers run such tasks, one parked worker wakes ten times a
-//! second. Polls pay nothing.
+//! driver also loads the number of such tasks on it. Until the warning, one parked worker wakes ten times a second
+//! while drivers run such tasks. Polls pay nothing.
 
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_types::{CpuId, Nanos, ignore_poison};
@@ -18,13 +19,15 @@ use warmcore_types::{CpuId, Nanos, ignore_poison};
 /// Time between two checks.
 const CHECK_INTERVAL: Nanos = Nanos(100_000_000);
 
-/// A watcher whose check is late by this much is taken to be busy, and another worker becomes the watcher.
+/// A watcher whose check is late by this much is taken to be busy, and another parked worker, if there is one, becomes
+/// the watcher.
 const OVERDUE: Nanos = Nanos(1_000_000_000);
 
 /// Points at which the runtime warns. It takes a second of checks, if all of them find the driver running.
 const POINTS: u8 = 10;
 
-/// A driver that finds a watcher assigned verifies after this many waits that the watcher is not late.
+/// A driver that finds a watcher appointed verifies about once in this many increments of its `Driver::run_seq`, at
+/// least two a wait, that the watcher is not late.
 const VERIFY_EVERY: u64 = 1024;
 
 const NO_WORKER: u32 = u32::MAX;
@@ -35,7 +38,7 @@ const WANTED: u32 = u32::MAX - 2;
 
 /// The watcher, and the points of each worker.
 pub(crate) struct Foreign {
-    /// The watcher, or one of the values above. Written by workers that assign a watcher, and by the watcher.
+    /// The watcher, or one of the values above. Written by workers that appoint a watcher, and by the watcher.
     watcher: AtomicU32,
     /// Time of the next check. Written as `watcher` is.
     at: AtomicU64,

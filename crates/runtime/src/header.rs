@@ -42,12 +42,12 @@ pub(crate) struct Header {
     poll_ns: AtomicU32,
     /// The low bits are `sched::Wakee::accrued_cost`. The bits above are `woken_from` plus 1; 0: none.
     accrued_cost: AtomicU32,
-    /// Average time between a poll that returned pending and the next wake, in ns. 0: not known.
+    /// Average time between a sampled poll that returned pending and the next wake, in ns. 0: not known.
     sleep_ns: AtomicU32,
     /// When the task last returned pending, if the time to its next wake is measured. 0: it is not measured.
     slept_at: AtomicU64,
     state: AtomicU32,
-    /// Index in the list of owned tasks.
+    /// /// Index in the list of owned tasks. `u32::MAX`: not in the list.
     pub(crate) owned_slot: AtomicU32,
     pub(crate) allowed: Allowed,
     pub(crate) attrs: Option<Box<TaskAttrs>>,
@@ -166,7 +166,7 @@ impl Header {
         self.sleep_ns.store(sleeps.average.0 as u32, Relaxed);
     }
 
-    /// The task's data as placement takes them.
+    /// The task's data as the policy's `wake` takes them.
     pub(crate) fn wakee(&self, migration_cost: Nanos) -> Wakee {
         let both = self.accrued_cost.load(Relaxed);
         let accrued_cost = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
@@ -205,7 +205,7 @@ pub(crate) type RunnableTask = Runnable<Header>;
 /// A task in a worker's run queue.
 pub(crate) struct QueuedTask {
     pub(crate) runnable: RunnableTask,
-    /// When the task entered a run queue, by the clock of the worker that queued it.
+    /// When the task entered a run queue, as the worker that queued it had last read the clock. A steal keeps it.
     pub(crate) since: Nanos,
 }
 

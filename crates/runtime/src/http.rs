@@ -2,11 +2,11 @@
 //! one.
 //!
 //! The server accepts connections in a task, in batches, and spawns a task for each connection. A connection's task
-//! begins on the less loaded of two workers and registers its socket with that worker's driver, which costs two system
-//! calls. `bind` opens a socket for each last-level cache; each socket has its own accepting task. A connection without
-//! a request is closed after a timeout (`quiet.rs`); each connection has one timer for that. On shutdown the server
-//! stops accepting, idle connections close, and busy connections finish their request. Connections that are still open
-//! at the deadline are aborted.
+//! begins on the less loaded of two workers. At its first poll it registers its socket with the driver of the worker
+//! that polls it, which costs two system calls. `bind` opens a socket for each last-level cache; each socket has its
+//! own accepting task. A connection without a request is closed after a timeout (`quiet.rs`); each connection has one
+//! timer for that. On shutdown the server stops accepting, idle connections close, and busy connections finish their
+//! request. Connections that are still open at the deadline are aborted.
 //!
 //! `Executor` spawns the tasks that hyper needs: streams of HTTP/2, and connections of a client. In contrast,
 //! `axum::serve` calls `tokio::spawn`, so that all its connections stay on the worker that accepts them.
@@ -208,8 +208,8 @@ pub fn serve<L: Listener, S>(listener: L, service: S) -> Server<L, S> {
 }
 
 impl<L: Listener, S> Server<L, S> {
-    /// Sets the executor that spawns the accepting tasks and the connections. Default: the runtime that `run` is called
-    /// in.
+    /// Sets the executor that spawns the accepting tasks and the connections. Default: the current runtime where the
+    /// future of [`run`](Self::run) is first polled.
     pub fn executor(self, executor: Executor) -> Self {
         Self { executor: Some(executor), ..self }
     }
@@ -248,7 +248,7 @@ impl<L: Listener, S> Server<L, S> {
     }
 
     /// Serves until the shutdown is complete. Dropping the future stops accepting; connections go on. Panics if
-    /// [`Listener::accept`] does.
+    /// [`Listener::accept`] or [`Listener::try_accept`] does, or if there is no executor and no current runtime.
     pub async fn run<B>(self) -> ServeStats
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,

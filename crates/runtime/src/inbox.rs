@@ -6,7 +6,8 @@
 //! no wake is lost between the worker's last check of the inbox and its park.
 //!
 //! # Cost
-//! A push is one compare-and-swap, on a line that the worker reads before every poll.
+//! A push is one compare-and-swap, or more if other threads write at the same time, on a cache line that the worker
+//! reads before every poll.
 //!
 //! # Protocol
 //! `push` is a Release, `take` an Acquire: the thread that takes a task sees all writes that came before the push.
@@ -75,7 +76,7 @@ impl<T: Linked> Inbox<T> {
         Err(item)
     }
 
-    /// Marks the worker as parked. False: a task was pushed, and the worker must not park.
+    /// Marks the worker as parked. False: the inbox has a task or is closed, and the worker must not park.
     ///
     /// ORDERING: Relaxed. A worker marks itself parked and then searches the other queues for tasks. A thread that adds
     /// a task to such a queue adds it first and then looks for parked workers. Both have a SeqCst fence between the two

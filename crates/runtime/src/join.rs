@@ -59,8 +59,8 @@ impl<T> JoinHandle<T> {
         self.task.as_ref().expect("taken only when dropped")
     }
 
-    /// Cancels the task: its future is dropped at the next poll, or after the poll that is under way. Does nothing if
-    /// the task has ended.
+    /// Cancels the task: its future is dropped at the next poll, which this call causes, or after the poll that is
+    /// under way, unless that poll ends the task. Does nothing if the task has ended.
     pub fn abort(&self) {
         if let Some(handle) = self.abort_handle_if_alive() {
             handle.abort();

@@ -42,7 +42,7 @@ macro_rules! stats {
         }
 
         impl WorkerStats {
-            /// The names of the counters, as in metrics and JSON.
+            /// The names of the counters, as in JSON.
             pub const NAMES: &'static [&'static str] = &[$(stringify!($name)),*];
 
             /// The counters, in the order of the names.
@@ -73,11 +73,13 @@ stats! {
         other_node,
         /// First polls of tasks.
         first_polls,
-        /// Wakes by the worker's tasks that went to another worker's queue.
+        /// /// Wakes on the worker's thread, by tasks or its driver, that put a task into another worker's inbox or
+        /// into an injection queue.
         remote_wakes,
         /// Times that the worker had no task and took tasks from another queue.
         steal_operations,
-        /// Tasks that the worker took from a neighbour whose tasks were polled less often.
+        /// /// Tasks that the worker took from a neighbour while it had tasks itself, because they were polled less
+        /// often there or their tenant was behind.
         balanced,
         /// Times that the worker parked.
         parks,
@@ -94,8 +96,8 @@ stats! {
         unparks,
         /// Tasks that other workers took from this one.
         stolen_tasks,
-        /// Idle workers that were passed over, because each was kept for a task that sleeps briefly, by wakes whose
-        /// task went to this worker.
+        /// Idle workers that were passed over, because each was kept for a task that sleeps briefly, by wakes that
+        /// chose this worker.
         hot_kept,
         /// Times that the idle worker was kept for a task, and another woken task went to it.
         hot_broken,

@@ -2,8 +2,9 @@
 //!
 //! The socket's name contains the process's number. It is in a folder that only the process's user may enter. A client
 //! connects, sends nothing, and receives one line of JSON (docs/json.md, "top"); then the socket is closed. A separate
-//! thread answers with numbers that the workers count anyway. Dropping the runtime removes the socket. A killed process
-//! leaves a socket that no process listens on; [`list`] omits it.
+//! thread answers with numbers that the workers count anyway, and with CPU time (see below). Dropping the runtime
+//! removes the socket. A killed process leaves a socket that no process listens on; [`list`] omits it, and removes it
+//! if it is the user's own.
 //!
 //! # Other users
 //! The folder is `warmcore-USER`, mode 0700, in the first of `$XDG_RUNTIME_DIR`, `/run/user/USER` and `/tmp` where it
@@ -137,8 +138,8 @@ impl Observer {
 }
 
 impl Drop for Observer {
-    /// Waits for the thread to end, which takes up to a second if it is answering. On a worker's thread this does not
-    /// wait.
+    /// Waits for the thread to end, which takes up to a second if it is answering. On a thread that a runtime started
+    /// for its workers this does not wait.
     fn drop(&mut self) {
         let _ = fs::remove_file(&self.path);
         self.is_shutdown.store(true, Relaxed);
@@ -249,7 +250,8 @@ fn user_folder(base: &Path, user: u32) -> PathBuf {
     base.join(format!("{PREFIX}{user}"))
 }
 
-/// Whether `folder` is a folder that only this user may enter.
+/// /// Whether `folder` is a folder, and no link, that belongs to this user and that no other user except root may
+/// enter.
 fn is_private(folder: &Path, user: u32) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|it| it.is_dir() && it.uid() == user && it.mode() & 0o077 == 0)
 }
@@ -294,8 +296,8 @@ pub struct Observable {
 
 impl Observable {
     /// Asks the runtime for its numbers, and waits for a second at most. Returns a line of JSON, described in
-    /// docs/json.md. Fails if the process has ended, if another process or user than `pid` and `user` listens, if the
-    /// answer is not complete after a second, or if it exceeds 16 MiB.
+    /// docs/json.md. Fails for instance if the process has ended, if another process or user than `pid` and `user`
+    /// listens, if the answer is not complete after a second, or if it exceeds 16 MiB.
     pub fn ask(&self) -> io::Result<String> {
         let until = Instant::now() + IO_TIMEOUT;
         let mut stream = local::connect(&self.path)?;
@@ -320,7 +322,8 @@ impl Observable {
         if line.ends_with('\n') { Ok(line) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
 
-    /// Whether the process still runs. A process that has ended but was not waited for does not count as running.
+    /// Whether a process with this number runs. A process that has ended but was not waited for does not count as
+    /// running.
     pub fn is_running(&self) -> bool {
         let stat = fs::read_to_string(format!("/proc/{}/stat", self.pid)).unwrap_or_default();
         // The name before the state may contain anything, parentheses too.

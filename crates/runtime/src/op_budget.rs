@@ -2,9 +2,10 @@
 //!
 //! Tokio's sockets, timers, channels and semaphores count their operations. After 128 in one poll they return `Pending`
 //! and wake the task, so that a loop over a channel that is never empty lets other tasks run. Tokio renews the budget
-//! before each poll of its own tasks; on other threads the budget is unlimited. This runtime limits and renews it through
-//! tokio's public API: [`poll_proceed`] takes one operation and returns a guard; dropping the guard sets the budget to what
-//! it was before. The guard of the first operation of a full budget therefore renews it.
+//! before each poll of its own tasks; on other threads the budget is unlimited. This runtime limits and renews it
+//! through tokio's public API: [`poll_proceed`] takes one operation and returns a guard; dropping the guard sets the
+//! budget to what it was before. Dropping the guard of an operation that found the budget full therefore makes it full
+//! again.
 //!
 //! # When it is renewed
 //!
@@ -12,10 +13,10 @@
 //! A poll never begins with an empty budget. So code that tries a channel once, as its poll's first operation and with
 //! a waker that wakes no task (`now_or_never`, a biased `select!`), never takes a full channel for an empty one. Later
 //! operations of a poll may find the budget empty, at most once in 127 operations of the worker's polls: the task is
-//! woken and polled again, and code that tries only once sees `Pending`, as with tokio after 128 operations. After a
-//! poll that empties the budget, the task is mostly woken before the poll ends. After such a poll each of the next
-//! [`POLLS_EACH`] polls has its own budget, so that the operations of one task don't stop the next task again and
-//! again.
+//! woken and polled again, and code that tries only once sees `Pending`, as with tokio after 128 operations. An
+//! operation that is refused wakes its task, so most polls that empty the budget end with their task woken. After a
+//! poll whose task was woken before the poll ended, each of the next [`POLLS_EACH`] polls has its own budget, so that
+//! the operations of one task don't stop the next task again and again.
 //!
 //! # Cost
 //!
@@ -31,8 +32,8 @@ use tokio::task::coop::{RestoreOnPending, has_budget_remaining, poll_proceed};
 /// Polls that share a budget: 16 of the 128 operations for each on average.
 const POLLS: u32 = 8;
 
-/// Number of polls that have their own budget each, after a poll whose task woke itself. A busy worker seldom has more
-/// tasks than that, so the next poll of the same task is among them.
+/// Number of polls that have their own budget each, after a poll whose task was woken before the poll ended. A busy
+/// worker seldom has more tasks than that, so the next poll of the same task is among them.
 const POLLS_EACH: u32 = 1024;
 
 /// The budget of operations of the current thread's polls.
@@ -63,7 +64,7 @@ impl OpBudget {
         }
     }
 
-    /// Ends a poll whose task woke itself.
+    /// /// Ends a poll whose task was woken before the poll ended.
     #[inline]
     pub(crate) fn was_woken_in_poll(&self) {
         self.left.set(0);

@@ -5,8 +5,7 @@
 //! spawns from any thread; it does not keep the workers running. README.md, "Notes on the end", has the order of the
 //! shutdown and its reasons.
 //!
-//! A worker costs a thread, of which 200 KiB of stack are touched at most, and four descriptors, among them an
-//! epoll instance, an event descriptor and a timer.
+//! A worker costs a thread and four descriptors, among them an epoll instance, an event descriptor and a timer.
 
 use crate::block::{self, EnterGuard};
 use crate::context;
@@ -150,13 +149,15 @@ impl Builder {
     }
 
     /// Sets the duration above which a poll counts as long. Default: 1 ms. A long poll is counted and reported through
-    /// `tracing`; while it lasts, an idle worker takes over the tasks that wait behind it.
+    /// `tracing`; while it lasts, an idle worker, if there is one, takes over tasks that wait behind it and may run
+    /// elsewhere.
     ///
-    /// On average one poll of sixteen is measured, and for a second after a long poll all of them. A measured long poll
-    /// is reported with its task's name, by each worker at most once a second, with the number of measured long polls
-    /// that the worker has not reported since. A poll that is not measured is counted at the worker's next reading of
-    /// its clock if it exceeds the threshold by at least 0.8 ms plus eight times the average poll. Several such polls
-    /// between two readings count as one. A thread that was preempted for that long can't be told from a long poll.
+    /// On average about one poll of sixteen is measured, and for a second after a long poll all of them. A measured
+    /// long poll is reported with its task's name, by each worker at most once a second, with the number of measured
+    /// long polls that the worker has not reported since. A poll that is not measured is counted at the worker's next
+    /// reading of its clock if it exceeds the threshold by at least 0.8 ms plus eight times the average poll. Several
+    /// such polls between two readings count as one. A thread that was preempted for that long can't be told from a
+    /// long poll.
     pub fn long_poll_threshold(self, limit: Duration) -> Self {
         Self { long_poll_threshold: limit, ..self }
     }
@@ -293,8 +294,8 @@ pub(crate) fn shared(
 
 /// Workers, and the tasks that run on them.
 ///
-/// Dropping it shuts down the runtime, and waits for the polls that are under way. Dropping it in a task, of this
-/// runtime or of another, does not wait: the shutdown goes on in the background.
+/// Dropping it shuts down the runtime, and waits for the polls that are under way. Dropping it on a worker's thread, of
+/// this runtime or of another, does not wait: the shutdown goes on in the background.
 ///
 /// A program makes one at its start, or `#[warmcore::main]` does:
 ///
@@ -312,8 +313,8 @@ pub(crate) fn shared(
 /// ```
 pub struct Runtime {
     pub(crate) shared: Arc<Shared>,
-    /// Dropped after `end` has returned. The workers have ended by then, unless the runtime was dropped in a task or
-    /// the timeout of the shutdown was over.
+    /// Dropped after `end` has returned. The workers have ended by then, unless the runtime was dropped on a worker's
+    /// thread or the timeout of the shutdown was over.
     observer: Option<observe::Observer>,
 }
 
@@ -329,10 +330,12 @@ impl Runtime {
         Builder::default()
     }
 
-    /// Runs a future on this thread until it is ready. Tasks that the future spawns run on the workers, and a worker
-    /// drives the sockets and timers that the future creates.
+    /// /// Runs a future on this thread until it is ready. Tasks that the future spawns with [`spawn`](crate::spawn())
+    /// run on the workers, and a worker drives the sockets and timers that the future creates.
     ///
-    /// Panics on a worker's thread, because the worker would wait for itself.
+    /// Panics on a worker's thread, because the worker's other tasks would wait. Inside
+    /// [`block_in_place`](crate::block_in_place) the thread runs no worker, if the worker could be handed to another
+    /// thread.
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         block::on(&self.shared, future)
@@ -471,7 +474,8 @@ impl fmt::Debug for Runtime {
     }
 }
 
-/// Spawns on a runtime from any thread. A task that is spawned after the runtime's end is cancelled at once.
+/// Spawns on a runtime from any thread. A task that is spawned after the runtime's shutdown began is cancelled before
+/// its first poll.
 ///
 /// A thread outside of the runtime, such as one that reads from a device, passes its work to the workers:
 ///

@@ -64,14 +64,15 @@ pub struct WorkerMetrics {
     pub is_stuck: bool,
     /// Tasks in the worker's run queue that other workers may steal.
     pub local_queue_depth: u32,
-    /// Average duration of a poll, in ns.
+    /// /// Running average of the duration of a poll on this worker, in ns. 0: not known yet.
     pub mean_poll_ns: u32,
     /// Tasks of `tokio::spawn` on the worker's driver. They never move to another worker.
     pub foreign_tasks: usize,
     /// CPU time of the worker's threads in ns, tasks of `tokio::spawn` included.
     pub busy_ns: u64,
     /// The part of `busy_ns` outside of the driver, in ns: polling the runtime's tasks and searching for them. The rest
-    /// is for sockets, timers and tasks of `tokio::spawn`. Counted only while `warmcore top` observes the runtime.
+    /// is for sockets, timers and tasks of `tokio::spawn`. Counted only while `warmcore top` observes the runtime and
+    /// up to five seconds after that; else it keeps its last value.
     pub own_ns: u64,
 }
 

@@ -1,10 +1,11 @@
 //! Scope: closures that compute, run on the workers, and may borrow from the thread that waits for them.
 //!
 //! The closures, called jobs, wait in the scope's queue. The caller, and about one task for each worker, take jobs from
-//! that queue, at most [`HANDFUL_MAX`] at a time. So other tasks run on the workers in between. The scope ends
-//! when every job has ended.
+//! that queue, at most [`HANDFUL_MAX`] at a time. Such a task yields after each handful, so other tasks run on the
+//! workers in between. The scope ends when every job has ended.
 //!
-//! A job costs a box and two locks of the scope's queue, or less than two if many jobs wait.
+//! A job costs a box, and two locks of the scope's queue, or less than two if many jobs wait; a scope with few jobs
+//! also spawns a task for each job, up to one for each worker.
 
 use crate::block;
 use crate::context;
@@ -113,8 +114,8 @@ impl fmt::Debug for Scope<'_, '_> {
 }
 
 /// Calls `act` with a scope, and returns when all jobs that were started in it have ended. The caller runs jobs too; on
-/// a worker it first hands the worker off, as [`block_in_place`](crate::block_in_place) does. Jobs should compute, not
-/// wait.
+/// a worker it first hands the worker off, as [`block_in_place`](crate::block_in_place) does, if the system grants a
+/// thread. Jobs should compute, not wait.
 ///
 /// Panics outside a runtime. Panics after all jobs have ended if `act` or a job panicked.
 ///

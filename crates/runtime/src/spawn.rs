@@ -106,12 +106,12 @@ impl Placement {
 /// ```
 #[must_use = "`spawn` starts the task"]
 pub struct TaskBuilder {
-    /// The scheduler of the worker that spawns, or, on a thread that is no worker, of the next worker in turn. On a
-    /// worker cloning it touches no cache line that all workers share.
+    /// The scheduler of the worker that spawns, or, on a thread that runs no worker of the runtime, of the next worker
+    /// in turn. On a worker cloning it touches no cache line that all workers share.
     scheduler: Arc<SchedulerRef>,
     attrs: Option<Box<TaskAttrs>>,
     placement: Placement,
-    /// `Some`: the task begins on the less loaded of two of these workers.
+    /// /// `Some`: the task begins on the less loaded of two of these workers, if it may run on any of them.
     begins_among: Option<Allowed>,
 }
 
@@ -157,8 +157,8 @@ impl TaskBuilder {
     }
 
     /// Starts the task on the less loaded of two workers, and not near the task that spawns it. The two are the next
-    /// worker in turn and a random worker, of the workers on which the task may run. If both are in a long poll the
-    /// others are compared too. Tasks of `tokio::spawn` count as load.
+    /// worker in turn and a random worker, of the workers on which the task may run. If both are in a long poll, or
+    /// have ended, the others are compared too. Tasks of `tokio::spawn` count as load.
     ///
     /// Use it for tasks that live long and have their own sockets. A socket is driven by the worker on which it was
     /// created, so a connection that its task creates (`TcpStream::from_std`) is driven by the worker on which the task
@@ -217,7 +217,8 @@ impl TaskBuilder {
     }
 }
 
-/// Adds the default span to a task that has no span. Without a subscriber that costs one load.
+/// Adds the default span to a task that has no span, if a subscriber listens to that span's target at level `trace`.
+/// Without a subscriber that costs one load.
 #[inline]
 fn in_span(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
     if LevelFilter::current() < Level::TRACE {
@@ -279,7 +280,8 @@ pub fn task_builder() -> TaskBuilder {
     }
 }
 
-/// Returns control to the worker, which may poll other tasks of its queue first.
+/// Returns `Pending` once, and wakes the task. A worker may poll other tasks of its queue before it polls this one
+/// again.
 pub async fn yield_now() {
     let mut has_yielded = false;
     poll_fn(|cx| {

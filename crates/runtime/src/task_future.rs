@@ -2,7 +2,8 @@
 //!
 //! `TaskFuture` catches a panic of the future, drops the future if the task was cancelled, enters the task's tenant and
 //! span around each poll, and when dropped removes the task from the list of owned tasks. An idle task takes the memory
-//! of async-task's state, its header and its future, and 24 bytes in that list.
+//! of async-task's state, its header and its future, 24 bytes in that list, and its `TaskAttrs` if it has a name, a
+//! tenant or a span.
 
 use crate::context;
 use crate::error::JoinError;
@@ -95,7 +96,8 @@ impl<F: Future> Drop for TaskFuture<F> {
     }
 }
 
-/// Makes a task, and puts it into the list of owned tasks. The caller schedules it.
+/// Makes a task, and puts it into the list of owned tasks, or cancels it if that list is closed. The caller schedules
+/// it in both cases.
 ///
 /// # Safety
 /// If `F` or its output borrows, the caller ensures that the task ends before the borrow does. If `F` is not `Send`,

@@ -193,9 +193,9 @@ pub struct TenantMetrics {
     pub num_alive_tasks: usize,
     /// Polls of the tenant's tasks.
     pub polls: u64,
-    /// Run time of the tenant's tasks, in ns. If a task's polls take less than 4 µs on average, one of about sixteen is
-    /// measured and counts for all of them. Otherwise every poll is measured. A poll that blocked in place is not
-    /// included.
+    /// Run time of the tenant's tasks, in ns. If a task's polls take less than 4 µs on average, about one of sixteen is
+    /// measured and counts for all of them. Otherwise every poll is measured. A poll whose worker was handed off by
+    /// `block_in_place` is not included.
     pub run_ns: u64,
 }
 

@@ -5,10 +5,10 @@
 //! event descriptor. Tokio's timers have a resolution of a millisecond, so a timer descriptor ends a wait at the time
 //! that the worker sets.
 //!
-//! Tasks of `tokio::spawn` run inside the driver, between its waits. `run_seq` is incremented when such a run begins
-//! and when it ends, so that the watchdog sees a long run. A panic that unwinds through the driver ends the process,
-//! since tokio then drops its sockets and timers. Any thread may call `unpark` and `wake_at`, and `poll_events` on the
-//! driver of a stuck worker.
+//! Tasks of `tokio::spawn` run inside the driver, between its waits. `run_seq` is incremented when a thread enters the
+//! driver, waits there, stops waiting and leaves: an odd number that stays the same is a long run, which the watchdog
+//! sees. A panic that unwinds through the driver ends the process, since tokio then drops its sockets and timers. Any
+//! thread may call `unpark` and `wake_at`, and `poll_events` on the driver of a stuck worker.
 //!
 //! # Cost
 //! Polling events without waiting: 450 ns. Parking and being unparked: 5 to 15 µs, mostly in the kernel. CPU time is
@@ -70,7 +70,8 @@ pub(crate) struct TokioDriver {
     /// Whether `own_ns` is counted. Written by any thread.
     #[line(read_mostly)]
     is_own_counted: AtomicBool,
-    /// CPU time outside of the driver until the driver was last entered. Written by the worker's thread.
+    /// CPU time outside of the driver until the driver was last entered, as far as it was counted. Written by the
+    /// worker's thread.
     #[line(contended = "driving")]
     own_ns: Padded<AtomicU64>,
     /// CPU time of the worker's thread when it last left the driver. 0: the thread is inside the driver, or its leaving
@@ -124,9 +125,10 @@ impl Drop for TokioDriver {
     }
 }
 
-/// Moves a thread that tokio starts away from the CPU of the worker that started it.
+/// Lets a thread that tokio starts run on all CPUs that the process's first thread may use, not only on the CPUs of the
+/// worker that started it.
 fn leave_the_workers_cpu() {
-    // If the system refuses, the thread stays on that CPU.
+    // If the system refuses, the thread keeps the worker's CPUs.
     let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
 }
 
@@ -192,7 +194,7 @@ impl TokioDriver {
         }
     }
 
-    /// The CPU time of the current thread. `None`: it is not the worker's thread, but serves the driver in its place.
+    /// The CPU time of the current thread. `None`: it is not the worker's thread, and only serves the driver.
     fn own_clock(&self) -> Option<u64> {
         let used = ignore_poison(self.used.lock());
         used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)
@@ -200,7 +202,7 @@ impl TokioDriver {
 
     /// Makes the timer expire at this time at the latest. If the timer is still set to an earlier time, from a wait
     /// that ended early, it is kept, because setting it costs as much as a wake that comes too early. Returns false if
-    /// the time has come already.
+    /// the time has come already or the timer can't be set.
     fn set_timer(&self, timer: &Timer, at: Nanos) -> bool {
         let mut wake_at_ns = ignore_poison(self.wake_at_ns.lock());
         let now = self.now();

@@ -1,11 +1,12 @@
 //! VirtualTimes: the virtual time of each tenant, over all workers of a runtime.
 //!
 //! A tenant's virtual time is the run time of its tasks on all workers, times 100, divided by its weight. Of the
-//! tenants whose tasks wait at a worker, the worker next runs a task of the tenant with the least virtual time. So two
-//! tenants whose tasks wait at all workers get run time in proportion to their weights, whatever the number and place
-//! of their tasks. A tenant that had no task waiting, because its tasks slept or waited for their budget, resumes at
-//! most [`MAX_CREDIT`] behind the others. If tasks of a tenant that lags by [`LAG_MIN`] wait at one worker only, other
-//! workers migrate some of them.
+//! tenants whose tasks wait at a worker, the worker next runs a task of the tenant with the least virtual time; one
+//! choice of 65 536 goes in turn instead (`run_queue.rs`). So two tenants whose tasks wait at all workers get run time
+//! in proportion to their weights, whatever the number of their tasks. A tenant that had no task waiting, because its
+//! tasks slept or waited for their budget, resumes at most [`MAX_CREDIT`] behind the others. A busy worker that finds,
+//! at a neighbour chosen at random, a waiting task of a tenant that lags by more than [`LAG_MIN`] behind all tenants
+//! that wait at this worker takes the task, if the policy lets busy workers take tasks.
 //!
 //! A worker adds up the virtual time of its polls, and writes the sum to the shared word only when it reaches
 //! [`BATCH`]. With m workers, polls of at most c ns and tasks of two tenants waiting at each worker, one tenant leads
@@ -28,7 +29,8 @@ const WEIGHT_UNIT: u64 = 100;
 /// 1000 got 4.6 times the run time of one of weight 100 (two workers, polls of 20 µs).
 pub(crate) const MAX_CREDIT: u64 = 4_000_000;
 
-/// Virtual time by which a tenant lags before a worker migrates a task of it. Smaller lags are not worth a move.
+/// Virtual time by which a tenant must lag before a busy worker takes a task of it from another worker. Smaller lags
+/// are not worth a move.
 pub(crate) const LAG_MIN: u64 = 2_000_000;
 
 /// Virtual time that a worker collects before it adds it to the shared word.
@@ -61,7 +63,7 @@ impl VirtualTimes {
         self.known.load(Relaxed) > 1
     }
 
-    /// The virtual time of a tenant.
+    /// /// The virtual time of a tenant, which is added if it is not known yet.
     pub(crate) fn of(&self, tenant: u64) -> Arc<VirtualTime> {
         let mut all = ignore_poison(self.all.lock());
         if let Some(vtime) = all.get(&tenant) {
@@ -70,7 +72,7 @@ impl VirtualTimes {
         if all.len() >= FORGET_ABOVE && all.len() == all.capacity() {
             all.retain(|_, vtime| Arc::strong_count(vtime) > 1);
         }
-        // The memory is not charged to the account of the task that spawns, because it belongs to the runtime.
+        // The memory is not charged to the account of the current task, because it belongs to the runtime.
         let vtime = unaccounted(|| {
             let vtime = Arc::<VirtualTime>::default();
             all.insert(tenant, vtime.clone());

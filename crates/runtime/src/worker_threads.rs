@@ -2,7 +2,7 @@
 //!
 //! `block_in_place` hands the worker to another thread before it blocks, so that the worker's queue and driver are
 //! served meanwhile. When the poll that blocked has returned, its thread waits here for the next worker that is handed
-//! off. There is a thread for each worker, plus the largest number that ever blocked at the same time.
+//! off. There is a thread for each worker, plus about the largest number that ever blocked at the same time.
 
 use crate::sync;
 use crate::sync::threads::{Builder, Condvar, JoinHandle, Mutex, MutexGuard, current};
@@ -69,7 +69,7 @@ impl WorkerThreads {
         ignore_poison(self.threads.lock()).iter().any(|thread| thread.thread().id() == me)
     }
 
-    /// Ends all threads that wait.
+    /// /// Ends all threads that wait, except those to which a worker has been handed.
     pub(crate) fn end(&self) {
         self.state().is_shutdown = true;
         self.condvar.notify_all();

@@ -4,7 +4,8 @@ use super::*;
 use crate::shared::Shared;
 
 impl Foreign {
-    /// Called when a worker's driver returns from its `n`th wait, before it runs what became ready.
+    /// Called on worker `me` when its driver returns from a wait, before it runs what became ready; `n` is the driver's
+    /// `run_seq`. Also called, with `n` = 0, before the worker parks after a poll.
     #[inline]
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, n: u64) {
         match self.watcher.load(Relaxed) {
@@ -41,7 +42,7 @@ impl Foreign {
         if self.watcher.compare_exchange(watcher, other.0, Relaxed, Relaxed).is_ok() {
             let at = Nanos(now.0 + CHECK_INTERVAL.0);
             self.at.store(at.0, Relaxed);
-            // If that worker wakes in the meantime, it checks when it parks the next time.
+            // If that worker wakes before, its next park ends at that time at the latest, and it checks then.
             shared.remote(other).driver.wake_at(at);
         }
     }

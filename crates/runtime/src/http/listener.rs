@@ -35,8 +35,8 @@ pub trait Listener: Sized + Send + 'static {
     /// Registers a connection with the driver of the worker that calls this.
     fn adopt(socket: Self::Socket) -> io::Result<Self::Io>;
 
-    /// Splits this into listeners that accept side by side, each in its own task. That task and the connections that it
-    /// accepts begin on the given last-level cache; `None`: on any. Default: this one listener, on any cache.
+    /// Splits this into listeners that accept side by side, each in its own task. That task runs, and the connections
+    /// that it accepts begin, on the given last-level cache; `None`: on any. Default: this one listener, on any cache.
     fn split(self) -> Vec<(Option<LlcId>, Self)> {
         vec![(None, self)]
     }
@@ -110,9 +110,9 @@ pub struct PerLlc {
     registered: Option<TcpListener>,
 }
 
-/// Binds a listening socket for each last-level cache of the current thread's runtime, all to one address. Each
-/// socket's connections are accepted by a worker of its cache, and begin on the less loaded of two workers of that
-/// cache.
+/// Binds a listening socket for each last-level cache of the current thread's runtime, all to one address.
+/// [`serve`](super::serve) accepts each socket's connections on a worker of its cache, and begins them on the less
+/// loaded of two workers of that cache.
 ///
 /// Use it if connections arrive faster than one task accepts them: a socket has one lock in the kernel, and
 /// [`serve`](super::serve) accepts from a socket in one task. For other servers a `tokio::net::TcpListener` is better,

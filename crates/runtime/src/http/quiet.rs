@@ -29,7 +29,7 @@ use tokio::time::{Instant, Sleep, sleep};
 use warmcore_sys::clock;
 use warmcore_types::Nanos;
 
-/// Time after which a connection that was asked to close is dropped.
+/// Time after which a connection that was asked to close is dropped, if it is still quiet.
 const CLOSE_GRACE: Duration = Duration::from_secs(1);
 
 /// Longest time that the timer is set to: tokio's timers go up to two years.
@@ -73,7 +73,7 @@ impl Quiet {
         self.requests.fetch_add(1, Relaxed);
     }
 
-    /// Records that a request's answer was handed over.
+    /// /// Records that a request has ended: its answer was handed over to hyper, or its service failed or was dropped.
     fn end(&self, now: Nanos) {
         self.since.store(now.0, Relaxed);
         self.is_idle.store(true, Relaxed);
@@ -262,7 +262,8 @@ where
 }
 
 pin_project! {
-    /// A body that ends its request when it is dropped, which hyper does after it has taken all of it.
+    /// A body that ends its request when it is dropped. hyper drops it when it has taken all of it, or when the
+    /// connection or stream ends before.
     pub(super) struct CountedBody<B> {
         #[pin]
         body: B,

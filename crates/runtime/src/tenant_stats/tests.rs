@@ -77,12 +77,13 @@ fn of_long_polls_all_that_they_ran_for_is_counted() {
         }
         ran
     };
-    // Until its average is known, polls of the task are sampled at random.
+    // `spin(200)` comes first so that the average duration of the task's polls is known, and each later poll is
+    // measured.
     let task = runtime.spawn_in(&tenant, async move {
         spin(200).await;
         let began = Instant::now();
-        // The poll that reads `before` is counted after the reading, as a whole. The yield keeps the work of the first
-        // `spin` out of that poll.
+        // The poll that reads `before` is counted after the reading, as a whole. `spin` ends with a yield, so that poll
+        // has no work of the first `spin`.
         yield_now().await;
         let before = counted();
         let ran = spin(100).await;

@@ -7,7 +7,8 @@ use warmcore_types::ignore_poison;
 
 impl Watchdog {
     /// Called by worker `me`, which is about to park. Returns when it must wake to check, if it is the watcher or
-    /// becomes the watcher because there is none. If all workers are parked there is no watcher.
+    /// becomes the watcher because there is none. If all workers are parked, none needs to be watched, and this returns
+    /// `None`.
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
         // `count_idle` includes workers that were unparked and have not left their drivers yet, so the inboxes are read
         // too.
@@ -48,7 +49,8 @@ impl Watchdog {
         }
     }
 
-    /// Marks other workers that are in a long poll as stuck, and serves the drivers of all stuck workers.
+    /// Marks as stuck each other worker that is in the same poll, or the same run inside its driver, as at an earlier
+    /// check, if that lasts for about the threshold of long polls. Then serves the drivers of all stuck workers.
     pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
         let mut seen = ignore_poison(self.seen.lock());
         for (i, remote) in shared.remotes.iter().enumerate() {

@@ -1,8 +1,9 @@
 //! Thread: what a thread of the runtime runs.
 //!
-//! A thread runs a worker until the runtime shuts down, or until a task of it blocks in place. Then another thread runs
-//! the worker, and the first one waits in [`WorkerThreads`](crate::worker_threads::WorkerThreads) for the next worker that
-//! is handed off. A hand-off costs about 10 µs if a thread waits, else the start of a thread.
+//! A thread runs a worker until the runtime shuts down, or until a task of it blocks in place. Then another thread, if
+//! the system grants one, runs the worker, and the first one, when the poll has ended, waits in
+//! [`WorkerThreads`](crate::worker_threads::WorkerThreads) for the next worker that is handed off. A hand-off costs
+//! about 10 µs if a thread waits, else the start of a thread.
 
 use super::Worker;
 use crate::context;
