@@ -1,7 +1,7 @@
 //! `warmcore doctor`: reports what this system offers to Warmcore, what limits it, and what the user can do about it.
 //!
-//! There is one finding per thing that Warmcore uses: a fact, a state and, if it could be better, the next step. The
-//! command changes no setting, and fails only if the file of `--json` can't be written.
+//! Each finding is a fact about something that Warmcore uses, a state (ok, limited or missing) and, if there is any,
+//! advice. The command changes no setting, and fails only if the file of `--json` can't be written.
 
 mod runtime;
 
@@ -43,7 +43,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All findings on this system and this process.
+/// All findings on this system and this process; if the topology can't be read, without those that need it.
 pub fn findings() -> Vec<Finding> {
     let mut found =
         vec![kernel(), libc(), areas(), backend(), budgets(), fences(), cpus(), machine(), time(), build()];
@@ -252,7 +252,8 @@ const ADVICE: &str = "such tasks stay on the worker that spawned them: spawn wit
                       (docs/from-tokio.md)";
 
 /// Asks each runtime that `warmcore top` can watch twice, at most [`ASKED_MAX`] runtimes. Returns a finding for each
-/// runtime in which tasks of `tokio::spawn` take most of one worker's time while another worker idles.
+/// runtime in which tasks of `tokio::spawn` take most of the busy time of a worker that is busy for more than a quarter
+/// of the time, while another worker is less than half as busy.
 fn processes() -> Vec<Finding> {
     let found = observe::list();
     let asked = &found[..found.len().min(ASKED_MAX)];

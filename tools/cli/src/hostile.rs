@@ -147,7 +147,8 @@ pub fn top(bytes: &[u8]) -> bool {
     text(bytes).is_some_and(|text| Snapshot::parse(text).is_ok())
 }
 
-/// The inputs of a corpus: the files of a tar archive, in the archive's order, up to the first file that is truncated.
+/// The inputs of a corpus: the files of a tar archive, in the archive's order, up to the first file that is truncated
+/// or has no valid size.
 pub fn corpus(archive: &Path) -> std::io::Result<Vec<Vec<u8>>> {
     const BLOCK: usize = 512;
     let bytes = std::fs::read(archive)?;

@@ -42,9 +42,9 @@ enum Command {
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program. A part has nothing to keep either,
-    // but a signal to the process group reaches it too. If it ended before its parent had seen the signal, the parent would
-    // report an error. So a part ignores the first signal, and its parent kills it.
+    // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program. A part has nothing to keep
+    // either, but a signal to the process group reaches it too. If it ended before its parent had seen the signal, the
+    // parent would report an error. So a part ignores the first signal, and its parent kills it.
     if !matches!(cli.command, Command::Doctor(_) | Command::Top(_)) {
         signals::listen();
     }

@@ -2,8 +2,8 @@
 //!
 //! A table is simulated for all its seeds, on as many threads as there are CPUs. After a signal, the seeds that are
 //! being simulated are finished and no others begin: the table then has the seeds that were finished, and each row has
-//! their number. A result does not depend on this machine, unless `--machine this` asks for it, so `--json` has no host
-//! and no load.
+//! their number. A result does not depend on the machine that simulates it, unless that machine is simulated
+//! (`--machine this`; `warmcore layout` if no machine is named), so `--json` has no host and no load.
 //!
 //! All tables with 30 seeds take some minutes on two cores; `--quick` simulates fewer and shorter configurations. The
 //! tolerances in `tools/papers/tolerances.toml` were written down before the simulator was written.
@@ -179,9 +179,9 @@ fn noted(notes: &[String]) -> String {
     notes.iter().map(|note| report::wrapped(&format!("- {note}"), WIDTH, 2) + "\n").collect()
 }
 
-/// Returns the machine that `--machine` names. For `this`, if it has two CPUs or more, the transfers of a cache line
-/// are timed first, which takes 2 to 20 s: the estimates for any machine are wrong by a factor of four on some
-/// machines.
+/// Returns the machine that `--machine` names. For `this`, if the process may use two CPUs or more, the transfers of a
+/// cache line are timed first, which takes 2 to 20 s: the estimates for any machine are wrong by a factor of four on
+/// some machines.
 fn machine_of(what: &str) -> anyhow::Result<SimMachine> {
     let machine = SimMachine::read(what)?;
     if what != THIS || machine.topology.usable().len() < 2 {

@@ -1,10 +1,10 @@
 //! `warmcore report`: measures what answers a user's questions, and writes a folder with a page that a browser opens
 //! from disk.
 //!
-//! Each run's JSON is written as soon as the run is finished; the page is drawn from the JSON files in the folder. So
-//! an interrupted report keeps its finished runs, and `--render` draws the page again. The page also shows results that
-//! other commands put into the folder (`peers.json`, or `warmcore bench wake --json wake.json`) and the simulated
-//! tables (`sim.json`).
+//! Each run's JSON is written as soon as the run is finished; the page is drawn from the JSON files in the folder, this
+//! machine's topology and the findings of `doctor`. So an interrupted report keeps its finished runs, and `--render`
+//! draws the page again. The page also shows results that other commands put into the folder (`peers.json`, or
+//! `warmcore bench wake --json wake.json`) and the simulated tables (`sim.json`).
 //!
 //! The short form takes about 160 s on two cores; `--full` runs every case of every bench. Several tables are simulated
 //! at the same time; nothing is measured meanwhile. A signal ends the simulation, and its results are dropped.
@@ -53,8 +53,8 @@ pub struct Args {
 const SIM: &str = "sim";
 const SENSITIVITY: &str = "sim-sensitivity";
 
-/// A bench of the short form: the cases that answer the page's questions, the number of rounds, and the duration in
-/// seconds on two cores.
+/// A bench of a report: its cases (all if the list is empty), the number and length of its rounds, and its expected
+/// duration in seconds on two cores.
 struct Short {
     what: What,
     cases: &'static [&'static str],
@@ -131,8 +131,8 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Runs the benches, the probe and the simulations. Afterwards the folder has their results, and none of an earlier
-/// report.
+/// Removes the results of an earlier report, then runs the benches and the probe, simulates the tables unless `--sim`
+/// is given, and with `--full` also how the tables depend on estimates. After a signal, what has not begun is left out.
 fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     for name in ["probe", SIM, SENSITIVITY].into_iter().chain(What::EVERY.map(What::name)) {
         let _ = std::fs::remove_file(file(&args.out, name));

@@ -52,7 +52,7 @@ started with WARMCORE_TOP=1 in its environment:
 
 It then opens a socket that its own user alone can connect to, and root.";
 
-/// The width of a frame that is not drawn to a terminal.
+/// The width of a frame that is not printed to a terminal, or to one of unknown width.
 const PLAIN_WIDTH: u16 = 80;
 
 /// The time between two checks for a new snapshot; keys take effect at once.
@@ -125,8 +125,8 @@ fn looked_in() -> String {
 /// The most runtimes that an error message names.
 const TOLD_MAX: usize = 32;
 
-/// Returns a line for each of the first [`TOLD_MAX`] runtimes, and one with the number of further runtimes. All are
-/// asked at the same time, so that a runtime without an answer doesn't delay the others.
+/// Returns a line for each of the first [`TOLD_MAX`] runtimes, and, if there are more, one with their number. The
+/// runtimes that have a line are asked at the same time, so that a runtime without an answer doesn't delay the others.
 fn describe(found: &[Observable]) -> Vec<String> {
     let told = &found[..found.len().min(TOLD_MAX)];
     let user = observe::user();
@@ -179,7 +179,7 @@ fn gone(which: &Observable, error: &std::io::Error) -> Option<String> {
     }
 }
 
-/// Draws a screen that is high enough for all lines, and returns its cells as text.
+/// Draws a screen of the height `draw::height`, and returns its cells as text.
 fn plain(interval: &Interval, width: u16) -> String {
     let area = Rect::new(0, 0, width, draw::height(interval));
     let mut cells = Buffer::empty(area);

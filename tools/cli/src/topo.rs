@@ -1,8 +1,8 @@
 //! `warmcore topo`: draws a machine, and with `--probe` compares the drawing with measured times.
 //!
-//! A source gives a topology; `draw` draws it as boxes, `probe` times pairs of CPUs, `verdict` compares the two, `table`
-//! prints the times. Only this machine can be probed. 384 CPUs are drawn in about 60 lines; timing the pairs takes 2 s
-//! on 2 CPUs and at most 20 s.
+//! A source gives a topology; `draw` draws it as boxes, `probe` times pairs of CPUs, `verdict` compares the two,
+//! `table` prints the times. Only this machine can be probed. 384 CPUs are drawn in about 60 lines of 80 columns;
+//! timing the pairs takes 2 s on 2 CPUs and at most 20 s.
 //!
 //! `docs/json.md`, section topo, describes the output of `--json`; a test in `topo/tests.rs` compares its fields.
 

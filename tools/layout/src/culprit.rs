@@ -3,11 +3,12 @@
 //!
 //! The layout lists the fields of each line; the profile lists how often each CPU reads and writes each field. A read
 //! hits in the core's own cache, or, if another core has written the line since its core's last touch, takes the time
-//! to transfer the line. A field *suffers* if its reads or its writes cost more than on a line that has only this
-//! field, by more than 5 % and more than 0.5 ns. Culprits of its reads are the other fields of its lines that other
-//! cores write; culprits of its writes are those that other cores write or read. Each has its share of the
-//! invalidations. If the same cores read and write a lock and its data at the same rates, the lock does not change how
-//! often a touch of the data misses. A culprit may be before or after the field in the line.
+//! to transfer the line; in addition it may wait for a transfer to another core. A field *suffers* if its reads or its
+//! writes cost more than on a line that has only this field, by more than 5 % and more than 0.5 ns. Culprits of its
+//! reads are the other fields of its lines that other cores write; culprits of its writes are those that other cores
+//! write or read. Each has its share of the invalidations. If the same cores read and write a lock and its data at the
+//! same rates, the lock does not change how often a touch of the data misses. A culprit may be before or after the
+//! field in the line.
 //!
 //! In the kernel's `mm_struct` of April 2023, `mm_count` is at byte 88 and `pcpu_cid` at byte 96. On 224 CPUs of 112
 //! cores, at the rates of `fixtures/sim/hackbench.toml`, 96 of 100 reads of `pcpu_cid` get the line from another core.
@@ -59,7 +60,8 @@ pub struct Verdict {
     pub ns_per_s: f64,
     /// The part of this cost that the touches would not have if each field were on lines of its own.
     pub excess_ns_per_s: f64,
-    /// Lines that are in transfer to a writer for more than half of the time: (the line's number, that share).
+    /// Lines that are in transfer to a writer for more than half of the time: (the line's number, that share, at most
+    /// 0.95).
     pub busy: Vec<(usize, f64)>,
     /// Bytes that are transferred together: a line, or a pair of lines.
     pub unit: usize,
@@ -84,11 +86,11 @@ pub struct FieldCost {
     pub writers: usize,
     /// The cost of a read in ns; 0 if there are no reads.
     pub read_ns: f64,
-    /// The cost of a read in ns if the field had a line of its own.
+    /// The cost of a read in ns if the field had lines of its own; 0 if there are no reads.
     pub read_alone_ns: f64,
     /// The cost of a write in ns; 0 if there are no writes.
     pub write_ns: f64,
-    /// The cost of a write in ns if the field had a line of its own.
+    /// The cost of a write in ns if the field had lines of its own; 0 if there are no writes.
     pub write_alone_ns: f64,
     /// The fields that make its reads cost more than on a line of its own, the worst first. Empty if its reads do not
     /// suffer.
@@ -111,7 +113,8 @@ pub struct Blame {
     pub field: String,
     /// Its position relative to the field that suffers.
     pub stands: Stands,
-    /// Its share of the invalidations by touches of the other fields on the line. Touches by this core do not count.
+    /// Its share of the invalidations by touches of the other fields on the lines of the field that suffers. A core's
+    /// own touches do not count for that core.
     pub share: f64,
     /// What it adds to each read, in ns; in `write_blame`, to each write.
     pub by_ns: f64,
@@ -121,11 +124,11 @@ pub struct Blame {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stands {
-    /// At a lower offset: padding after the field that suffers changes nothing.
+    /// At a lower offset: padding after the field that suffers does not separate the two.
     Before,
     /// At a higher offset.
     After,
-    /// It shares bytes with the field that suffers: no layout helps.
+    /// It shares bytes with the field that suffers: no layout separates the two.
     Inside,
 }
 
@@ -327,7 +330,8 @@ impl Analyzer {
     }
 
     /// The touched fields for `warmcore_line`, to list conflicts and to draw. Fields that no core writes are one group;
-    /// of the others, those that the same cores touch at the same rates are one group.
+    /// of the others, those that the same cores touch at the same rates are one group. A field that the layout does not
+    /// have is left out.
     pub fn field_lines(&self, layout: &Layout) -> Vec<FieldLine<'_>> {
         let fields = self.touched.iter().filter_map(|(name, rates)| {
             let range = layout.byte_range(name).ok()?;
@@ -358,8 +362,8 @@ pub struct Culprit {
     /// Pairs of fields in one unit (a line or a pair of lines) that are in different groups of
     /// [`Analyzer::field_lines`], in words.
     pub conflicts: Vec<String>,
-    /// What [`relayouts`] found: layouts that remove the excess cost, the cheapest first; last, for comparison, padding
-    /// after the field whose reads suffer most.
+    /// What [`relayouts`] found: layouts that remove at least 95 % of the excess cost, the cheapest first; then, if
+    /// reads of a field suffer, padding after the field whose reads suffer most, for comparison.
     pub relayouts: Vec<Relayout>,
 }
 

@@ -26,7 +26,8 @@ pub struct Layout {
 /// A part of a struct that can only be moved as a whole.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Field {
-    /// Its name. Members that share bytes are one field, `a|b`.
+    /// Its name. Members that share bytes are one field, `a|b`; of more than three names the first three are kept,
+    /// `a|b|c|...`.
     pub name: String,
     /// Bytes from the start of the struct.
     pub offset: usize,
@@ -34,7 +35,7 @@ pub struct Field {
     pub size: usize,
     /// Its alignment: its offset is a multiple of this.
     pub align: usize,
-    /// The named parts inside of it.
+    /// The named parts inside of it, down to six levels.
     pub inner: Vec<Inner>,
 }
 
@@ -61,8 +62,8 @@ pub struct ByteRange {
 }
 
 impl ByteRange {
-    /// The numbers of the units (lines, or pairs of lines, of `unit` bytes) that have these bytes. An array of unknown
-    /// length counts as one byte.
+    /// The numbers of the units (cache lines, or pairs of them, of `unit` bytes) that have these bytes. A range of 0
+    /// bytes, such as an array of unknown length, counts as one byte.
     pub fn units(&self, unit: usize) -> std::ops::Range<usize> {
         self.offset / unit..self.offset.saturating_add(self.size.max(1)).div_ceil(unit)
     }
@@ -112,8 +113,8 @@ impl Layout {
         whole.chain(inner)
     }
 
-    /// The index of the array of unknown length that is the last field, if there is one: its elements follow the
-    /// struct's other fields.
+    /// The index of the last field if it has 0 bytes and is not at offset 0: it counts as an array of unknown length,
+    /// whose elements follow the struct's other fields.
     pub fn flexible(&self) -> Option<usize> {
         let (last, field) = self.fields.iter().enumerate().rfind(|(_, f)| f.size == 0)?;
         let is_last = self.fields.iter().all(|f| f.end() <= field.offset);

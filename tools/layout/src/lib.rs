@@ -1,10 +1,10 @@
 //! Layout: where the fields of a struct are, and which of them suffer from false sharing.
 //!
 //! A struct is a list of fields that do not overlap, each of which can be moved as a whole. Members of a nameless
-//! struct are separate fields; the members of a nameless union, or bits of one word, are one field. A part of a field
-//! (`mmap_lock.owner`) is an [`Inner`] of the field and moves with it. Offsets are relative to the struct, which is
-//! assumed to begin on a cache line. [`culprit`] finds the fields that make touches of other fields miss. Reading a
-//! struct from the kernel's BTF, 5.5 MB, takes 85 ms in a debug build.
+//! struct are separate fields; the members of a nameless union, or bit fields that share a byte, are one field. A part
+//! of a field (`mmap_lock.owner`) is an [`Inner`] of the field and moves with it. Offsets are relative to the struct,
+//! which is assumed to begin on a cache line. [`culprit`] finds the fields that make touches of other fields miss.
+//! Reading a struct from the kernel's BTF, 5.5 MB, takes 85 ms in a debug build.
 //!
 //! # Source
 //!
@@ -34,8 +34,9 @@ impl Layout {
     ///
     /// # Errors
     ///
-    /// A file that cannot be read, has none of these formats or is damaged; a struct that the file does not have, or
-    /// several of its name; debug information that is compressed, not linked, or lacks a type of the struct.
+    /// A file that cannot be read, has none of these formats or is damaged; a struct that the file does not have, or,
+    /// in DWARF, several different ones of its name; debug information that is compressed, not linked, or lacks a type
+    /// of the struct.
     pub fn read(path: &Path, name: &str) -> Result<Self, LayoutError> {
         let location = path.display().to_string();
         let bytes = std::fs::read(path).map_err(|e| {

@@ -1,7 +1,7 @@
 //! Member: a struct as debug information describes it, before it becomes a list of fields.
 //!
 //! BTF and DWARF both describe members, each with a type that may have members too. Both readers build this tree, and
-//! this module turns it into fields. Named parts of fields are listed down to six levels, at most 4096 in a struct.
+//! this module turns it into fields. Named parts of fields are listed down to six levels, at most 4096 of each field.
 
 use crate::layout::{Field, Inner, Layout, LayoutError, SIZE_MAX};
 use warmcore_sim::similar_names;
@@ -9,7 +9,8 @@ use warmcore_sim::similar_names;
 /// The most types within each other. Types may be recursive through pointers only, so deeper nesting means a damaged
 /// file. The search in DWARF goes through four times as many levels of entries.
 pub(super) const NESTED_MAX: usize = 64;
-/// The most types examined for one struct. The kernel's largest struct has some thousand members, nested ones included.
+/// The most types examined for one struct; in BTF, for all structs of the searched name together. The kernel's largest
+/// struct has some thousand members, nested ones included.
 pub(super) const READ_MAX: usize = 1 << 20;
 
 const DEPTH_MAX: usize = 6;
@@ -35,7 +36,7 @@ pub(super) struct Type {
 /// A member of a struct or union.
 #[derive(Debug, Clone)]
 pub(super) struct Member {
-    /// Empty for a nameless struct or union.
+    /// Empty for a nameless struct or union, and for a bit field that is padding.
     pub name: String,
     /// Bytes from the start of the struct or union.
     pub offset: usize,
@@ -77,8 +78,9 @@ pub(super) fn no_struct<'a>(
 pub(super) const ALIGN_MAX: usize = 1 << 16;
 
 /// The alignment of a struct with these members and this size: the largest one of a member, as far as the member's
-/// offset and the size allow. A compiler makes the size a multiple of the struct's alignment, and each member's offset
-/// a multiple of the member's; a struct for which this does not hold is packed.
+/// offset (unless the member is a bit field) and the struct's size allow. A compiler makes the size a multiple of the
+/// struct's alignment, and the offset of a member that is no bit field a multiple of the member's alignment; a struct
+/// for which this does not hold is packed.
 fn natural(members: &[Member], size: usize) -> usize {
     let stands =
         |m: &Member| if m.bytes.is_some() { m.of.align } else { m.of.align.min(alignment_of(m.offset)) };
@@ -124,7 +126,7 @@ fn flatten(members: &[Member], base: usize, fields: &mut Vec<Field>) {
     for member in members {
         let offset = base.saturating_add(member.offset);
         match &member.of.shape {
-            // An empty struct is a marker and takes no bytes.
+            // An empty struct of size 0 is a marker.
             Shape::Struct(inner) if inner.is_empty() && member.size() == 0 => {}
             Shape::Struct(inner) if member.name.is_empty() => flatten(inner, offset, fields),
             Shape::Union(inner) if member.name.is_empty() => {
@@ -169,7 +171,8 @@ fn join(names: &[&str]) -> String {
     }
 }
 
-/// Adds the named parts of a field's members to `ranges`. `base`: the members' offset from the start of the field.
+/// Adds the named ones of these members, and their named parts, to `ranges`: at most `depth` levels, and until `ranges`
+/// has `INNER_MAX` entries. `base`: the members' offset from the start of the field.
 fn list(members: &[Member], prefix: &str, base: usize, depth: usize, ranges: &mut Vec<Inner>) {
     for member in members {
         if depth == 0 || ranges.len() >= INNER_MAX {
@@ -188,7 +191,7 @@ fn list(members: &[Member], prefix: &str, base: usize, depth: usize, ranges: &mu
     }
 }
 
-/// Merges fields that share bytes, as bits of the same word do.
+/// Merges fields that share bytes, as bit fields of the same byte do.
 fn merge(mut fields: Vec<Field>) -> Vec<Field> {
     fields.sort_by_key(|f| (f.offset, f.end()));
     let mut merged: Vec<Field> = Vec::new();

@@ -1,8 +1,8 @@
 //! Moves: other layouts of the same struct.
 //!
-//! Moved fields leave holes. All other fields stay at their offset in their line, so that nothing else changes. An
-//! array of unknown length stays the last field. If the moved fields fit into one line, moving them to the front shifts
-//! all others by one line, or by the struct's alignment if that is larger.
+//! Moved fields leave holes. All other fields stay at their offset in their cache line, so that nothing else changes;
+//! an exception is an array of unknown length, which stays the last field. If the moved fields fit into one line,
+//! moving them to the front shifts all others by one line, or by the struct's alignment if that is larger.
 
 use crate::layout::{Field, Layout};
 use serde::Serialize;
@@ -55,8 +55,8 @@ impl Layout {
         fits.then(|| layout.tidy())
     }
 
-    /// The same struct with this many bytes of padding after a field, rounded up to the largest alignment of the fields
-    /// behind it.
+    /// The same struct with this many bytes of padding after a field, rounded up to a multiple of the largest alignment
+    /// of the fields behind it.
     pub fn padded_after(&self, field: usize, bytes: usize) -> Self {
         let mut layout = self.clone();
         let end = layout.fields[field].end();
@@ -106,7 +106,7 @@ impl Layout {
         layout.tidy()
     }
 
-    /// How many bytes larger this is than `before`.
+    /// How many bytes larger this is than `before`; negative if it is smaller.
     pub fn added_to(&self, before: &Layout) -> isize {
         self.size as isize - before.size as isize
     }
@@ -119,7 +119,7 @@ impl Layout {
     }
 }
 
-/// The offsets of fields that are packed from `start` on, the one with the largest alignment first.
+/// The offsets of fields that are packed from `start` on, in descending order of their alignments.
 fn pack(all: &[Field], fields: &[usize], start: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..fields.len()).collect();
     order.sort_by_key(|i| std::cmp::Reverse(all[fields[*i]].align));

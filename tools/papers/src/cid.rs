@@ -11,8 +11,9 @@
 //!   two columns in which no area moves (`per_cpu`, `cachelocal`), so that the column `kept` is compared separately.
 //! - *Fitted*, at 200 ms: as *probed*, and a page fault costs one of two values, by the number of threads per cache.
 //!
-//! The published table has 8 rows of three columns. With 8 threads and 10 ms, a pause of 80 ms is shorter than the
-//! 100 ms after which an id is freed, so all columns are equal whatever the costs. One seed takes 144 runs.
+//! The published table has 8 rows of three columns. With 8 threads and 10 ms, a pause of 80 ms is shorter than the 100
+//! ms after which an id is freed, so all columns are equal whatever the costs. On the published machine one seed takes
+//! 144 runs.
 //!
 //! # Source
 //! "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads", Linux 6.13.
@@ -76,7 +77,7 @@ impl Default for Columns {
 }
 
 /// The numbers of threads, each with the number of last-level caches over which they are spread: the cores of one
-/// cache, one core of each cache, all cores, all CPUs.
+/// cache, one core of each cache, all cores, all CPUs. Equal ones are listed once.
 pub fn sizes(topology: &Topology) -> Vec<(u32, u32)> {
     let in_first = topology.cores.iter().filter(|core| core.cpus.is_subset(&topology.llcs[0].cpus)).count();
     let llcs = topology.llcs.len();

@@ -1,5 +1,5 @@
-//! Drain: collecting the units in per-CPU stocks, by work queued on each CPU that has units, or remotely, as published
-//! in 2023.
+//! Drain: collecting the units in per-CPU stocks (units that a CPU holds ready for an account), by work queued on each
+//! CPU that has units, or remotely, as published in 2023.
 //!
 //! `drain/sim.rs` charges with `budget`'s accounts and computes the cost of their drain from the cache lines that it
 //! touches. The table has rows without fitted numbers: every CPU that charged has a stock, and remote reads happen
@@ -79,7 +79,8 @@ struct Contention {
     contended: f64,
 }
 
-/// A machine of this many CPUs, built like a Genoa: 8 cores of 2 threads to an L3, up to 16 L3s to a socket.
+/// A machine of this many CPUs, a power of two, built like a Genoa: up to 8 cores of up to 2 threads to an L3, up to 16
+/// L3s to a socket.
 pub(super) fn grown(cpus: usize) -> SimMachine {
     let smt = cpus.min(2);
     let cores = cpus / smt;

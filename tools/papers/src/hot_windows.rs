@@ -7,9 +7,9 @@
 //! CPU upwards, one run per load, seed and setting.
 //!
 //! Counting windows double in length: each is as long as all the time before it. The run ends when two successive
-//! windows agree; if none do, it is marked as transient. The machine has two states, with many migrations and with
-//! few. The table claims that both occur at some load, not at which load. The published 224 pairs make 6.3 or 13.7 M
-//! round trips a second, by state; 80 to 160 ms are simulated.
+//! windows agree; if none do, it is marked as transient. The machine has two states, with many migrations and with few.
+//! The table claims that both occur at some load, not at which load. The published 224 pairs make 6.3 or 13.7 M round
+//! trips a second, by state; 80 to 160 ms are simulated, in a quick run 60 ms.
 //!
 //! # Source
 //!
@@ -331,8 +331,9 @@ fn together(options: &Options) -> Vec<Row> {
     names.iter().zip(&by_run).flat_map(|(name, trips)| trip_rows(name, trips, &[KNEW], None)).collect()
 }
 
-/// The rows of the two states of the machine: of Linux's runs the one with the highest share of migrations, and of all
-/// runs with at least a pair per CPU the one with the lowest. A run counts by its seed with the most migrations.
+/// The rows of the two states of the machine: of the runs with data to move, the one of Linux with the highest share of
+/// migrations, and of those with at least a pair per CPU the one with the lowest. A run counts by its seed with the
+/// most migrations.
 fn regimes(shapes: &[(u32, Shape)], by_run: &[Vec<Trips>], measured: Option<&Regimes>) -> Vec<Row> {
     let most = |trips: &[Trips]| trips.iter().fold(0.0, |most: f64, trips| most.max(trips.migrating));
     let runs = || shapes.iter().zip(by_run.chunks(2)).filter(|((_, shape), _)| shape.data_kib > 0);

@@ -4,9 +4,9 @@
 //! row that claims something names its tolerance. Such a row with inputs (`inputs`) beyond the machine's own numbers
 //! counts as fitted, even if its tolerance is that of a prediction. A row that cannot fail gives the reason
 //! (`by_construction`), and is not counted. A claimed row may also have the number of a null model, in which the
-//! proposal has no effect. A row's number is the median over the seeds. The row is met if the median and the mean are
-//! within the tolerance, and the simulation of each seed settled. With fewer than five seeds whose numbers differ it
-//! claims nothing.
+//! proposal has no effect. A row's number is the median over the seeds, or the mean if its name says so. The row is met
+//! if the median and the mean are within the tolerance, and the simulation of each seed settled. With fewer than five
+//! seeds whose numbers differ it claims nothing.
 
 #![forbid(unsafe_code)]
 
@@ -165,7 +165,7 @@ pub struct JsonRow {
     pub mean: Option<f64>,
     /// [`Row::spread`].
     pub spread: (Option<f64>, Option<f64>),
-    /// The number of seeds.
+    /// The number of seeds; 1 for a row that does not depend on the seed.
     pub seeds: usize,
     /// The tolerance that the simulated number has to meet.
     pub tolerance: Option<Tolerance>,
@@ -363,9 +363,10 @@ impl Table {
         [Row::is_met, Row::is_null_met].map(|met| count_met(self.rows.iter().map(met)))
     }
 
-    /// The table as it is reported. Rows without a seed are removed. A row with fewer than [`SEEDS_MIN`] seeds claims
-    /// nothing, unless it does not depend on the seed. On a requested machine without published numbers no row claims
-    /// anything. Notes say which costs of a requested machine are estimates.
+    /// The table as it is reported. Rows without a seed are removed. A row with fewer than [`SEEDS_MIN`] numbers claims
+    /// nothing if they differ, or if it has one number and fewer than [`SEEDS_MIN`] seeds were requested. On a
+    /// requested machine without published numbers no row claims anything. Notes say which costs of a requested machine
+    /// are estimates.
     pub fn concluded(mut self, options: &Options) -> Self {
         let is_published = self.rows.iter().any(|row| row.published.is_some());
         self.rows.retain(|row| !row.numbers.is_empty());

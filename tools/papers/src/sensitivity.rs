@@ -52,13 +52,13 @@ pub struct Sensitivity {
 /// A number that changes an answer.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 pub struct Input {
-    /// Its name in the machine file.
+    /// Its name in `crates/topo/machines.toml`, or a description of an input that is no number of the machine.
     pub name: String,
     /// Its given value.
     pub value: f64,
-    /// `ns`, or the unit in its name.
+    /// Its unit: `ns`, `KiB`, `%`.
     pub unit: String,
-    /// The letter of its trust: `D`, `R`, `E`.
+    /// How well it is known: `D` documented, `R` recalled, `E` estimated.
     pub trust: char,
     /// Its source.
     pub basis: String,

@@ -1,5 +1,5 @@
-//! Wake queue: a build with many jobs, with and without a shared queue per LLC, with and without wakers that search
-//! the neighbouring LLCs, and with three ways in which a CPU that runs out of work searches.
+//! Wake queue: a build with many jobs, with and without a shared queue per LLC, with and without wakers that search the
+//! neighbouring LLCs, and, except in a quick run, with three ways in which a CPU that runs out of work searches.
 //!
 //! `make -jN` as a graph of tasks: make forks N shells, one for a file, and another one as soon as a file is done. The
 //! shell forks the driver. The driver forks the compiler, and the assembler, which sleeps until data has come through
@@ -7,11 +7,11 @@
 //! of the build the last jobs run alone, and then make links. Every setting compiles the same files in the same order:
 //! the random lengths are drawn per file.
 //!
-//! A simulation has 32 files per CPU instead of some hundred, 0.25 s each. Only ratios are compared, since the time
-//! at the end when few jobs run is a larger part of a shorter build. `tolerances.toml` allows time ratios of −0.6 %…0
-//! for the queue and 0…+1 % for SIS_NODE. Three forms of newidle balancing (gated, always, never) test an objection
-//! to the queue: that it only makes up for a balancer that stops too early. The share of searches that the gate ends
-//! is shown too.
+//! A simulation has 32 files per CPU (a quick one 8) instead of some hundred, 0.25 s each. Only ratios are compared,
+//! since the time at the end when few jobs run is a larger part of a shorter build. `tolerances.toml` allows time
+//! ratios of −0.6 %…0 for the queue and 0…+1 % for SIS_NODE. Three forms of newidle balancing (gated, always, never)
+//! test an objection to the queue: that it only makes up for a balancer that stops too early. The share of searches
+//! that the gate ends is shown too.
 //!
 //! # Source
 //!

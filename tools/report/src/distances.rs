@@ -13,7 +13,8 @@ pub(super) struct Move {
     pub shared: &'static str,
     /// The number of hand-overs that were timed; a pair of CPUs counts once for each direction.
     pub timed: usize,
-    /// The time of one cache line: the median of the pairs and, with two times or more, the least and the most.
+    /// The time of one cache line: the median of the pairs and, with two times or more, the least and the most. Empty
+    /// if none was timed.
     pub line: String,
     /// The time of a working set of 256 KiB, if it was timed.
     pub working_set: String,

@@ -35,7 +35,7 @@ pub struct Simulated<R = JsonRow> {
     /// For a load: the results under each policy, seed by seed.
     #[serde(skip_deserializing, skip_serializing_if = "Vec::is_empty")]
     pub loads: Vec<SimulatedLoad>,
-    /// For a layout: the fields that make another field's reads miss.
+    /// For a layout: the costs of its fields, and which fields make touches of other fields miss.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
 }

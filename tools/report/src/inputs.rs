@@ -95,7 +95,7 @@ pub struct WorkingSet {
 /// A finding of `warmcore doctor` about one thing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Finding {
-    /// The thing: `rseq`, `membarrier`, `affinity`.
+    /// The thing: `rseq`, `membarrier`, `pinning`.
     pub what: String,
     /// Its state.
     pub state: State,

@@ -1,7 +1,7 @@
 //! The boxes in a drawing of a machine: which there are, in which order, and their labels.
 //!
-//! A socket contains nodes, a node last-level caches, a cache cores, a core CPUs. A part that spans two boxes, such as a
-//! cache of two nodes, is drawn in each of them, with those of its CPUs that are in this box. `machine_picture` draws
+//! A socket contains nodes, a node last-level caches, a cache cores, a core CPUs. A part that spans two boxes, such as
+//! a cache of two nodes, is drawn in each of them, with those of its CPUs that are in this box. `machine_picture` draws
 //! the boxes as SVG, `warmcore topo` as text.
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Draws the machine as nested boxes in SVG, for 2 CPUs and for 384.
+//! Draws a machine as nested boxes in SVG, whether it has 2 CPUs or 384.
 //!
 //! A box has its children in rows that wrap at its width. Text has one size, so the machine is drawn once for each of
 //! [`WIDTHS`], and CSS shows the picture that fits the screen. For each width the layout is tried with several numbers
@@ -62,7 +62,7 @@ impl Shape {
         Self { class, label, w, h, children: Vec::new() }
     }
 
-    /// A box around `children`, in rows no wider than `width`.
+    /// A box around `children`, which are in rows no wider than `width` unless a single child is wider.
     fn around(class: &str, label: String, children: Vec<Shape>, width: f64, pad: f64, gap: f64) -> Self {
         let head = if label.is_empty() { pad } else { HEAD };
         // Take as few rows as fit into `width`, and of the boxes with so many rows the narrowest: children of one size
@@ -147,7 +147,8 @@ fn cell_width(t: &Topology) -> f64 {
     (last.max(1).ilog10() as f64 + 1.0) * DIGIT + 9.0
 }
 
-/// The sockets, one below the other, and a last box with the offline CPUs: sysfs does not tell where an offline CPU is.
+/// The sockets, one below the other, and below them, if there are offline CPUs, a box of these: no source tells where
+/// an offline CPU is.
 fn sockets(t: &Topology, width: f64, columns: usize) -> Vec<Shape> {
     let width = width - 2.0;
     let cell = cell_width(t);

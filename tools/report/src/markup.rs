@@ -60,7 +60,7 @@ pub(super) fn esc(text: &str) -> String {
 }
 
 /// Formats a value with three significant digits from 0.1 to 999: `0.524`, `12.3`, `186`. A larger value is rounded to
-/// a whole number, and a smaller one has two digits.
+/// a whole number, and a smaller one has two digits. 0 is `0`; a value that is not finite is `?`.
 pub(super) fn digits(value: f64) -> String {
     match value.abs() {
         v if !v.is_finite() => "?".into(),

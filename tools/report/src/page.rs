@@ -62,7 +62,8 @@ struct Elsewhere<'a> {
     charts: Vec<String>,
 }
 
-/// One run, which is folded in the page: a chart per case and metric that has two rows or more, and every row.
+/// One run, which is folded in the page: a chart for each metric of a case of which there are two numbers or more that
+/// are no ratios, and every row.
 struct Run<'a> {
     run: &'a Results,
     about: String,

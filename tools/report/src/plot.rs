@@ -26,8 +26,8 @@ const SIDE: u32 = 28;
 /// The margin between text and the left or right edge of a chart.
 const INDENT: i32 = 8;
 
-/// A colour, by its index in [`INKS`]. Plotters gets a code for it; the style sheet of the page or of a separate picture
-/// gives the code the palette's colour.
+/// A colour, by its index in [`INKS`]. Plotters gets a code for it; the style sheet of the page or of a separate
+/// picture gives the code the palette's colour.
 #[derive(Debug, Clone, Copy)]
 struct Ink(usize);
 
@@ -354,7 +354,7 @@ fn mark(area: &Area<'_>, at: (i32, i32), class: usize) {
 /// One curve of a chart.
 #[derive(Debug, Clone)]
 pub(super) struct Curve {
-    /// The curve's name: `published`.
+    /// The curve's name in the legend; empty for published points.
     pub name: String,
     /// The points, in the order of x.
     pub points: Vec<(f64, f64)>,

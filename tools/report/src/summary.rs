@@ -48,7 +48,8 @@ pub fn short(inputs: &Inputs) -> String {
     printable(&out)
 }
 
-/// One run as a table: a line per row, by case, in the run's order; then the load of the machine during the run.
+/// One run as a table: a line per row, by case, in the run's order; then the load of the machine during the run and, if
+/// they were recorded, the ids over time.
 pub fn run_table(run: &Results) -> String {
     let head = ["case", "variant", "metric", "p25", "median", "min", "max", "slices", ""];
     let mut lines = vec![head.map(str::to_owned).to_vec()];
@@ -191,8 +192,8 @@ fn aligned(rows: &[Vec<String>], is_number: fn(&str) -> bool) -> String {
     rows.iter().map(line).collect()
 }
 
-/// Breaks `text` between words into lines of at most `width` characters; only a word that is longer makes a longer
-/// line. The second and later lines are indented by `indent`.
+/// Breaks `text` between words into lines of at most `width` characters; only a word that is longer, or that does not
+/// fit behind the indent, makes a longer line. The second and later lines are indented by `indent`.
 pub fn wrapped(text: &str, width: usize, indent: usize) -> String {
     let mut lines = vec![String::new()];
     for word in text.split_whitespace() {

@@ -1,8 +1,9 @@
 //! Draws an interval into the cells of a screen.
 //!
-//! Two lines summarize the runtime; a further line names the worker, if any, that is busy with foreign tasks while
-//! other workers idle. After the line of titles there is a line per last-level cache with a line per worker below it,
-//! and a line per tenant, the busiest first. On a terminal the last line has the keys. On a narrow screen the least
+//! Two lines summarize the runtime; a further line names the worker, if any, that is busy with foreign tasks (those of
+//! `tokio::spawn`) while other workers are less than half as busy. After the line of titles there is a line per
+//! last-level cache with a line per worker below it, and a line per tenant, the busiest first. On a terminal the last
+//! line has the keys, the number of hidden lines, or a message about the process. On a narrow screen the least
 //! important columns are left out; the bar takes the remaining width, at most 32 columns. What a colour says about a
 //! worker is in its line too, as a mark or as the share of busy time.
 //!
@@ -23,9 +24,9 @@ pub(super) struct View {
     pub(super) scroll: u16,
     /// Whether the interval is drawn to a terminal, where keys work.
     pub(super) is_live: bool,
-    /// A remark about the numbers.
+    /// A message if the process does not answer.
     pub(super) note: Option<String>,
-    /// A message if the process has ended.
+    /// A message if the process or its runtime has ended.
     pub(super) end: Option<String>,
 }
 
@@ -134,7 +135,7 @@ pub(super) fn height(interval: &Interval) -> u16 {
     HEAD + lines.min(4000) as u16
 }
 
-/// The furthest useful scroll position.
+/// The furthest useful scroll position on a screen that also has the line of keys.
 pub(super) fn scroll_max(interval: &Interval, area: Rect) -> u16 {
     (height(interval) + 1).saturating_sub(area.height)
 }
@@ -228,7 +229,8 @@ fn head(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     ]
 }
 
-/// Describes the worker that is busy with foreign tasks while other workers idle, if there is one.
+/// Describes the worker that is busy with foreign tasks while other workers are less than half as busy, if there is
+/// one.
 pub(crate) fn foreign_imbalance(interval: &Interval) -> Option<String> {
     let (most, idle) = interval.foreign_imbalance()?;
     let (worker, share) = (&interval.now.metrics.workers[most], interval.rates[most].foreign);
@@ -271,7 +273,7 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         return Vec::new();
     }
     let columns = if width < 60 { FEW } else { ALL };
-    // If at least 40 columns are left of the numbers, the name takes 24 of them and a bar the others.
+    // If at least 40 columns are left of the numbers, the name takes 24 of them and a bar the others, at most 32.
     let rest = width.saturating_sub(width_of(columns));
     let (name_width, bar_width) = match rest {
         ..40 => (rest, 0),
@@ -301,7 +303,7 @@ fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Cuts a name to `width` characters, of which the last is then `…`.
+/// Returns the name, cut to `width` characters if it is longer; the last one is then `…`.
 fn cut(name: &str, width: usize) -> String {
     match name.chars().count() {
         n if n <= width => name.to_owned(),

@@ -90,7 +90,7 @@ impl Snapshot {
     }
 }
 
-/// The rates of a worker, and the share of the time in which it was busy.
+/// The rates of a worker per second, and the share of the time in which it was busy.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 #[expect(missing_docs, reason = "as in `WorkerStats`")]
 pub struct Rates {
@@ -118,7 +118,7 @@ impl Rates {
     }
 }
 
-/// A tenant's use per second.
+/// What a tenant used in an interval.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Use {
     /// The tenant's index in the snapshot.
@@ -146,7 +146,8 @@ pub struct Interval {
 
 impl Interval {
     /// Makes an interval from the later report and the rates since the earlier one. The rate of a counter that did not
-    /// increase is zero. If both reports are of the same moment, all rates are zero.
+    /// increase is zero. If both are the same report, all rates are zero; so are those of a worker that the earlier
+    /// report does not have.
     pub fn between(before: &Snapshot, now: Snapshot) -> Self {
         let ns = now.at_ns.saturating_sub(before.at_ns);
         let per_second = |before: u64, now: u64| match ns {

@@ -47,8 +47,8 @@ impl Block {
         Self::new(blocks.into_iter().flat_map(|b| b.lines).collect())
     }
 
-    /// Puts the blocks into rows no wider than `width`, if each block fits. Each row has as many blocks as leave the
-    /// last row as full as the others.
+    /// Puts the blocks into rows no wider than `width`, if each block fits. Each row but the last has as few blocks as
+    /// the least number of rows allows, so that the last row is nearly as full.
     pub fn in_rows(blocks: Vec<Self>, width: usize) -> Self {
         let widest = blocks.iter().map(|b| b.width).max().unwrap_or(0);
         let row = |row: &[Self]| {
@@ -85,8 +85,9 @@ fn columns(text: &str) -> usize {
     text.chars().count()
 }
 
-/// Breaks the text into lines no wider than `width`, between words or after a comma, as in lists of CPUs; only a longer
-/// word makes a wider line. Lines after the first are indented by `indent`.
+/// Breaks the text into lines no wider than `width`, between words or after a comma, as in lists of CPUs; only a word
+/// that is longer, or that does not fit behind the indent, makes a wider line. Lines after the first are indented by
+/// `indent`.
 pub(super) fn wrap(text: &str, width: usize, indent: usize) -> Vec<String> {
     let mut lines = vec![String::new()];
     let room = |line: &str, more: &str| columns(line) + columns(more.trim_end()) <= width;

@@ -1,9 +1,10 @@
-//! Draws the machine as nested boxes of text, for 2 CPUs and for 384.
+//! Draws a machine as nested boxes of text, whether it has 2 CPUs or 384.
 //!
 //! There is a box for each socket, node and last-level cache, which contains the cores. There are three ways to draw
 //! the cores, and the first whose result is short enough is used: a box for each core; a column of numbers for each
-//! core; columns, but only one cache of each run of three or more equal caches. Properties that are the same everywhere
-//! are in the text above the boxes; the boxes have those that differ. 384 CPUs in 80 columns take 57 lines.
+//! core; columns, but only one cache of each run of three or more equal caches (not with `--all`). Properties that are
+//! the same everywhere are in the text above the boxes; the boxes have those that differ. 384 CPUs in 80 columns take
+//! 57 lines.
 
 use super::boxes::{Block, across, lowest, wrap};
 use warmcore_report::machine_boxes::{
@@ -120,7 +121,8 @@ impl<'a> Painter<'a> {
         self.llc_cache.is_none() || self.t.llcs.len() <= SIZED_LLCS_MAX
     }
 
-    /// The sockets, in rows, and below them a box of the offline CPUs: no source knows where an offline CPU is.
+    /// The sockets, in rows, and below them, if there are offline CPUs, a box of these: no source knows where an
+    /// offline CPU is.
     fn sockets(&self, width: usize, cores: Cores) -> Block {
         let sockets = machine_boxes::sockets(self.t);
         let mut blocks = vec![lowest(width, |each| {

@@ -7,8 +7,8 @@
 //!
 //! Both threads write the line, in turn; no other thread accesses it.
 //!
-//! Source: github.com/nviennot/core-to-core-latency, whose numbers are in crates/topo/machines.toml: the same exchange, so
-//! that the results can be compared.
+//! Source: github.com/nviennot/core-to-core-latency, whose numbers are in crates/topo/machines.toml: the same exchange,
+//! so that the results can be compared.
 
 use super::pairs::pairs;
 use super::verdict::{Timed, verdict};
@@ -35,8 +35,8 @@ const ROUND_MIN: Duration = Duration::from_millis(100);
 const SLICE: std::ops::RangeInclusive<Duration> = Duration::from_micros(300)..=Duration::from_millis(3);
 /// The overhead of a slice: two threads are pinned, one of them is started.
 const SLICE_OVERHEAD: Duration = Duration::from_micros(300);
-/// A slice is abandoned if a thread still waits for the other this long after the slice's intended end: a cgroup's
-/// quota stops threads for up to 100 ms at a time, a hypervisor stops a CPU for less.
+/// A slice is abandoned if the leading thread still waits for the other this long after the slice's intended end: a
+/// cgroup's quota stops threads for up to 100 ms at a time, a hypervisor stops a CPU for less.
 const TIMEOUT: Duration = Duration::from_millis(250);
 /// The number of round trips between two readings of the clock: 5 µs at 25 ns one way, of which reading the clock is
 /// 0.5 %.
@@ -53,8 +53,8 @@ const OVER: u64 = u64::MAX;
 /// `progress(done, of)` is called after each slice. The slices take 2 s on 2 CPUs, 20 s at most.
 ///
 /// # Errors
-/// Fewer than two CPUs are allowed, a thread can't be started or pinned, no pair gave a time, or SIGINT or SIGTERM
-/// came.
+/// Fewer than two CPUs are allowed, the thread's affinity can't be read, a thread can't be started or pinned, no pair
+/// gave a time, or SIGINT or SIGTERM came.
 pub fn probe(topology: &Topology, progress: &dyn Fn(u64 /*done*/, u64 /*of*/)) -> anyhow::Result<Probe> {
     let usable = topology.usable();
     let pairs = pairs(topology, &usable);
@@ -182,7 +182,7 @@ fn after(duration: Duration) -> Nanos {
 }
 
 /// Makes the number odd, over and over; returns the median one-way time of a batch. `None` if the follower did not
-/// answer in time.
+/// answer in time, or has ended the exchange.
 fn lead(line: &AtomicU64, slice: Duration) -> Option<f64> {
     let give_up = after(slice + TIMEOUT);
     // The second exchange succeeds when the follower has been started, pinned and woken.
@@ -225,8 +225,8 @@ fn follow(line: &AtomicU64, give_up: Nanos) {
 fn pass(line: &AtomicU64, number: u64, give_up: Nanos) -> bool {
     let mut tries = 0u32;
     loop {
-        // ORDERING: AcqRel costs no more than Relaxed on x86 and makes each exchange happen after the one before it; no other data
-        // is passed.
+        // ORDERING: AcqRel costs no more than Relaxed on x86 and makes each exchange happen after the one before it; no
+        // other data is passed.
         match line.compare_exchange(number, number + 1, AcqRel, Relaxed) {
             Ok(_) => return true,
             Err(OVER) => return false,

@@ -1,4 +1,4 @@
-//! The hand-over times of a cache line as text: a row per distance; for few CPUs also a matrix of all pairs.
+//! The hand-over times of a cache line as text: a row per distance; for 3 to 16 CPUs also a matrix of all pairs.
 
 use super::boxes::wrap;
 use super::pairs::ALL_PAIRS_CPUS_MAX;
@@ -77,7 +77,8 @@ fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
     std::iter::once(head).chain(by_distance(t, timed).iter().map(row)).collect()
 }
 
-/// The groups of CPUs that the times show: a line for each level at which there is more than one group.
+/// The groups of CPUs that the times show: a line for each level at which there is more than one group; none with more
+/// than `ALL_PAIRS_CPUS_MAX` CPUs.
 fn by_time(timed: &[Timed]) -> Vec<String> {
     let levels = levels(timed);
     let cpus: CpuSet = timed.iter().flat_map(|p| [p.a, p.b]).collect();

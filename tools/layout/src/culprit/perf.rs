@@ -6,9 +6,9 @@
 //! `--node-info` also their list. `perf mem` prints samples by data symbol or address, without CPUs, so all CPUs are
 //! assumed.
 //!
-//! The samples of loads are the same fraction of the loads of each field, and those of stores of its stores. So the
-//! ratios between fields are right, while a cost per second is that of the samples only; a note in the report states
-//! this.
+//! It is assumed that the samples of loads are the same fraction of the loads of each field, and those of stores of its
+//! stores; with a latency threshold (`ldlat`), loads that hit are not sampled. The ratios between fields are then
+//! right, while a cost per second is that of the samples only; a note in the report states this.
 //!
 //! # Source
 //!
@@ -51,7 +51,7 @@ impl Base {
     }
 }
 
-/// Whether a text is output of `perf c2c` or `perf mem`.
+/// Whether a text looks like output of `perf c2c` or `perf mem`.
 pub fn is_perf(text: &str) -> bool {
     text.contains(PARETO) || (text.contains("# Samples:") && text.contains("Data Symbol"))
 }
@@ -120,7 +120,8 @@ pub fn from_perf(
     Ok((profile, notes))
 }
 
-/// Adds the samples of the pareto table to `counts`. Returns the number of its rows with an offset.
+/// Adds the samples of the pareto table to `counts`. Returns the number of its rows that have an offset and could be
+/// read.
 fn c2c(text: &str, base: u64, layout: &Layout, counts: &mut Counts) -> usize {
     let table = text.split_once(PARETO).map_or("", |(_, behind)| behind);
     // Columns of loads come first: remote, local, and in newer versions peer. Further right are as many columns of
@@ -169,8 +170,8 @@ fn c2c(text: &str, base: u64, layout: &Layout, counts: &mut Counts) -> usize {
     rows
 }
 
-/// Adds the samples of `perf mem report` to `counts`. Returns the number of its rows. Dots below the header mark where
-/// columns begin.
+/// Adds the samples of `perf mem report` to `counts`. Returns the number of its rows with a data symbol. Dots below the
+/// header mark where columns begin.
 fn mem(text: &str, base: &Base, layout: &Layout, counts: &mut Counts) -> usize {
     let (mut is_store, mut columns, mut names, mut rows) = (false, Vec::new(), "", 0);
     for row in text.lines() {
@@ -211,7 +212,7 @@ fn column<'a>(row: &'a str, starts: &[usize], start: usize) -> &'a str {
     row.get(start.min(end)..end).unwrap_or("").trim()
 }
 
-/// The name of the field at an offset.
+/// The name of the field at an offset, if there is one. A field of 0 bytes counts as one byte.
 fn field(layout: &Layout, offset: u64) -> Option<String> {
     let offset = usize::try_from(offset).ok()?;
     let at = layout.fields.iter().find(|f| (f.offset..f.end().max(f.offset + 1)).contains(&offset))?;

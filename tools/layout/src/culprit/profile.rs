@@ -21,7 +21,7 @@ pub struct Profile {
     /// The struct.
     #[serde(rename = "struct")]
     pub name: String,
-    /// The machine, by its name in the machine file.
+    /// The machine, by its name in `crates/topo/machines.toml`, or as `--machine` takes it.
     pub machine: Option<String>,
     /// Whether aligned pairs of lines are transferred together, as with a prefetcher of adjacent lines.
     #[serde(default)]

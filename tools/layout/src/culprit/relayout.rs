@@ -1,11 +1,11 @@
 //! Relayout: the cheapest layout that removes at least 95 % of the excess cost ([`Verdict::excess_ns_per_s`]).
 //!
 //! A field moves into a hole of another line, or is exchanged with a field of the same size on another line; or a few
-//! fields move to lines of their own after or before all others. All other fields stay at their offset in their line.
-//! Each candidate is analyzed. The cheapest one adds the fewest bytes, then moves the fewest fields, then has the
-//! lowest cost of all touches. A candidate whose total cost is not below that of the given layout is dropped. If no
-//! single move is enough, the best one is made and the search continues from there, up to six moves. A struct of 140
-//! fields of which four are touched has about 300 candidates.
+//! fields move to lines of their own after or before all others. All other fields stay at their offset in their line,
+//! except an array of unknown length, which stays the last field. Each candidate is analyzed. The cheapest one adds the
+//! fewest bytes, then moves the fewest fields, then has the lowest cost of all touches. A candidate whose total cost is
+//! not below that of the given layout is dropped. If no single move is enough, the best one is made and the search
+//! continues from there, up to six moves. A struct of 140 fields of which four are touched has about 300 candidates.
 //!
 //! An exchange is only safe if the profile is complete: a field that the profile does not name counts as untouched.
 //! The report states this.
@@ -44,11 +44,12 @@ pub struct Relayout {
     pub kind: RelayoutKind,
     /// What to do, in words.
     pub what: String,
-    /// The fields that are moved; empty for padding.
+    /// The fields that are moved, by name; empty for padding.
     pub moved: Vec<String>,
     /// Bytes added to the given layout.
     pub added: isize,
-    /// The share of the excess cost that it removes; for padding, of the excess cost of the field before the padding.
+    /// The share of the excess cost that it removes; for padding, of the excess cost of the reads of the field before
+    /// the padding. Negative if the cost grows.
     pub gone: f64,
     /// The layout.
     pub layout: Layout,
@@ -57,7 +58,7 @@ pub struct Relayout {
 }
 
 impl Relayout {
-    /// Whether it removes at least 95 % of the excess cost: `gone` is at least 0.95.
+    /// Whether `gone` is at least 0.95.
     pub fn helps(&self) -> bool {
         self.gone >= GONE
     }
@@ -68,8 +69,9 @@ impl Relayout {
     }
 }
 
-/// Layouts that remove at least 95 % of the excess cost, the cheapest of each kind, in ascending order; then padding
-/// after the field whose reads suffer most, whether or not it helps. Empty if no field suffers.
+/// Layouts that remove at least 95 % of the excess cost, the cheapest of each kind, in ascending order; then, if reads
+/// of a field suffer, padding after the field whose reads suffer most, whether or not it helps. Empty if no field
+/// suffers.
 ///
 /// # Errors
 ///

@@ -1,14 +1,16 @@
-//! Report: the result for a layout as text, line by line as pahole prints it.
+//! Report: the result for a layout as text: the struct's cache lines one after the other, each with its fields and
+//! holes, similar to pahole's output.
 //!
-//! Lines that the profile touches are drawn with all their fields and holes; of the others only the numbers are
-//! printed. A `!` marks a field that suffers. The culprits of each such field follow, and then the layouts that help.
+//! Cache lines that the profile touches are drawn with all their fields and holes; of the others only the numbers are
+//! printed. A `!` marks a field that suffers. The culprits of each such field follow, and then the layouts that help,
+//! and whether padding would.
 
 use super::{Blame, Culprit, FieldCost, RelayoutKind, Stands};
 use crate::{Field, Layout};
 use std::fmt::{self, Write};
 
 impl Culprit {
-    /// Fields that suffer, the costliest first.
+    /// Fields that suffer, the one with the largest excess cost first.
     pub fn sufferers(&self) -> Vec<&FieldCost> {
         let excess = |f: &FieldCost| {
             f.reads_per_s * (f.read_ns - f.read_alone_ns) + f.writes_per_s * (f.write_ns - f.write_alone_ns)
@@ -30,7 +32,7 @@ impl Culprit {
             "  {:>6} {:>5}  {:<28} {:>9} {:>9}  {:>11}  {:>8} {:>8}",
             "offset", "size", "field", "reads/s", "writes/s", "read write", "ns/read", "ns/write"
         )?;
-        // An array of unknown length begins at the struct's end or before it, and its elements lie beyond that end.
+        // An array of unknown length begins at the struct's end or before it, and its elements may lie beyond that end.
         let flexible = layout.flexible().map_or(0, |last| layout.fields[last].offset / unit + 1);
         let lines: Vec<usize> = (0..layout.size.div_ceil(unit).max(flexible)).collect();
         for lines in lines.chunk_by(|a, b| !touches(*a) && !touches(*b)) {

@@ -1,8 +1,8 @@
 //! Simulate: simulates the touches of a profile one by one.
 //!
-//! Each CPU touches each field of the profile's entries that name the CPU at random times, independently; the lines of
-//! `Memory` give the cost of each touch. The first tenth is not counted, because the caches are empty at first. A
-//! million touches take half a second.
+//! Each CPU touches each field of the profile's entries that name the CPU at random times, independently; `Memory`, the
+//! simulator's caches and cache lines, gives the cost of each touch. The first tenth is not counted, because the caches
+//! are empty at first. A million touches take half a second.
 
 use super::Profile;
 use crate::{Layout, LayoutError};
@@ -14,7 +14,7 @@ use warmcore_sim::memory::{LineId, Memory};
 use warmcore_sim::random::{Purpose, Random, exponential};
 use warmcore_types::{CpuId, Nanos};
 
-/// The touches of one field that were simulated.
+/// The touches of one field that were counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct Seen {
     /// Its name in the profile.
@@ -30,12 +30,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// The mean time of a read, in ns.
+    /// The mean time of a read, in ns; 0 if none was counted.
     pub fn mean_read_ns(&self) -> f64 {
         self.read_ns as f64 / self.reads.max(1) as f64
     }
 
-    /// The mean time of a write, in ns.
+    /// The mean time of a write, in ns; 0 if none was counted.
     pub fn mean_write_ns(&self) -> f64 {
         self.write_ns as f64 / self.writes.max(1) as f64
     }
@@ -50,10 +50,10 @@ struct Stream {
     count: u64,
 }
 
-/// The longest mean time between touches, in ns: 12 days.
+/// The longest mean time between touches, in ns: 12 days. A longer one is replaced by this.
 const MEAN_MAX: f64 = 1e15;
 
-/// Simulates this many touches of a profile, on the lines of [`Memory`].
+/// Simulates this many touches of a profile, on the cache lines of [`Memory`]; none if all its rates are 0.
 ///
 /// # Errors
 ///

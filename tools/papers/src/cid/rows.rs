@@ -3,7 +3,8 @@
 //! For each number of threads, each way to spread them over caches and each delay there are: the columns `per_cpu`,
 //! `kept` and `cachelocal` of the published table (`published.toml`, section `cid`), predicted; the same columns with
 //! values that were chosen after looking at the table, which each row lists as its inputs; and rows that were not
-//! published. At 200 ms 19 runs give 24 rows; at 10 ms, without the *fitted* ones, 17 runs give 21.
+//! published. On the published machine 19 runs give 24 rows at 200 ms, and 17 runs give 21 at 10 ms, without the
+//! *fitted* ones; on a machine that `fixtures/fitted.toml` does not have, the *probed* and *fitted* ones are missing.
 
 use super::given::{self, Measured};
 use super::{CHURN_PERCENT, Columns, PUBLISHED, at_usual_clock, sizes};

@@ -65,7 +65,7 @@ pub enum RemoteClock {
 pub struct Setup {
     /// The number of threads, one per CPU.
     pub threads: u32,
-    /// How many last-level caches the CPUs are spread over evenly.
+    /// How many last-level caches the CPUs are spread over.
     pub llcs: u32,
     /// The time from one thread's burst to the next thread's.
     pub delay_ms: u64,
@@ -380,7 +380,8 @@ impl<'a> CidSim<'a> {
     }
 }
 
-/// The CPUs of the threads: equally many of each of the first `llcs` caches, one per core as long as there are cores.
+/// The CPUs of the threads: equally many of each of the first `llcs` caches if the number of threads is a multiple of
+/// `llcs`; in a cache, one per core as long as there are cores.
 fn cpus_of(topology: &Topology, setup: &Setup) -> Vec<CpuId> {
     let each = setup.threads.div_ceil(setup.llcs) as usize;
     let mut cpus: Vec<CpuId> = Vec::new();

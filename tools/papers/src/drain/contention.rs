@@ -1,10 +1,10 @@
 //! Contention: how often a drain finds a stock's lock held, and how often the stock's owner finds it held.
 //!
 //! Every CPU does its local operations at regular intervals, from a random time on, and holds its stock's lock during
-//! each. A drain goes from stock to stock, checks whether the lock is held when it arrives, and holds it for as long
-//! as an operation; an owner whose operation begins in that time finds the lock held. Between two loops no CPU
-//! charges: all have finished a loop before the drain begins. At 26 700 operations per CPU and second, of 30 ns each, a
-//! lock is held for 8 parts in 10 000 of the time.
+//! each. A drain goes from stock to stock, checks whether the lock is held when it arrives, and holds it for as long as
+//! an operation; an owner whose operation begins in that time finds the lock held. Between two loops no CPU charges:
+//! all have finished a loop before the drain begins. At the 26 700 operations per CPU and second of the published run
+//! on 128 CPUs, of 30 ns each, a lock is held for 8 parts in 10 000 of the time.
 //!
 //! # Source
 //!
