@@ -23,7 +23,7 @@ mod tests;
 /// The basis of a cost that a probe measured on the machine itself.
 const TIMED: &str = "timed by a probe";
 
-/// The costs of transferring a line, by distance, the nearest first.
+/// The names of the costs of transferring a line, by distance, the nearest first.
 const HAND_OVERS: [(Distance, &str); 5] = [
     (Distance::Smt, "c2c_smt"),
     (Distance::Llc, "c2c_same_l3"),
@@ -38,7 +38,7 @@ pub const THIS: &str = "this";
 /// The machine on which something is simulated.
 #[derive(Debug, Clone)]
 pub struct SimMachine {
-    /// Its name in the machine file, or as the user gave it.
+    /// Its name in the machine file, or as the user gave it; `this machine` for `this`.
     pub name: String,
     /// What its operations cost.
     pub costs: Costs,
@@ -51,9 +51,8 @@ pub struct SimMachine {
 impl SimMachine {
     /// Reads what `--machine` takes: a name, `this`, `FILE.xml`, `FILE.toml`, or `FILE.toml:NAME`.
     ///
-    /// # Errors
-    /// An unknown name, with the known ones; a file that cannot be read, is cut off, or describes no machine, with
-    /// the location in it.
+    /// # Errors An unknown name, with the known ones; a file that cannot be read, is cut off, or describes no machine,
+    /// or several if none is named; `this`, if its topology cannot be read.
     pub fn read(what: &str) -> Result<Self, MachineError> {
         let ends = |end: &str| what.to_ascii_lowercase().ends_with(end);
         if what == THIS {
@@ -75,8 +74,7 @@ impl SimMachine {
 
     /// A machine of `crates/topo/machines.toml`.
     ///
-    /// # Errors
-    /// An unknown name, with similar ones if there are any, and all known ones.
+    /// # Errors An unknown name. The error lists all known ones.
     pub fn named(name: &str) -> Result<Self, MachineError> {
         let names = machines(MACHINES).map_err(|e| told(name, e))?;
         if !names.iter().any(|known| known == name) {
@@ -168,7 +166,8 @@ impl SimMachine {
         Ok(Self { costs: costs.called(&name), name, topology, is_known })
     }
 
-    /// Notes about the costs: which of them are estimates, and what was assumed about the topology.
+    /// Notes about the machine: the counts of its parts, which costs are estimates or were timed here, how to give
+    /// costs of one's own, and what was assumed about the topology.
     pub fn notes(&self) -> Vec<String> {
         let Self { costs, topology, name, .. } = self;
         let all = costs.numbers().count();
@@ -261,7 +260,8 @@ fn section_of(line: &str) -> Option<&str> {
     Some(name.trim().trim_matches(['"', '\'']))
 }
 
-/// `, did you mean …?` with the similar names, if there are any.
+/// `, did you mean …?` with the similar names, or else with the first name that begins with `name`; empty if there is
+/// none.
 fn nearest(name: &str, names: &[String]) -> String {
     let begun = || names.iter().find(|known| !name.is_empty() && known.starts_with(name)).cloned();
     let found = similar_names(name, names.iter().map(String::as_str)).or_else(begun);

@@ -38,7 +38,7 @@ pub enum Enqueued {
 /// do not.
 ///
 /// A runtime does not have these facts, so they are not part of [`View`]. A simulation answers them from its own state,
-/// except `load`. Each has a default, so that a test implements only those that it tests.
+/// except `load`, of which it uses the default. Each has a default, so that a test implements only those that it tests.
 pub trait KernelView: View {
     /// Whether the first task of a shared queue may run on `me`. A steal takes only the first task. By default yes,
     /// for shared queues whose tasks may run anywhere.
@@ -68,8 +68,7 @@ pub trait KernelView: View {
     fn wakes_wide(&self) -> bool {
         false
     }
-    /// Whether the shard has a core all of whose CPUs are idle. By default yes: all of the LLC is then searched for
-    /// one.
+    /// Whether the shard (a group of CPUs that share a queue) has a core all of whose CPUs are idle. By default yes.
     fn has_idle_core_in(&self, _shard: usize) -> bool {
         true
     }
@@ -102,14 +101,14 @@ pub trait KernelView: View {
     fn balanced_at(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
-    /// How often in a row a search of the domain, without having just run out of tasks, found no task though tasks
-    /// waited.
+    /// How often in a row a search that examined the domain found no task in any domain though tasks waited. Searches
+    /// of a CPU that has just run out of tasks do not count.
     fn balances_failed(&self, _cpu: CpuId, _within: Distance) -> u32 {
         0
     }
 }
 
-/// A policy that a simulation can run. The first methods are those of [`Policy`], with more facts to ask for. The
+/// A policy that a simulation can run. The first methods are methods of [`Policy`], with more facts to ask for. The
 /// other methods concern state that only a simulated kernel has.
 pub trait SimPolicy {
     /// See [`Policy::wake`].

@@ -77,7 +77,7 @@ mod event_class {
 }
 
 /// The CPU or task of an event. `generation`: for STEP, AWAKE and SEARCH that of the CPU when the event was pushed, and
-/// the event is stale if the CPU has another one by then; for PREEMPT the task to preempt; else 0.
+/// the event is stale if the CPU has another one when the event is due; for PREEMPT the task to preempt; else 0.
 #[derive(Debug, Clone, Copy)]
 struct Target {
     index: u32,
@@ -216,8 +216,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         &self.processes[id.0 as usize]
     }
 
-    /// Creates a budget account below `parent`, or a root. Its stocks are of the kind `lock`, as the published ones
-    /// were.
+    /// Creates a budget account below `parent`, or a root. Its stocks (units that a CPU holds ready) have locks, as in
+    /// the published kernel.
     pub fn account(&mut self, name: &str, parent: Option<AccountId>, limit: u64) -> AccountId {
         self.accounts.create(name, parent, limit)
     }
@@ -235,9 +235,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// Creates a task that runs `program`. It is woken at the present virtual time, or later by the program's delay.
     ///
-    /// # Errors
-    /// A program that fails [`Program::check`], that names CPUs that the machine does not have or that are no LLC, node
-    /// or whole machine, or that names a process that this simulation does not have.
+    /// # Errors A program that fails [`Program::check`], that names CPUs, an LLC or a node that the machine does not
+    /// have, or several CPUs that are not all of an LLC, a node or the machine, or that names a process that this
+    /// simulation does not have.
     pub fn spawn(&mut self, program: &Program) -> Result<TaskId, ProgramError> {
         program.check()?;
         let code = self.load(program)?;
@@ -294,10 +294,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// Runs until all tasks that are not daemons have ended, or no event is left, or the next event is due after
     /// `until`.
     ///
-    /// # Errors
-    /// A wake of a task that does not exist; a program that continues without time passing, that unlocks a lock it does
-    /// not hold or ends with a lock, or that uncharges more than is charged; a fork beyond the most tasks; the clock's
-    /// end.
+    /// # Errors A wake of a task that does not exist; a program that continues without time passing, that unlocks a
+    /// lock it does not hold or ends with a lock, or that uncharges more than is charged; a fork while there are 4 194
+    /// 304 tasks; the end of the clock, 292 years.
     pub fn run(&mut self, until: Nanos) -> Result<Report, ProgramError> {
         self.link()?;
         while self.num_alive_tasks > 0 || !self.has_end {
@@ -321,7 +320,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         Ok(self.report())
     }
 
-    /// The steps of a program.
+    /// The linked steps of a program.
     #[inline]
     fn ops(&self, code: u32) -> &[Op] {
         let (begin, end) = self.parts[code as usize];

@@ -23,7 +23,7 @@ use warmcore_types::{CpuId, Nanos};
 /// Why a task lost its CPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SwitchReason {
-    /// It sleeps, or is blocked on another task.
+    /// It sleeps, or waits for another task.
     Blocked,
     /// It is still runnable: it was preempted, or it yielded.
     Runnable,
@@ -56,7 +56,7 @@ pub trait Observer {
 
 impl Observer for () {}
 
-/// A limit on lines of about 150 bytes: the UI does not open files over 300 MB.
+/// A limit on lines of about 150 bytes: Perfetto's UI does not open files over 300 MB.
 const LINES_MAX: u64 = 2_000_000;
 
 /// Writes the events of a simulation.
@@ -64,7 +64,7 @@ const LINES_MAX: u64 = 2_000_000;
 pub struct Trace {
     text: String,
     lines: u64,
-    /// By task. The three maps are only looked up, never iterated.
+    /// By task: its name. The three maps are only looked up, never iterated.
     names: HashMap<TaskId, String>,
     /// By CPU: the task that has it.
     has: HashMap<CpuId, Option<TaskId>>,
@@ -101,7 +101,7 @@ impl Trace {
         _ = writeln!(self.text, "{name:>16}-{number:<7} [{cpu:03}] d... {seconds}.{rest:09}: {what}");
     }
 
-    /// Writes that a task is woken, by the task that has `cpu`.
+    /// Writes that a task is woken, as an event of the task that has `cpu`.
     fn woken(&mut self, now: Nanos, cpu: CpuId, event: &str, wakee: TaskId, target: u32) {
         let (name, number) = (self.name(wakee).to_owned(), wakee.0 + 1);
         self.line(

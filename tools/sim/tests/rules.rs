@@ -1,11 +1,11 @@
 //! Rules: a simulation decides by the product's own rules. If a rule changes in the product, the simulation changes
 //! too.
 //!
-//! `cid` has a variant of each policy without one of its rules. With such a variant a simulated program behaves as the
-//! missing rule predicts (`papers/tests/cid_table.rs` shows the same for a published table). Two things show that the
-//! simulator has no copy of a rule. `cid`'s `Policy` is sealed, so no other crate can decide which id a CPU gets. And
-//! no source file of `sim` or `papers` has a word of those rules or creates an id, except for the imitation of Linux
-//! 6.19's ids, which `cid` does not have.
+//! `cid` has a variant of each policy without one of its rules. With such a variant the counts of a simulated process
+//! show that the rule is missing, and its tasks run for a different time (`papers/tests/cid_table.rs` has such a test
+//! for a published table). Two things show that the simulator has no copy of a rule. `cid`'s `Policy` is sealed, so no
+//! other crate can decide which id a CPU gets. And no source file of `sim` or `papers` has a word of those rules or
+//! creates an id, except for the imitation of Linux 6.19's ids, which `cid` does not have.
 
 use std::path::Path;
 use warmcore_budget::{capacity, stock};
@@ -118,7 +118,7 @@ fn the_simulator_has_no_copy_of_cids_rules() {
     assert!(makes_an_id("let cid = Cid(3);") && !makes_an_id("Index::Cid(policy)"));
 }
 
-/// Home with migrations that cost nothing.
+/// Home with migrations that cost nothing. `shares` is not forwarded, because a simulation does not call it.
 #[derive(Debug, Clone, Copy)]
 struct Impatient;
 
@@ -235,7 +235,7 @@ fn a_program_of_doubling_forks_is_read_once_per_level() {
     };
     let (costs, topology) = machine("ryzen7950x");
     let mut sim = Simulation::new(&topology, &costs, Settings::kernel(), Kernel::default(), 1);
-    // 2^64 tasks, if it ran for long enough.
+    // 2^64 leaf tasks, if it ran for long enough.
     sim.spawn(&doubled(FORKS_MAX)).unwrap();
     assert_eq!(sim.run(Nanos(20_000)).unwrap().outcome, Outcome::TimeIsUp);
     let error = doubled(FORKS_MAX + 1).check().unwrap_err().to_string();

@@ -1,11 +1,14 @@
 //! Known: the meaning of a section's numbers, the numbers that are derived from them, and the defaults.
 //!
-//! A number that the simulator reads is given, or is derived from another that is given (a clock; a latency in cycles),
-//! or has a default that holds for any machine (`BY_CLASS`). A distance that a machine does not have costs as much as
-//! one next to it that the machine has. Numbers whose default could be wrong by a factor have to be given in a section:
-//! the clock, memory, other sockets, other L3s.
+//! A number that the simulator reads comes from the topology (the sizes of caches and of a line), is given in the
+//! section, in one that it inherits from or in `[defaults]`, is derived from another number (a clock from another
+//! clock, a latency from another latency, a time from a latency in cycles and the clock), or has a default for any
+//! machine (`BY_CLASS`). Numbers whose default could be wrong by a factor have to be given or derived: the clock, the
+//! latency of memory and, if the machine has them, the transfers from other L3s and other sockets and the latency of
+//! another node's memory.
 //!
-//! For example, `l3_cycles = 52` at 3.7 GHz makes `llc_latency` 14 054 ps, which changes with both.
+//! For example, if neither `llc_latency` nor `l3_ns` is given, `l3_cycles = 52` at 3.7 GHz makes `llc_latency` 14 054
+//! ps, which changes with both.
 
 use super::{Costs, CostsError, Fast, Number, Trust, file};
 use std::collections::BTreeMap;
@@ -20,7 +23,7 @@ pub(super) struct Derived {
     pub(super) in_cycles: bool,
 }
 
-/// Keys of a section that belong to the topology.
+/// Keys of a section that belong to the topology and are no costs.
 const COUNTS: &[&str] = &[
     "sockets",
     "numa_nodes",
@@ -38,7 +41,7 @@ const COUNTS: &[&str] = &[
     "mem_gib",
 ];
 
-/// Defaults for any machine: name, thousandths, why.
+/// Defaults for any machine: name, value in thousandths of its unit, why.
 const BY_CLASS: &[(&str, u64, &str)] = &[
     ("clock_mhz", 3_000_000, "a server's, between base and boost"),
     ("base_mhz", 2_400_000, "a server's"),
@@ -75,10 +78,10 @@ const BY_CLASS: &[(&str, u64, &str)] = &[
 impl Costs {
     /// The costs of the machine `name` of a machine file, such as [`warmcore_topo::MACHINES`].
     ///
-    /// # Errors
-    /// What [`Topology::from_machine`] refuses; a number that is missing and has no default, is negative, is too large,
-    /// or, if its name begins with `c2c_` or `dram_` or ends with `_cycles`, is no number. The error names the section
-    /// and the key, and the line if the number is there.
+    /// # Errors What [`Topology::from_machine`] refuses; a number that is missing and has no default, is negative, too
+    /// large or NaN; another value than a number, if its key begins with `c2c_` or `dram_` or ends with `_cycles`; an
+    /// idle state that is not a name and two numbers. An error about a number names the section and the key, and the
+    /// line if the number is there.
     pub fn from_machine(text: &str, name: &str) -> Result<Self, CostsError> {
         let topology = Topology::from_machine(text, name).map_err(|e| {
             let text = e.to_string();
@@ -130,7 +133,8 @@ impl Costs {
                 return Err(CostsError::new(format!("machine file [{name}]"), fact, "add it to the section"));
             }
         }
-        // A machine without such a distance never uses it.
+        // The numbers below are still missing only if the machine does not have their distance, so a simulation never
+        // uses their values.
         costs.alias("c2c_same_node", &["c2c_same_l3"]);
         costs.alias("c2c_same_socket", &["c2c_same_node"]);
         costs.alias("c2c_other_socket", &["c2c_same_socket"]);
@@ -150,7 +154,7 @@ impl Costs {
         }
     }
 
-    /// If `name` is missing, derives it from a number in cycles.
+    /// If `name` is missing, derives it from a number in cycles and the clock, if both exist.
     fn time_from(&mut self, name: &str, cycles: &str) {
         if self.has(cycles) && self.has("clock_mhz") {
             self.follow(name, cycles, true);
@@ -175,7 +179,7 @@ impl Costs {
         self.numbers.insert(derived.name.clone(), Number { milli, trust, basis });
     }
 
-    /// Adds the sizes that the topology has, and the defaults.
+    /// Sets the sizes that the topology has, adds the defaults that are missing, and removes the keys of the topology.
     fn complete(&mut self, topology: &Topology) {
         let sized = [
             ("l1d_kib", topology.cores.first().and_then(|core| core.l1d_kib)),

@@ -1,14 +1,16 @@
 //! Kernel: Linux's placement, with the settings that its developers argued about.
 //!
-//! `wake.rs`: a woken task goes to its waker's CPU or to its previous CPU (`wake_affine`), or to an idle CPU of the
-//! same LLC. If neither of the two is idle, a search of the LLC finds the idle CPU: on a wholly idle core if cores have
-//! several threads and there is such a core; else in the order of the kernel's CPU numbers, as deep as SIS_UTIL allows.
-//! A new task goes to the part of the machine with the most idle CPUs.
+//! `wake.rs`: the target of a woken task is its waker's CPU or its previous CPU (`wake_affine`); the task goes there,
+//! or to an idle CPU of the same LLC. If the CPUs that are tried first are not idle (the target, the previous CPU, the
+//! one before it), a search of the LLC looks for a wholly idle core if cores have several threads and there is such a
+//! core; else for an idle CPU in the order of the kernel's CPU numbers, as deep as SIS_UTIL (a limit by the use of the
+//! LLC) allows. A new task goes to the part of the machine with the most idle CPUs, unless its own is about as good.
 //!
 //! `balance.rs`: a CPU that runs out of tasks searches its domains from the innermost to the outermost for a waiting
-//! task. It does not search a domain if it is usually idle for less time than the search up to that domain costs. A CPU
-//! that was kicked ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU where stealable tasks
-//! wait) searches whatever the cost, but each domain at most once per interval (1 ms for each CPU of the domain).
+//! task. With [`Newidle::Gated`] it does not search a domain if it is usually idle for less time than the search up to
+//! that domain costs. A CPU that was kicked ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU
+//! where stealable tasks wait) searches whatever the cost, but each domain at most once per interval (1 ms for each CPU
+//! of the domain).
 //!
 //! `record.rs`: the state that the kernel keeps from one decision to the next. The simulation stores it.
 //!
@@ -23,14 +25,15 @@
 //! - `is_idle` is the kernel's `available_idle_cpu`: no task runs there, waits there or is on its way there. A CPU that
 //!   searches is not idle either.
 //! - The examination of a CPU is one call: `is_idle` in a wake, `runs` in a search. A simulation that counts the calls
-//!   has the cost of the search; `newidle_cost` is the highest cost of these calls so far in a domain.
-//! - [`StealDecision::From`] takes the task of that CPU's queue that has not run for the longest time.
-//!   [`StealDecision::Shard`] takes the first task of the shared wake queue, and removes it from the CPU where it waits
-//!   ([`SimPolicy::enters`]).
+//!   has the cost of the search; `newidle_cost` is the highest cost of these calls so far in a domain, faded with time.
+//! - [`StealDecision::From`] takes, of the tasks in that CPU's queue that may run on the stealing CPU, the one that has
+//!   not run for the longest time. [`StealDecision::Shard`] takes the first task of the shared wake queue, if it may
+//!   run there, and removes it from the CPU where it waits ([`SimPolicy::enters`]).
 //! - `usage_in` averages the time that CPUs *run*. With pairs of tasks that wake each other, many CPUs are leaving an
 //!   idle state at any time: none of them counts as idle, and `usage_in` does not count them as running. So wakes
 //!   continue to search, which keeps the machine in this state.
-//! - A hot window opens only for a task that leaves its CPU idle (`Settings::keep_idle_only`).
+//! - With `Settings::keep_idle_only`, as in `Settings::kernel`, a hot window opens only for a task that blocks while no
+//!   task is queued on its CPU.
 //!
 //! # Source
 //! Linux 6.6: `select_task_rq_fair`, `wake_affine`, `select_idle_sibling`, `select_idle_cpu`, `find_idlest_cpu`,
@@ -71,7 +74,8 @@ pub enum Newidle {
 pub enum HotRule {
     /// Passes over it, however many such CPUs the search has passed over. A search that has used up its depth (the CPUs
     /// that it may examine) and found no other idle CPU ends at its target, the waker's CPU or the previous one, and
-    /// the task waits there. v1, September 2023.
+    /// the task waits there. A search that reaches the end of the LLC before takes the first such CPU. v1, September
+    /// 2023.
     V1,
     /// Passes over as many such CPUs as half of the depth, rounded up, then takes the next one; otherwise as `V1`. v2,
     /// November 2023.
@@ -99,17 +103,19 @@ pub enum QueueRule {
     /// One queue per six CPUs of an LLC; a CPU looks into all of them, its own first. A task that is not pinned enters
     /// whenever it is put on a run queue: woken, new, moved, or put back.
     ///
-    /// A CPU that has just run out of tasks and found none there searches only if it is usually idle for at least as
-    /// long as searching the first domain beyond the LLC costs. The search then begins with the innermost domain: the
-    /// patch means to skip the domains within the LLC, but its loop begins anew.
+    /// With [`Newidle::Gated`], a CPU that has just run out of tasks and found none there searches only if it is
+    /// usually idle for at least as long as searching the first domain beyond the LLC costs, if there is such a domain.
+    /// The search then begins with the innermost domain: the patch means to skip the domains within the LLC, but its
+    /// loop begins anew.
     ///
     /// v3, August 2023. The time of the look into the queues is part of the search's cost, as in the measurement of
     /// September.
     V3,
-    /// As v3 with a check: a CPU that has just run out of tasks neither looks into the queues nor searches if it is
-    /// usually idle for less time than a search of its LLC costs, or a look into the queues. A kicked CPU for which
-    /// this holds only searches. The experiment of September 2023 that was measured beside v3. Which domain's cost it
-    /// compared was not posted; the LLC is the domain in the diff of 30 August.
+    /// As v3, but with another check, which [`Newidle::Always`] omits: a CPU that has just run out of tasks neither
+    /// looks into the queues nor searches if it is usually idle for less time than a search of its LLC costs, or a look
+    /// into the queues. A kicked CPU for which this holds only searches. The experiment of September 2023 that was
+    /// measured beside v3. Which domain's cost it compared was not posted; the LLC is the domain in the diff of 30
+    /// August.
     V3Checked,
 }
 
@@ -125,13 +131,14 @@ pub struct Kernel {
     pub wake_queue: bool,
     /// The version of the shared queue, if `wake_queue`.
     pub queue_rule: QueueRule,
-    /// Whether a waker that finds no idle CPU in the LLC searches the other LLCs of its node (SIS_NODE).
+    /// Whether a search that chose no CPU in the target's LLC goes on in the other LLCs of that node (SIS_NODE).
     pub sis_node: bool,
     /// Whether a CPU that runs out of tasks searches other CPUs.
     pub newidle: Newidle,
-    /// A task that ran less than this ago has its data in that CPU's cache, and a search beyond the core leaves it
-    /// there at first (`sched_migration_cost`). 0: a search takes every task. Hot windows count a sleep of this or more
-    /// as a long one. A CPU's average idle time is at most twice this, or twice what a search costs if that is more.
+    /// A task that ran on a CPU less than this ago counts as having its data in that CPU's cache, and a search beyond
+    /// the core leaves it there at first (`sched_migration_cost`). 0: no task counts so. Hot windows count a sleep of
+    /// this or more as a long one. A CPU's average idle time is at most twice this, or twice what a search costs if
+    /// that is more.
     pub migration_cost: Nanos,
 }
 
@@ -167,7 +174,7 @@ impl SimPolicy for Kernel {
     }
 
     /// With v1, only a task that was woken on its previous CPU enters: any other CPU was chosen on purpose. A pinned
-    /// task never enters.
+    /// task does not enter, and without `wake_queue` no task does.
     fn enters(&self, machine: &SchedDomains, cpu: CpuId, allowed: Allowed, why: Enqueued) -> Option<usize> {
         let is_pinned = matches!(allowed, Allowed::Cpu(_));
         let is_meant = self.queue_rule != QueueRule::V1 || why == Enqueued::WokenOnPrevCpu;
@@ -267,7 +274,7 @@ impl<'a, V> Decision<'a, V> {
 }
 
 /// Updates a task's history when it wakes, by the rule of SIS_CACHE's code, which is the same in versions 1 and 2. A
-/// sleep of `migration_cost` or more is a long one.
+/// sleep of `migration_cost` or more is a long one, which halves the average.
 fn wake_as_posted(sleeps: &mut SleepHistory, now: Nanos, migration_cost: Nanos) {
     if sleeps.since.0 == 0 || now <= sleeps.since {
         return;

@@ -1,18 +1,19 @@
 //! SimPolicyKind: the policies of a simulated runtime by name: those of the product, and those of other runtimes.
 //!
-//! `PrevCpu`: a new task goes to the least loaded CPU; of several, to the nearest to its waker. From then on it is
-//! woken there, however many tasks wait, and is never stolen. So no task moves while it may run there, and a CPU may be
-//! idle while its neighbour has a queue.
+//! `PrevCpu`: a new task goes to the least loaded of the CPUs on which it may run; of several, to the nearest to its
+//! waker. While it may run there, it is woken there, however many tasks wait, and is never stolen. So a CPU may be idle
+//! while its neighbour has a queue.
 //!
-//! `GlobalFifo`: a woken task goes to the end of one queue, here that of shard 0, and one parked CPU is kicked. A free
-//! CPU takes the first task. No CPU stays idle while a task is in that queue, but a task returns to its previous CPU
-//! only by chance: on n CPUs about (n − 1)/n of all polls run on another CPU than the task's poll before. A task that
-//! may not run everywhere goes to the least loaded CPU of those that it may run on.
+//! `GlobalFifo`: a woken task goes to the end of one queue, here that of shard 0, and one parked CPU is kicked, if
+//! there is one. A free CPU takes the first task. No CPU stays idle while a task is in that queue, but a task returns
+//! to its previous CPU only by chance: on n CPUs about (n − 1)/n of all polls run on another CPU than the task's poll
+//! before. A task that may not run everywhere goes to the least loaded CPU of those that it may run on.
 //!
 //! `WorkSteal`: a task that another task or a timer wakes goes to the waker's CPU if it may run there. A wakee of
-//! another task may run next there, at most 3 such polls in a row. Any other wakee goes to one injection queue for all
-//! CPUs, as in `GlobalFifo`. An idle CPU takes from that queue, or else steals half of the backlog of another CPU; it
-//! tries the CPUs in order from a random one. When a task must wait and no CPU is searching, one parked CPU is kicked.
+//! another task may run next there, at most 3 such polls in a row while other tasks wait there. Any other wakee goes to
+//! one injection queue for all CPUs, as in `GlobalFifo`. An idle CPU takes from that queue, or else steals half of the
+//! backlog of another CPU, rounded up; it tries the CPUs in order from a random one. When a task must wait and no CPU
+//! is searching, one parked CPU is kicked, if there is one.
 //!
 //! # Source
 //! `PrevCpu`: seastar, glommio, a current-thread runtime per core. `GlobalFifo`: smol's executor, without the local
@@ -35,11 +36,11 @@ const THE_QUEUE: usize = 0;
 pub enum SimPolicyKind {
     /// A policy of the product.
     Product(PolicyKind),
-    /// A task always runs on its first CPU, as in a runtime per core.
+    /// A task runs on its first CPU while it may run there, as in a runtime per core.
     PrevCpu,
     /// One queue for all CPUs, as in smol.
     GlobalFifo,
-    /// A task wakes on its waker's CPU, and idle CPUs steal half of a queue, as in tokio.
+    /// A task that a CPU wakes goes to that CPU if it may run there, and idle CPUs steal half of a queue, as in tokio.
     WorkSteal,
 }
 

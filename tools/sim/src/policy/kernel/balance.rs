@@ -2,12 +2,12 @@
 //!
 //! The CPU searches domain by domain from the innermost to the outermost: threads of the core, the LLC, the node, the
 //! socket, the machine. In each it chooses the busiest group, if that is enough busier than the CPU's own group; of its
-//! CPUs the one with the most tasks, if it may take one of them; of these tasks the one that has not run for the
-//! longest time, unless that task ran there so recently that its data are still in the cache.
+//! CPUs from which it may take a task, the one with the most tasks; of these tasks the one that has not run for the
+//! longest time, unless that task counts as cache-hot (`is_hot`).
 //!
-//! A CPU that has just run out of tasks does not search a domain if it is usually idle for less time than searching
-//! that domain and those before it costs: a CPU that is idle for 30 µs at a time does not search 16 CPUs at 2 µs
-//! each. So it may stay idle while tasks wait, which is why the shared wake queue was proposed.
+//! With [`Newidle::Gated`], a CPU that has just run out of tasks does not search a domain if it is usually idle for
+//! less time than searching that domain and those before it costs: a CPU that is idle for 30 µs at a time does not
+//! search 16 CPUs at 2 µs each. So it may stay idle while tasks wait, which is why the shared wake queue was proposed.
 //!
 //! # Source
 //! `newidle_balance`, `update_sd_pick_busiest`, `group_is_overloaded`, `find_busiest_group`, `find_busiest_queue`,
@@ -89,7 +89,7 @@ impl Group {
 impl<V: KernelView> Decision<'_, V> {
     /// `adjust_numa_imbalance`, since 6.0: beyond the node a small difference is ignored while at most `imb_numa_nr`
     /// tasks would run here with the one that moves: one per LLC of the node, or if it has only one LLC an eighth of
-    /// its CPUs.
+    /// its CPUs, at least one.
     pub(super) fn is_small_across_nodes(&self, at: CpuId, domain: Distance, runs: u64, differ: u64) -> bool {
         if domain <= Distance::Node || differ > NUMA_IMBALANCE_MIN {
             return false;
@@ -99,9 +99,9 @@ impl<V: KernelView> Decision<'_, V> {
         runs < (if llcs == 1 { node.len() / 8 } else { llcs }).max(1) as u64
     }
 
-    /// Whether a free CPU looks into the shared queues before it searches. With the check of [`QueueRule::V3Checked`]
-    /// it does so if it is usually idle for at least as long as searching its LLC costs, and as a look into the queues
-    /// costs. Whether any CPU has more than one task is asked only afterwards.
+    /// Whether a free CPU looks into the shared queues before it searches. With [`QueueRule::V3Checked`], unless
+    /// [`Newidle::Always`] is set, it does so if it is usually idle for at least as long as searching its LLC costs,
+    /// and as a look into the queues costs. Whether any CPU has more than one task is asked only afterwards.
     pub(super) fn queues_are_worth_a_look(&self, me: CpuId) -> bool {
         if self.kernel.queue_rule != QueueRule::V3Checked || self.kernel.newidle == Newidle::Always {
             return true;
@@ -201,8 +201,8 @@ fn is_imbalanced(local: &Group, busiest: &Group, pct: u64) -> bool {
     if local.group_type == GroupType::Overloaded {
         return 100 * busiest.load() > pct * local.load();
     }
-    // SD_PREFER_SIBLING: a group with at least two tasks more than the local one gives one to it, though both may have
-    // spare CPUs.
+    // SD_PREFER_SIBLING: if the local group has spare CPUs, a group with at least two tasks more gives one to it,
+    // though it may have spare CPUs itself.
     if local.group_type == GroupType::HasSpare && busiest.runs > local.runs + 1 {
         return true;
     }

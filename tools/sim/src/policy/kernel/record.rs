@@ -20,7 +20,7 @@
 use warmcore_sched::SYSCTL_MIGRATION_COST;
 use warmcore_types::Nanos;
 
-/// Once in this many ns a recorded cost fades, and half of a task's flips are forgotten.
+/// At most once in this many ns a recorded cost fades, and half of a task's flips are forgotten.
 const SECOND: u64 = 1_000_000_000;
 
 /// How long a CPU is usually idle: the kernel's `avg_idle`.
@@ -53,8 +53,8 @@ impl AverageIdle {
         self.since = None;
     }
 
-    /// A task is woken on the CPU, which is idle or searches. `costliest`: the most that searching all domains has cost
-    /// the CPU.
+    /// A task is woken on the CPU, which is idle or searches. `costliest`: the sum over the CPU's domains of the most
+    /// that searching each has cost it.
     pub fn wake(&mut self, now: Nanos, costliest: Nanos, migration_cost: Nanos) {
         if let Some(since) = self.since.take() {
             let (idled, average) = (now.0.saturating_sub(since.0), self.average.0);
@@ -73,7 +73,7 @@ impl AverageIdle {
     }
 }
 
-/// The most that searching a domain has cost: the kernel's `max_newidle_lb_cost`.
+/// The most that searching a domain has cost, faded with time: the kernel's `max_newidle_lb_cost`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct NewidleCost {
     most: Nanos,

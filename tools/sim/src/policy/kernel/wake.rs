@@ -3,16 +3,19 @@
 //! First a target is chosen: the waker's CPU or the task's previous CPU. The task goes to the first of these that is
 //! idle: the target; the previous CPU, if it is of the target's LLC; the CPU before that, likewise; an idle core, or an
 //! idle thread beside the previous CPU, or an idle CPU among the first `nr_idle_scan` after the target (10 of an LLC of
-//! 16 CPUs that is half used; none from 86 % on). If none of them is idle, the task waits on the target. A new task has
-//! no previous CPU: from the whole machine down to the core it goes to the group with the most idle CPUs, or if none is
-//! idle with the fewest tasks per CPU, and stays in the waker's group if that is as good.
+//! 16 CPUs that is half used; none from 86 % on). If none of them is idle, the task waits on the target. With
+//! `sis_node` the search goes on in the other LLCs of the node before that. A task without a previous CPU (it is new,
+//! or may no longer run there) begins near its waker: at each level from the whole machine down to the core it goes to
+//! the group with the most idle CPUs, or if none is idle to the one with the fewest tasks per CPU, unless its present
+//! group is about as good (`stays`).
 //!
 //! Hot windows: a search passes over an idle CPU that is kept for another task, as [`HotRule`] defines. The target, the
 //! previous CPU, the one before it and the thread beside the previous CPU are taken whether kept or not, as published.
-//! Under v1 and v2 a search that used up its depth on kept CPUs ends at the target, mostly the waker's CPU, so that two
-//! tasks that wake each other meet there and stay. If a task takes the first kept CPU instead, the task for which that
-//! CPU was kept must go elsewhere, and then does the same. A search that reaches the end of the LLC before it has used
-//! up its depth takes the first kept CPU under all rules.
+//! Under v1 and v2 a search that used up its depth and found only kept CPUs ends at the target, mostly the waker's CPU,
+//! so that two tasks that wake each other meet there and stay. If a task takes the first kept CPU instead, the task for
+//! which that CPU was kept must go elsewhere, and then does the same. A search that reaches the end of the LLC takes,
+//! under all rules, the first idle CPU that it saw, if there is one: a kept one, or in a search for an idle core
+//! perhaps an idle thread of a core that is not idle.
 //!
 //! # Source
 //! `wake_affine_idle`, `wake_affine_weight`, `select_idle_sibling`, `select_idle_core`, `select_idle_smt`,
@@ -107,7 +110,8 @@ impl<V: KernelView> Decision<'_, V> {
         let (mut first, mut passed) = (None, 0);
         let mut all = machine.behind(target).filter(|cpu| self.takes(allowed, *cpu));
         let mut looked = 0;
-        // The chosen CPU, and whether it is one of those that were passed over.
+        // The chosen CPU, and whether the search had seen it before, so that it may be one of those that were passed
+        // over.
         let (chosen, was_passed) = loop {
             let Some(cpu) = all.next() else { break (first, true) };
             let is_free = if has_core {
@@ -167,8 +171,8 @@ impl<V: KernelView> Decision<'_, V> {
             && llc_shards(self.machine, near).any(|shard| self.view.has_idle_core_in(shard))
     }
 
-    /// How many CPUs of an LLC a search examines, by the average use of the LLC, or if there is none by its CPUs that
-    /// are not idle.
+    /// How many CPUs of an LLC a search for an idle CPU examines, by the average use of the LLC, or if there is none by
+    /// its CPUs that are not idle. A search for an idle core has no limit, but does not begin if this is 0.
     fn depth(&self, near: CpuId) -> u32 {
         let used = llc_shards(self.machine, near).map(|shard| {
             self.view.usage_in(shard).unwrap_or_else(|| {
@@ -211,7 +215,7 @@ impl<V: KernelView> Decision<'_, V> {
         if here < there.saturating_add(u64::from(is_sync)) { this } else { prev }
     }
 
-    /// `find_idlest_cpu`, for a task that is new: from the machine down to the core.
+    /// `find_idlest_cpu`, for a task without a previous CPU: from the machine down to the core.
     fn idlest(&self, near: CpuId, allowed: Allowed) -> CpuId {
         let mut at = near;
         for level in [Distance::Other, Distance::Socket, Distance::Node, Distance::Llc, Distance::Smt] {
@@ -253,7 +257,7 @@ impl<V: KernelView> Decision<'_, V> {
                 let differ = here.idle.abs_diff(there.idle);
                 self.is_small_across_nodes(at, level, here.runs, differ) || here.idle >= there.idle
             }
-            // Loads per CPU. No CPU is idle, so none is 0.
+            // Loads per CPU.
             (false, false) => {
                 let (here, there) = (here.runs * SCALE / here.cpus, there.runs * SCALE / there.cpus);
                 let least = SCALE * (IMBALANCE_PCT - 100) / 100;
@@ -279,8 +283,8 @@ struct SpareCapacity {
 }
 
 impl SpareCapacity {
-    /// A larger value is better. A group with idle CPUs is better than one without; then more idle CPUs, or else
-    /// fewer tasks per CPU, are better.
+    /// A larger value is better. A group with idle CPUs is better than one without; then more idle CPUs are better, and
+    /// if they are as many, fewer tasks per CPU.
     fn rank(&self) -> (bool, u64, u64) {
         (self.idle > 0, self.idle, u64::MAX - self.runs * SCALE / self.cpus)
     }
