@@ -64,7 +64,7 @@ enum State {
     TaskOwned(TaskOwnedCids),
 }
 
-/// A task's place among the users of a policy.
+/// The user that stands for a task in a policy of `warmcore-cid`.
 fn user_of(users: &mut [Option<User>], task: u32) -> &mut User {
     users[task as usize].as_mut().unwrap_or_else(|| panic!("task {task} is not in the process"))
 }

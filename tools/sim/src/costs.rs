@@ -4,11 +4,11 @@
 //! from, then from `[defaults]`, and last from a default for any machine (`costs/known.rs`), which is an estimate. A
 //! missing number may also be derived from a given one, such as `clock_mhz` from `boost_mhz`: the derived number has a
 //! name of its own, which the simulator reads, and changes with the given one. So a report can list both, and a
-//! sensitivity run can scale either. Counts of sockets, caches and cores belong to the topology. Times are integers in
-//! picoseconds.
+//! sensitivity run can scale either. Counts of sockets, caches and cores belong to the topology, from which the sizes
+//! of caches and of a line come too. Times are integers in picoseconds.
 //!
-//! 2 × EPYC 9654: a line in the own L1 or L2 takes 5 cycles at 3.7 GHz, 1351 ps; a line that another socket wrote
-//! last takes 195 000 ps, and 4 of them overlap.
+//! 2 × EPYC 9654: in a pass over data, a line in the own L1 or L2 takes 5 cycles at 3.7 GHz, 1351 ps; a line that
+//! another socket wrote last takes 195 000 ps, and 4 of them overlap.
 //!
 //! # Source
 //!
@@ -68,14 +68,15 @@ pub struct Number {
     pub milli: u64,
     /// How far to trust it.
     pub trust: Trust,
-    /// What the file's comment says about it, or why the default was chosen, or where the topology is from.
+    /// What the file's comment says about it, or why the default was chosen, or where the topology is from. For a
+    /// derived number, the name and the basis of the other one.
     pub basis: String,
 }
 
 /// An idle state of a core.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CState {
-    /// `C1`, `C1E`, `C2`, `C6`.
+    /// Such as `C1`, `C1E`, `C2` or `C6`.
     pub name: String,
     /// How long it takes to leave it.
     pub exit: Nanos,
@@ -95,7 +96,7 @@ struct Fast {
     resident: u64,
     mlp_read: u64,
     mlp_rmw: u64,
-    /// The usual clock divided by the base clock, in thousandths.
+    /// The usual clock divided by the base clock, in thousandths; at least 1000.
     slow_per_mille: u64,
     cstates: Vec<CState>,
 }
@@ -307,7 +308,7 @@ impl Costs {
         &self.fast.cstates
     }
 
-    /// The idle state of a core that is idle for this long, if the kernel predicted it.
+    /// The idle state of a core that is idle for this long, if the kernel predicted it. `None`: too short for any.
     pub fn cstate_after(&self, idle: Nanos) -> Option<&CState> {
         self.fast.cstates.iter().rev().find(|state| idle >= state.residency)
     }

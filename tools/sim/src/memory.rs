@@ -10,12 +10,14 @@
 //! otherwise the latency of the nearest cache that has them, or of memory, divided by the number of accesses that
 //! overlap. A write invalidates all other copies, so the latency of the farthest one counts. A page that is not there
 //! yet costs a fault: see [`Pages`]. A core that leaves a deep idle state finds its own caches flushed into the
-//! last-level cache, and makes its first pass at its base clock.
+//! last-level cache, and makes its first pass at its base clock; transfers from other cores and from memory take as
+//! long as usual.
 //!
 //! 16 KiB are 256 lines. On 2 × EPYC 9654 a pass that writes them takes 346 ns if the core's own L1 has them, 1472 ns
 //! from that of a core under the same L3, 6400 ns from another L3, 12 480 ns from the other socket; and 346 + 11 600 ns
-//! if it is the first write to the four pages, which are copied. An extent takes 216 bytes, and 16 for each of at most
-//! 64 in a core's list. Simulating a pass over an extent that the core's own caches have takes 30 ns.
+//! if it is the first write to the four pages, which are copied. The model of an extent takes 216 bytes, and 16 in the
+//! list of each core that has it (at most 64 extents in a list). Simulating a pass over an extent that the core's own
+//! caches have takes 30 ns.
 //!
 //! # Source
 //!
@@ -104,9 +106,10 @@ pub struct Counts {
     pub resident: u64,
     /// Lines that the core's last-level cache had, or another core under it.
     pub llc: u64,
-    /// Lines that came from another last-level cache.
+    /// Lines that the core's own caches did not have and that came from another last-level cache, or of which a write
+    /// found the farthest copy there.
     pub other_cache: u64,
-    /// Lines that came from memory.
+    /// Lines that no cache had.
     pub memory: u64,
     /// Page faults.
     pub faults: u64,
@@ -167,7 +170,7 @@ impl Memory {
     }
 
     /// Creates a working set that is in no cache. `home`: the node of its pages; `None`: the node of the CPU that
-    /// touches it first, or that takes the first page faults if those come later.
+    /// touches it first, or that later takes page faults on it.
     pub fn extent(&mut self, bytes: u64, pages: Pages, home: Option<NodeId>) -> ExtentId {
         let home = home.and_then(|id| self.nodes.iter().position(|(node, _)| *node == id));
         self.extents.push(Extent::new(bytes, pages, home.map_or(NOWHERE, |n| n as u32)));
@@ -241,8 +244,9 @@ impl Memory {
         self.costs.ps(name)
     }
 
-    /// Records that all threads of this CPU's core were idle for this long. A deep idle state has then flushed the
-    /// core's caches into the last-level cache. Returns the idle state.
+    /// Records that all threads of this CPU's core were idle for this long. If that is long enough for a deep idle
+    /// state, it has flushed the core's caches into the last-level cache. Returns the idle state; `None` if the time is
+    /// too short for any.
     pub fn slept(&mut self, cpu: CpuId, idle: Nanos) -> Option<&crate::costs::CState> {
         let location = self.location(cpu);
         let state = self.costs.cstate_after(idle);
@@ -265,8 +269,8 @@ impl Memory {
         self.lines[line.0 as usize].read(&self.costs, location, now)
     }
 
-    /// Writes a line at `now`, or changes it atomically. Returns how long that takes. The next access by a core that
-    /// has no copy waits until the line has arrived.
+    /// Writes a line at `now`, or changes it atomically. Returns how long that takes. If the line comes from elsewhere,
+    /// the next access by a core that has no copy waits until it has arrived.
     pub fn write_line(&mut self, cpu: CpuId, line: LineId, now: Nanos) -> Nanos {
         let location = self.location(cpu);
         self.lines[line.0 as usize].write(&self.costs, location, now)

@@ -113,7 +113,7 @@ impl From<RangeInclusive<u64>> for Length {
 /// The task that a step wakes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WakeTarget {
-    /// The spawned task of this name; of several, the one that was spawned last.
+    /// The spawned task of this name; of several, the one that was spawned last before the program's first `run`.
     Named(String),
     /// This task.
     Task(TaskId),
@@ -172,7 +172,7 @@ pub(crate) type Name = u32;
 pub(crate) enum Op {
     Run(Length),
     Touch(ExtentId, Access),
-    /// The task's own working set, created by its first touch.
+    /// The first `kib` KiB of the task's own working set, which its first touch creates.
     TouchOwn {
         kib: u32,
         pages: Pages,
@@ -332,7 +332,8 @@ impl Program {
         self.op(Op::TouchOwn { kib, pages, how })
     }
 
-    /// Passes once over the area of the concurrency id under which the task runs.
+    /// Passes once over the data of the concurrency id under which the task runs; takes no time if the ids of its
+    /// process have no data (`Plan::with_area`).
     pub fn touch_cid(self, how: Access) -> Self {
         self.op(Op::TouchCid(how))
     }
@@ -347,7 +348,7 @@ impl Program {
         self.op(Op::WriteLine(line))
     }
 
-    /// Wakes a task that is in a `wait`. If it is not, one later `wait` of it returns at once.
+    /// Wakes a task that is in a `wait`. If it is in none and has not ended, one later `wait` of it returns at once.
     pub fn wake(self, target: impl Into<WakeTarget>) -> Self {
         self.wake_op(target.into(), false)
     }
@@ -485,7 +486,7 @@ impl Program {
     pub(crate) fn end_loop(self, begin: usize) -> Self {
         let mut done = self.op(Op::End(begin as u32));
         let after = done.steps() as u32;
-        // If the body returned another program than it was given, this step does not exist; `check` reports that.
+        // If the body returned another program than it was given, there may be no such step; `check` reports that.
         if let Some(Op::Begin { end: end @ 0, .. }) = Arc::make_mut(&mut done.ops).get_mut(begin) {
             *end = after;
         }

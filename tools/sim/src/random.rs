@@ -68,13 +68,13 @@ pub const fn below(bits: u64, n: u64) -> u64 {
     ((bits as u128 * n as u128) >> 64) as u64
 }
 
-/// A number from `a` to `b`, both included; `a` if `b` is not larger.
+/// A number from `a` to `b`, both included; `a` if `b` is not larger. If `a` is 0, `u64::MAX` is not included.
 #[inline]
 pub const fn between(bits: u64, a: u64, b: u64) -> u64 {
     if b <= a { a } else { a + below(bits, (b - a).saturating_add(1)) }
 }
 
-/// Uniformly distributed around `mean`, by up to `percent` of it.
+/// Uniformly distributed around `mean`, by up to `percent` of it; above 100 counts as 100.
 #[inline]
 pub const fn jittered(bits: u64, mean: Nanos, percent: u32) -> Nanos {
     let percent = if percent > 100 { 100 } else { percent };

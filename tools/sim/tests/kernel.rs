@@ -25,7 +25,7 @@ const LINUX: Kernel = Kernel {
 };
 const NOW: Nanos = Nanos(1_000_000_000);
 
-/// The facts of the tests of the product's policies, and those that only [`Kernel`] asks for.
+/// The facts that the tests of `crates/sched` set, and those that only [`Kernel`] asks for.
 #[derive(Debug, Clone)]
 struct Simulation {
     machine: SchedDomains,

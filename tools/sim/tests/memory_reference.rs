@@ -1,5 +1,4 @@
-//! The model of extents agrees with a reference that models every line. With costs that do not depend on distance,
-//! the model's times do not either.
+//! The model of extents agrees with a reference that models every line.
 //!
 //! The reference has an LRU list of lines per core and per last-level cache, and the last writer of each line. It
 //! computes the cost of each line from where it finds the line, while the model computes one cost for all lines of a
@@ -157,7 +156,7 @@ fn both(sizes: &[u32], touches: &[(u32, usize, bool)]) -> (f64, f64) {
     (ours as f64 / 1000.0, theirs as f64 / 1000.0)
 }
 
-/// Up to 13 extents of up to 79 lines, and random touches of them by 8 cores, of which four in ten write.
+/// Up to 13 extents of up to 79 lines, and random touches of them by 8 cores; four in ten touches write.
 fn touches() -> impl Strategy<Value = (Vec<u32>, Vec<(u32, usize, bool)>)> {
     let sizes = proptest::collection::vec(1u32..80, 1..14);
     let touch = (0u32..8, 0usize..14, prop::bool::weighted(0.4));

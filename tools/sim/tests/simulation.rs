@@ -411,7 +411,8 @@ fn kernels() -> [Kernel; 3] {
     [plain, Kernel { hot_windows: true, ..plain }, Kernel { wake_queue: true, sis_node: true, ..plain }]
 }
 
-/// The time to leave an idle state after an interrupt, four times: for CPUs that are notified one after the other.
+/// A bound of four times the time to leave an idle state after an interrupt: for CPUs that are notified one after the
+/// other.
 const KICKS: Nanos = Nanos(40_000);
 
 #[test]

@@ -227,8 +227,8 @@ impl TaskOwnedCids {
         }
     }
 
-    /// Frees unused ids that are not below the bound, recalls those of them that a task holds, and frees further unused
-    /// ids until no more than the bound are left.
+    /// Frees the unused ids that are not below the bound, recalls the ids not below it that a task holds, and then
+    /// frees further unused ids, if there are any, until no more ids than the bound are left.
     pub(super) fn compact(&mut self) {
         let (before, bound) = (self.used.len(), self.max_cids());
         for owner in self.owners() {

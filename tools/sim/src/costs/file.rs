@@ -9,7 +9,7 @@ use super::{CostsError, Number, Trust};
 use std::collections::BTreeMap;
 use toml::de::{DeTable, DeValue};
 
-/// The numbers of a section, with those that it inherits.
+/// The numbers of a section, with those that it inherits and those of `[defaults]`.
 pub(super) struct Section {
     pub(super) numbers: BTreeMap<String, Number>,
     pub(super) states: Vec<String>,
@@ -89,7 +89,8 @@ fn bad(location: String, key: &str, fact: &str) -> CostsError {
     CostsError::new(location, format!("`{key}` {fact}"), "write a number that is 0 or more")
 }
 
-/// A value in thousandths; `None` if it is no number.
+/// A value in thousandths. `None` if it is neither an integer nor a float; an error if it is NaN, negative or too
+/// large.
 fn milli(value: &DeValue<'_>) -> Option<Result<u64, &'static str>> {
     const TOO_MUCH: &str = "is more than a cost can be";
     let milli = match value {

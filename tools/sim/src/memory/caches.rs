@@ -1,9 +1,10 @@
 //! Caches: which extents each core and each last-level cache has.
 //!
-//! For each core there is a list of extents, the most recently touched first, as many as fit into its L2, and at most
-//! 64. With fewer this is exactly an LRU cache, because a pass always covers a whole extent. An entry has the extent's
-//! version; a write increments the version, which invalidates the entries of other cores without a search for them. A
-//! core that wrote last and still has the extent writes without that.
+//! For each core there is a list of extents, the most recently touched first, as many as fit into its L2 (or L1, if
+//! that is larger), and at most 64. With fewer than 64 this is exactly an LRU cache, because a pass always covers a
+//! whole extent. An entry has the extent's version; a write increments the version, which invalidates the entries of
+//! other cores without a search for them. A core that wrote last and still has the extent writes without that, if no
+//! other core has read it since.
 //!
 //! For each extent there is a list of the last-level caches that have it, each with the number of bytes that had come
 //! into the cache when the extent was last requested from it. The cache has evicted the extent if the bytes that have
@@ -24,7 +25,7 @@ const HOLDERS: usize = 8;
 /// Where a pass finds its extent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Found {
-    /// In the caches of the core that makes the pass, and nowhere else.
+    /// In the caches of the core that makes the pass; no other core has it.
     Own,
     /// In the caches of the core that makes the pass, and in others; the farthest of the others is at this distance.
     Shared(Distance),

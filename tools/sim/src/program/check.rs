@@ -18,10 +18,9 @@ type Checked = HashMap<(*const Program, Option<ProcessId>), usize>;
 impl Program {
     /// Checks whether a simulation can run this program.
     ///
-    /// # Errors
-    /// Loops nested too deep, or not closed where they were opened; an endless loop without a step in which time may
-    /// pass; lengths over [`LENGTH_MAX`]; a timer beyond 3; a working set of two kinds of pages; `touch_cid` outside of
-    /// a process; a barrier for no task; forks over more than [`FORKS_MAX`] levels.
+    /// # Errors Loops nested too deep, or not closed where they were opened; an endless loop without a step in which
+    /// time may pass; lengths over [`LENGTH_MAX`]; a timer number above 3; a working set of two kinds of pages;
+    /// `touch_cid` outside of a process; a barrier for no task; forks over more than [`FORKS_MAX`] levels.
     pub fn check(&self) -> Result<(), ProgramError> {
         self.check_family(self.process, 0, &mut Checked::new()).map(|_| ())
     }
@@ -100,7 +99,8 @@ impl Program {
         Ok(())
     }
 
-    /// Checks that each loop's end belongs to the innermost open loop. This fails if a body returned another program.
+    /// Checks that each loop's end belongs to the innermost open loop, and that at most [`LOOPS_MAX`] loops are nested.
+    /// The first check fails if a body returned another program.
     fn check_loops(&self) -> Result<(), ProgramError> {
         let wrong = |step: usize, fact: &str| {
             let next = "let the body give back the program that it got";
@@ -143,7 +143,8 @@ fn check_length(length: Length, at: impl Fn() -> String) -> Result<(), ProgramEr
     Err(ProgramError::new(at(), fact, format!("{} ns is the most, 104 days", LENGTH_MAX.0)))
 }
 
-/// Whether time may pass in a step, also because it waits for another task.
+/// Whether time may pass in a step, also because it waits for another task. A wake and a charge, whose time is only a
+/// cost of the simulated machine, do not count.
 fn takes_time(op: &Op) -> bool {
     !matches!(
         op,

@@ -1,11 +1,11 @@
 //! RtApp: reads programs from a JSON file for rt-app.
 //!
 //! `tasks` has a key per kind of thread: how many (`instance`), where (`cpus`), from when (`delay`), how often
-//! (`loop`), and events in the order in which they are written, possibly in `phases`. A timer belongs to its thread,
-//! whatever its `ref`. `mem` passes over the beginning of one buffer per thread, which is as large as the thread's
-//! largest `mem`. Keys about other properties of scheduling (policies, priorities, clamps) and about logs, as well as
-//! `resources` and `iorun`, are ignored and listed; unknown keys are errors. Times are in microseconds in the file
-//! (`duration`: in seconds) and in nanoseconds in programs.
+//! (`loop`), and events in the order in which they are written, possibly in `phases`. A timer belongs to its thread:
+//! two threads that name the same `ref` have a timer each. `mem` passes over the beginning of one buffer per thread,
+//! which is as large as the thread's largest `mem`. Keys about other properties of scheduling (policies, priorities,
+//! clamps) and about logs, as well as `resources` and `iorun`, are ignored and listed; unknown keys are errors. Times
+//! are in microseconds in the file (`duration`: in seconds) and in nanoseconds in programs.
 //!
 //! # Source
 //!
@@ -35,7 +35,7 @@ mod json;
 /// What a file describes.
 #[derive(Debug, Clone)]
 pub struct Load {
-    /// A program per thread that begins with the simulation.
+    /// A program per thread that no other thread forks.
     pub programs: Vec<Program>,
     /// How long to run; `None`: without a limit.
     pub duration: Option<Nanos>,

@@ -1,8 +1,9 @@
 //! Account: the budget accounts of a simulation.
 //!
 //! They are accounts of `warmcore-budget` with its stock kind `lock`, as in the published kernel. The CPU is a
-//! simulated one. A simulation runs on one thread, so a lock is never contended. Each charge, and each uncharge, costs
-//! `Settings::charge`, whether or not a stock serves it.
+//! simulated one. A simulation runs on one thread, so a lock is never contended. A charge or uncharge costs
+//! `Settings::charge`, whether or not a stock (units that a CPU holds ready) serves it; an uncharge of units whose
+//! charge was refused costs nothing.
 
 use crate::program::AccountId;
 use warmcore_budget::stock::{Key, LockedStocks};

@@ -2,8 +2,8 @@
 //!
 //! A task that gets a CPU enters its process's ids there, and leaves them when it loses the CPU. At intervals, when a
 //! tick finds a running task of the process, ids that are unused by the rule of [`Expiry`], and ids that are not below
-//! the policy's bound, are freed. Each id has an area of data; a task touches the area of its current id. Per CPU and
-//! process: 8 bytes for ids, 8 for the time of their last use.
+//! the policy's bound, are freed. An id may have an area of data ([`Plan::area`]); a task touches the area of its
+//! current id. Per CPU and process: 8 bytes for ids, 8 for the time of their last use.
 //!
 //! # Source
 //!
@@ -137,7 +137,7 @@ impl Process {
         self.cids.leave(at);
     }
 
-    /// A pass over the data of a task's current id.
+    /// A pass over the data of a task's current id. Takes 0 ns if the ids have no data.
     pub(crate) fn touch(
         &mut self,
         at: u32,

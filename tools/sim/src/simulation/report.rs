@@ -106,7 +106,7 @@ pub struct Report {
     pub hash: u64,
     /// How often each mark was passed.
     pub marks: Vec<(String, u64)>,
-    /// By task; after these one per name of forked tasks that have ended.
+    /// By task, except for forked tasks that have ended; after these, one per name of such tasks.
     pub tasks: Vec<TaskReport>,
     /// By CPU, in the topology's order.
     pub cpus: Vec<CpuCounts>,
@@ -148,8 +148,8 @@ impl Report {
         (busy * 1000 / (u128::from(self.now.0.max(1)) * self.cpus.len().max(1) as u128)) as u64
     }
 
-    /// A line for each of the first twelve tasks that wait: what the task waits for; then a line with the number of the
-    /// others. `None` if there is no deadlock.
+    /// A line for each of the first twelve tasks that wait: what the task waits for; then, if more tasks wait, a line
+    /// with their number. `None` if there is no deadlock.
     pub fn deadlock(&self) -> Option<String> {
         let Outcome::Deadlock(waiting) = &self.outcome else { return None };
         let mut lines: Vec<String> = waiting.iter().take(LINES_MAX).map(Waiting::to_string).collect();

@@ -118,7 +118,7 @@ const INITIAL_VRUNTIME: u64 = 1 << 40;
 #[derive(Debug, Clone, Default)]
 struct CpuSummary {
     state: CpuState,
-    /// The last search that examined this CPU.
+    /// The sequence number of the last search that examined this CPU.
     seen_by_search: Cell<u32>,
     /// Tasks queued here, and the one that runs.
     runs: u32,
@@ -164,8 +164,8 @@ pub(crate) struct SchedState {
     summaries: Vec<CpuSummary>,
     pub(crate) tasks: Vec<Task>,
     pub(crate) shards: Vec<Shard>,
-    /// The shared queues, as many as the policy asks for and in its numbering: tasks that have no CPU yet, or that
-    /// any CPU of a cache may take.
+    /// The shared queues, as many as the policy asks for and in its numbering. A task in one is queued on no CPU, or
+    /// also on one.
     pub(crate) inject_queues: Vec<List<1>>,
     pub(crate) cores: Vec<Core>,
     /// The CPUs of all cores, core by core.
@@ -469,8 +469,8 @@ impl SchedState {
         first.filter(|id| self.machine.allows(self.tasks[*id as usize].allowed, me))
     }
 
-    /// Converts a task's `vruntime` from the clock of its last CPU to that of `to`, and raises it to at most `credit`
-    /// below that clock.
+    /// Converts a task's `vruntime` from the clock of its last CPU to that of `to`, and raises it to `credit` below
+    /// that clock if it is less. A task that was on no CPU yet begins at that clock.
     pub(crate) fn migrate_vruntime(&mut self, id: u32, to: u32, credit: u64) {
         let (task, min) = (&mut self.tasks[id as usize], self.cpus[to as usize].min_vruntime);
         match std::mem::replace(&mut task.vruntime_cpu, to) {

@@ -34,7 +34,8 @@ pub enum Order {
     /// The task that has run least comes first, as in the kernel.
     #[default]
     Fair,
-    /// In batches, in the direction that the policy chooses, as in a runtime.
+    /// In batches, as in a runtime: the policy chooses the direction of a batch, and a task that is queued while a
+    /// batch runs is in the next one, unless it enters the LIFO slot.
     Rounds,
 }
 
@@ -47,25 +48,26 @@ pub struct Settings {
     pub hz: u32,
     /// A task that has run for this long is preempted at a tick if others are queued. `None`: never.
     pub slice: Option<Nanos>,
-    /// A wakee whose `vruntime` is smaller than the current task's by more than this preempts it, with fair order.
-    /// `None`: never.
+    /// A wakee whose `vruntime` (its run time, as the kernel compares it between tasks) is smaller than the current
+    /// task's by more than this preempts it, with fair order. `None`: never.
     pub wake_granularity: Option<Nanos>,
-    /// A sleeper's `vruntime` is at most this much behind its CPU's.
+    /// When a sleeper is woken, its `vruntime` is raised to this much behind its CPU's if it is less.
     pub sleeper_credit: Nanos,
-    /// A task that has run for this long in a row counts as stuck. `None`: no task does, because ticks preempt.
+    /// A task that has run for this long in a row counts as stuck. `None`: no task does.
     pub long_run: Option<Nanos>,
-    /// The speed of a thread whose sibling thread is busy, in thousandths. `None`: as in the machine's costs.
+    /// The speed of each of two busy threads of a core, in thousandths. `None`: as in the machine's costs.
     pub smt_per_mille: Option<u32>,
     /// The least interval between scans for unused concurrency ids of a process.
     pub compaction: Nanos,
-    /// The time of each charge and each uncharge, as if a stock served it. An uncharge of refused units only takes no
-    /// time.
+    /// The time of each charge and each uncharge, as if a stock served it. An uncharge takes no time if the charge of
+    /// all its units was refused.
     pub charge: Nanos,
     /// Whether the policy is asked for a CPU to notify not only at ticks, but also when a task is queued on a running
     /// CPU, when such a CPU switches and more tasks are queued, and when a CPU that was kicked or searched has found a
     /// task. If not, it is asked at ticks only, as in the kernel.
     pub notify_at_once: bool,
-    /// Whether a CPU's hot window opens only if no task is queued there when its task blocks.
+    /// Whether a CPU's hot window (a time for which the CPU is kept for its last task) opens only if no task is queued
+    /// there when that task blocks.
     pub keep_idle_only: bool,
     /// Cache lines that a search reads of each CPU's run queue. 0: that takes no time.
     pub look_lines: u32,

@@ -16,8 +16,8 @@ use warmcore_types::{CpuId, Nanos};
 /// A step at this time or later is an error: half of the clock's range, so that times added to it fit.
 const CLOCK_MAX: u64 = 1 << 63;
 
-/// A fork is an error while there are this many tasks or more, which take 2 GiB: so a program that forks without end
-/// gets this error.
+/// A fork is an error while there are this many tasks, which take 2 GiB: so a program that forks without end gets this
+/// error.
 const TASKS_MAX: usize = 1 << 22;
 
 /// What the current task does next.
@@ -29,8 +29,8 @@ pub(super) enum StepOutcome {
 }
 
 impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// Runs the current task's steps until one takes time. `overhead`: what the CPU does before them. After an error
-    /// the task blocks, and `Simulation::run` returns the error.
+    /// Runs the current task's steps until one takes time or the task loses the CPU. `overhead`: what the CPU does
+    /// before them. After an error the task blocks, and `Simulation::run` returns the error.
     pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> StepOutcome {
         let id = self.sched.cpus[cpu as usize].current;
         self.run_steps(cpu, id, overhead).unwrap_or_else(|error| {

@@ -29,7 +29,7 @@ use warmcore_types::{CpuId, Nanos};
 /// The most attempts in a row to steal. An attempt fails if what the policy decided is not, or is no longer, possible.
 const STEAL_ATTEMPTS_MAX: u8 = 4;
 
-/// After failed attempts the CPU searches again after this time.
+/// After `STEAL_ATTEMPTS_MAX` failed attempts the CPU searches again after this time.
 const SEARCH_RETRY_NS: u64 = 1_000_000;
 
 /// Checks in a row that must find a neighbour to take tasks from before tasks are moved.
@@ -50,7 +50,7 @@ enum Next {
 }
 
 impl Next {
-    /// The same, later by `ns`.
+    /// The same, but a task runs later by `ns`. A search or an idle time does not change.
     fn after(self, ns: u64) -> Self {
         match self {
             Self::Run(id, taking) => Self::Run(id, taking + ns),
@@ -152,7 +152,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let (id, taking) = match next {
             Next::Run(id, taking) => (id, taking),
             Next::Search => {
-                // The index of a task that has ended may belong to another task by then.
+                // When the search is over, the index of a task that has ended may belong to another task.
                 at.had = prev.filter(|(_, reason)| *reason != SwitchReason::Exited).map_or(had, |(id, _)| id);
                 return None;
             }
@@ -286,8 +286,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.search(cpu)
     }
 
-    /// Takes the first task that is queued on this CPU, after moving the first task of the shard's shared queue here if
-    /// that one is queued on no CPU. `had`: the task that had the CPU.
+    /// Takes the task that is to run next from this CPU's queue, after moving the first task of the shard's shared
+    /// queue here if that one is queued on no CPU. `had`: the task that had the CPU.
     fn pick_local(&mut self, cpu: u32, had: Option<u32>) -> Option<Next> {
         let shard = self.sched.cpus[cpu as usize].shard as usize;
         let mut cost = 0;
@@ -361,7 +361,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         queue.map_or(0, |queue| self.lock_queue(cpu, queue))
     }
 
-    /// Searches as the policy decides. A search that reads other CPUs' lines takes time and ends with an event.
+    /// Searches as the policy decides. A search whose reads of cache lines take time ends with an event.
     fn search(&mut self, cpu: u32) -> Next {
         loop {
             let found = self.ask_steal(cpu);
@@ -383,8 +383,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Ends a search. If a task was queued here meanwhile, it runs; otherwise the search's result is applied. If that
-    /// is no longer possible, the CPU searches again.
+    /// Ends a search. If a task was queued here meanwhile, or on no CPU in the shard's shared queue, it runs; otherwise
+    /// the search's result is applied. If that is no longer possible, the CPU searches again.
     fn finish_search(&mut self, cpu: u32, found: StealDecision) -> Next {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -492,7 +492,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Records that a CPU becomes busy or idle, if it was not: the other threads of its core become slower or faster.
+    /// Records whether a CPU is busy. If that changes, the other threads of its core become slower or faster.
     fn set_busy(&mut self, cpu: u32, is_busy: bool) {
         let now = self.sched.now;
         let at = &mut self.sched.cpus[cpu as usize];
@@ -586,7 +586,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     /// Handles a timer tick. Returns whether the event was stale because no task runs on the CPU; then the ticks of the
-    /// CPU end.
+    /// CPU end until it runs a task again.
     pub(super) fn tick(&mut self, cpu: u32) -> bool {
         if !self.is_running(cpu) {
             self.sched.cpus[cpu as usize].ticks = false;

@@ -515,7 +515,7 @@ fn the_lock_of_a_wake_queue_moves_between_the_cpus_that_use_it() {
     assert!((with - without).abs_diff(200 * 25) <= 600, "{with} {without}");
 }
 
-/// A wakee on its way to an idle CPU is in no run queue yet, so it cannot be stolen.
+/// A wakee on its way to an idle CPU is in no shared queue yet, so no other CPU can take it from there.
 #[test]
 fn an_idle_cpu_puts_a_wakee_into_the_shared_queue_itself() {
     let topology = drawn(1, 2, 1);
@@ -733,7 +733,7 @@ fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
             .collect();
         match policy {
             SimPolicyKind::Product(_) => assert_eq!(order, ["first", "second", "third"]),
-            // A thief asks one CPU after the other, and takes the oldest task of its queue.
+            // A stealing CPU asks one CPU after the other, and takes the oldest task of its queue.
             _ => assert!(order.iter().position(|n| *n == "first") < order.iter().position(|n| *n == "third")),
         }
     }

@@ -36,7 +36,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Wakes a blocked task, by the task that runs on `cpu`. Returns the cost for the waker.
+    /// Wakes a blocked or new task, by the task that runs on `cpu`. Returns the cost for the waker.
     pub(super) fn wake_by(&mut self, id: u32, cpu: u32, is_sync: bool) -> u64 {
         let waker = self.sched.cpus[cpu as usize].current;
         let now = Nanos(self.sched.now);
@@ -72,8 +72,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
     }
 
-    /// Makes a blocked or new task runnable. `by_task`: another task wakes it, not a timer. `delay`: the time until the
-    /// wake begins. Returns the cost for the waker.
+    /// Makes a blocked or new task runnable. `by_task`: another task wakes it, not a timer or the end of its delay.
+    /// `delay`: the time until the wake begins. Returns the cost for the waker.
     pub(super) fn wake(&mut self, id: u32, waker: WakeSource, by_task: bool, delay: u64) -> u64 {
         let from = match waker {
             WakeSource::Cpu(cpu) => cpu.0,
@@ -157,7 +157,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     /// Queues a woken task on a CPU. Kicks that CPU if it is idle, cuts its search short if it searches, or preempts
-    /// its task if that is due.
+    /// its task if that is due. If it runs a task, an idle CPU may be notified.
     fn enqueue_wakee(
         &mut self,
         cpu: u32,

@@ -25,7 +25,7 @@ pub trait Case: std::fmt::Debug {
         Self: Sized;
 }
 
-/// Runs `check` on this many random cases, or on the requested one.
+/// Runs `check` on this many random cases, or only on the one in `WARMCORE_CASE`.
 pub fn property<C: Case>(
     binary: &str,
     test: &str,

@@ -1,7 +1,7 @@
 //! Json: a JSON value whose objects keep the order of keys, and keys that occur twice.
 //!
-//! rt-app's events happen in the order of their keys, and workgen lets a key occur again; a map would lose both.
-//! Comments between `/*` and `*/` are replaced by blanks (`without_comments`).
+//! rt-app's events happen in the order of their keys, and workgen, the script that prepares its files, lets a key occur
+//! again; a map would lose both. Comments between `/*` and `*/` are replaced by blanks (`without_comments`).
 
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use std::fmt;
