@@ -1,8 +1,9 @@
 //! `bench cid`: the gain from giving a CPU the concurrency id that it used last.
 //!
-//! Most cases run the same program with each method to find a data area: by the CPU's number, by the ids of a tenant
-//! under each policy, and by the kernel's own ids. They measure the time of a burst, and count which CPU used the
-//! burst's data last; counts are exact even if times are noisy.
+//! The cases `cid.intermittent` and `cid.handover` run the same program with each method to find a data area: by the
+//! CPU's number, by the ids of a tenant under each policy, and by the kernel's own ids, if it has them. They measure
+//! the time of a burst. Several cases count instead, for example which CPU used a burst's data last; counts do not
+//! depend on the speed of the machine.
 //!
 //! A burst is one pass over 16 KiB: 0.3 µs in a loop. The published times for a burst after a pause are 1.3 µs if its
 //! data is still in the core's cache, 19 µs if not.

@@ -2,7 +2,7 @@
 //!
 //! The reader follows a pointer that leads to itself, so each read waits for the previous read: the time is the latency
 //! that a program sees. The writer adds to a counter on another CPU, as fast as it can or once in a given time. Only
-//! the distance between the two fields differs.
+//! the positions of the two fields differ.
 //!
 //! A read takes 1 to 2 ns from L1; a line that another CPU has written arrives after 10 to 200 ns. A writer that writes
 //! to the line once per µs costs the reader one such transfer per µs.

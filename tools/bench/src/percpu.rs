@@ -4,8 +4,8 @@
 //! row should meet. The promises were made before the crate `warmcore-percpu` was written; a row that misses its
 //! promise is shown as prominently as one that keeps it.
 //!
-//! The lower bound of an add is its two stores, one to the thread's rseq area and one to the counter: 2 cycles on a
-//! core that stores once a cycle. A locked add takes 7 cycles on Zen 4 and 18 on Zen 5.
+//! The lower bound of an add on the rseq backend is its two stores, one to the thread's rseq area and one to the
+//! counter: 2 cycles on a core that stores once a cycle. A locked add takes 7 cycles on Zen 4 and 18 on Zen 5.
 
 use crate::case::{Case, CaseCtx};
 use crate::measure::{Variant, called, check_interrupted};
@@ -82,7 +82,7 @@ impl PerCpuByHand {
 }
 
 /// What `counter.add`, `counter.add.2threads`, `sum` and `drain_all` measure. With `two`, the partner of each of the
-/// `variants` does the same operation on the same counter.
+/// `variants` does the same operation on the same counter, or with a number per thread on its own number.
 struct Counters {
     ours: Counter,
     atomic: Padded<AtomicU64>,
@@ -198,7 +198,7 @@ fn counter_add_called(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
 }
 
 /// If this process runs on rseq, measures the other backends, each in a separate process, since a process has one
-/// backend.
+/// backend. Otherwise makes no rows.
 fn counter_add_backends(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let mut all = Vec::new();
     // Without rseq, `counter.add` measures the backend that the user forced or that is the fallback.
@@ -426,7 +426,7 @@ fn drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
 
 /// Takes the items of all CPUs while another CPU pops and pushes without a pause. Every variant does a thousand pops
 /// and pushes before each drain, and they are part of its time: without them the other CPU would mostly wait for the
-/// drain, and a fence costs little where no thread runs. Two variants are controls, which do not drain.
+/// drain, and a fence costs little where no thread runs. The variants without a drain are controls.
 fn freelist_drain_all(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (list, stack) = (FreeList::new(), Mutex::new(Vec::with_capacity(64)));
     let use_list = |times: u64| {

@@ -2,9 +2,9 @@
 //!
 //! Each case is written once, over the trait `Executor`, and runs on the runtimes that it compares in short slices, one
 //! after the other, in one process (`idle` and `memory`: a process for each). Go runs in a separate process, with a
-//! copy of the cases in Go. Rates are per second, times are quantiles within a slice, and a ratio is Warmcore's number
-//! over that of another runtime. A promise is the bound that a row should meet. The promises were made before the
-//! runtime was written; a row that misses its promise is shown as prominently as one that keeps it.
+//! copy of the cases in Go. Rates are in thousands per second, most times are quantiles within a slice, and most ratios
+//! are Warmcore's number over that of another runtime. A promise is the bound that a row should meet. The promises were
+//! made before the runtime was written; a row that misses its promise is shown as prominently as one that keeps it.
 //!
 //! On two virtual CPUs that share their host, a ratio varies by 15 to 40 % between rounds, so a ratio below 1.3 is
 //! significant only if its interval does not contain 1.

@@ -41,7 +41,7 @@ pub struct Taken {
     tables: usize,
     process: u64,
     /// How many pairs of an account and a CPU have a stock (units that the CPU holds ready) at the end. A charge that
-    /// found no free slot for its stock was made in the account itself.
+    /// found no free slot for its stock went up the tree of accounts.
     stocks: u64,
 }
 

@@ -17,7 +17,7 @@ use warmcore_sys::{affinity, clock, rseq};
 use warmcore_tenant::Tenant;
 use warmcore_types::{Cid, CpuId};
 
-/// Indexed by the CPU's number: there are as many areas as CPUs, and a CPU always uses the same area.
+/// Indexed by the CPU's number: there are as many areas as CPU numbers, and a CPU always uses the same area.
 pub const BY_CPU: &str = "by cpu";
 /// Indexed by the kernel's id. The kernel has one set of ids per process.
 pub const MM_CID: &str = "mm_cid";
@@ -34,7 +34,7 @@ pub struct Area(UnsafeCell<[u8; AREA_BYTES]>);
 unsafe impl Sync for Area {}
 
 impl Area {
-    /// Adds 1 to every byte. The compiler vectorizes it.
+    /// Adds 1 to every byte. In a release build the compiler vectorizes it.
     ///
     /// # Safety
     /// No other thread accesses this area during the call.
@@ -71,7 +71,7 @@ pub struct Ran {
 }
 
 impl Areas {
-    /// Makes fresh areas for the method with this name.
+    /// Makes fresh areas for the method with this name. Returns an error if no method has this name.
     pub fn new(method: &str) -> anyhow::Result<Self> {
         let words = || (0..affinity::nr_cpu_ids()).map(|_| Padded::new(AtomicBool::new(false))).collect();
         Ok(match method {
@@ -94,7 +94,7 @@ impl Areas {
         }
     }
 
-    /// Makes this thread a user of the tenant. The other methods need no registration.
+    /// Makes this thread a user of the tenant, if the method has one. The other methods need no registration.
     pub fn join(&self) {
         if let Self::Tenant(tenant, _) = self {
             drop(tenant.enter());

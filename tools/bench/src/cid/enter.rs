@@ -31,7 +31,8 @@ struct Slot {
     number: LocalU64,
 }
 
-/// An instance of each thing that is compared. With two threads both use the same instances.
+/// An instance of each thing that is compared. With two threads both use the same instances, and each its own slot of
+/// `thread_local`.
 struct All {
     tenant: Tenant,
     data: PerCid<Slot>,

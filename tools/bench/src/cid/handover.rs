@@ -12,7 +12,8 @@ use warmcore_line::Padded;
 use warmcore_results::names::cid::OURS;
 use warmcore_results::{Bound, Row};
 
-/// The promised maximum of the ratio over areas by CPU number. Here each CPU keeps its id, so ids should cost nothing.
+/// The promised maximum of the ratio of cache-local ids over areas by CPU number. Here each CPU then keeps its id, so
+/// ids should cost nothing.
 const OVER_BY_CPU_MAX: f64 = 1.05;
 
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {

@@ -1,10 +1,10 @@
 //! Bursts of work with pauses between them: a new version of the published program.
 //!
-//! One thread per CPU, pinned, numbered in a random order. All start together. Thread k sleeps k × delay, passes 20 000
-//! times over its area to warm it, and then makes five timed passes, with a pause of delay × threads before each timed
-//! pass but the first. The thread asks for its id again at each pass. So the first timed pass of the five has no pause
-//! before it, and a CPU pauses for delay × threads, not for delay. Each round of each method runs in a separate
-//! process, with fresh areas.
+//! One pinned thread on each CPU that takes part, numbered in a random order. All start together. Thread k sleeps k ×
+//! delay, passes 20 000 times over its area to warm it, and then makes five timed passes, with a pause of delay ×
+//! threads before each timed pass but the first. The thread asks for its id again at each pass. So the first timed pass
+//! of the five has no pause before it, and a CPU pauses for delay × threads, not for delay. Each round of each method
+//! runs in a separate process, with fresh areas.
 //!
 //! With 200 ms and 2 threads the pauses are 400 ms and a round takes 1.8 s. At most four CPUs take part, spread over
 //! all allowed CPUs: with more, the pauses would be longer and the case would take hours.
@@ -59,13 +59,13 @@ pub struct Round {
 /// A timed pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timed {
-    /// The number of the pass, from 0. There was a pause before each pass but the first.
+    /// The number of the pass, from 0. There was a pause of delay × threads before each pass but the first.
     pub pass: u32,
     /// The duration of the pass.
     pub ns: u64,
     /// The part of `ns` until the thread had exclusive access to its area.
     pub enter_ns: u64,
-    /// Page faults during the pass.
+    /// Minor page faults of the thread during the pass.
     pub faults: u64,
     /// Which CPU used the area last before this pass.
     pub whose: Whose,
@@ -85,7 +85,7 @@ impl Part for Round {
     const NAME: &'static str = "Round";
     type Answer = Vec<Timed>;
 
-    /// Runs the program in this process, which has no other work.
+    /// Runs the program in this process, which should have no other work.
     fn answer(self) -> anyhow::Result<Vec<Timed>> {
         let mut cpus = cpus()?;
         Rng::with_seed(self.seed).shuffle(&mut cpus);
@@ -139,7 +139,7 @@ fn bursts(cpu: CpuId, areas: &Areas, pause: Duration) -> anyhow::Result<Done> {
             std::thread::sleep(pause);
         }
         let before = map::page_faults()?;
-        // Not `clock` alone: `Instant` waits until earlier instructions have finished.
+        // Not `clock` alone: on x86-64 `Instant` waits until earlier instructions have finished.
         let (began, asked) = (Instant::now(), clock::now());
         let ran = areas.burst();
         let ns = began.elapsed().as_nanos() as u64;
@@ -171,7 +171,7 @@ pub(super) fn steps(effort: Effort) -> u64 {
 /// A method, whether its areas are written before the first burst, and the timed passes of each round.
 type Variant = (&'static str, bool, Vec<Vec<Timed>>);
 
-/// Runs the case.
+/// Runs the case. If a signal came, returns the rows of the delays that are finished; if there are none, an error.
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (threads, mut rows) = (cpus()?.len(), Vec::new());
     for (delay_ms, rounds) in rounds(ctx.effort) {

@@ -1,9 +1,10 @@
 //! The memory of ten thousand tenants, without data and with 64 bytes per thread.
 //!
-//! Each thread is pinned to a different CPU, enters every tenant once and stays alive. The result is the growth of the
-//! process since before the first tenant, divided by the number of tenants; it includes records of threads, the
-//! registry and the allocator. Each kind of tenant runs in a separate process. A padded slot for each of 384 CPUs would
-//! take 48 KiB per tenant, 470 MiB for ten thousand.
+//! Each of up to eight threads is pinned to a different CPU, enters every tenant once and does not end before the
+//! measurement. The result is the growth of the process since before the first tenant, divided by the number of
+//! tenants; it includes records of threads, the registry and the allocator. Each kind of tenant, and of what is
+//! compared with it, runs in a separate process. A padded slot for each of 384 CPUs would take 48 KiB per tenant, 470
+//! MiB for ten thousand.
 //!
 //! Source: proc(5), `/proc/pid/smaps_rollup`: the kernel counts it page by page, unlike `statm`.
 
@@ -42,9 +43,9 @@ enum DataKind {
     Tenants { cpus: u32 },
     /// Tenants as on this machine, with a slot of 64 bytes written by each thread.
     WithData,
-    /// A slot per thread.
+    /// Instances of the crate `thread_local`, each with a padded word per thread.
     ThreadLocals,
-    /// A set of free ids, and a padded slot for each.
+    /// Sets of free ids, each with a padded word for each id.
     FreeSets,
 }
 

@@ -1,9 +1,9 @@
 //! Determines for each burst which CPU used its area last.
 //!
 //! An area belongs to the CPU whose burst ran on it last, warm passes included. A burst finds its *own* area, a
-//! *foreign* one that another CPU used last, or a *fresh* one that no burst has used. Two CPUs that alternate on one
-//! area find only foreign areas; with an area for each CPU, each finds only its own. This does not count the first
-//! burst on an area.
+//! *foreign* one that another CPU used last, or a *fresh* one that no burst has used. After the first burst on each
+//! area, two CPUs that alternate on one area find only foreign areas; with an area for each CPU, each finds only its
+//! own.
 
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;

@@ -19,7 +19,7 @@ const CPUS: u32 = 8;
 const ORDER: [u32; CPUS as usize] = [7, 0, 1, 4, 2, 6, 3, 5];
 const DELAY_MS: u32 = 200;
 const END_MS: u32 = 12_000;
-/// 20 000 warm passes of 1 µs.
+/// The time of 20 000 passes of 1 µs, which warm an area.
 const WARM_MS: u32 = 20;
 const COMPACTION_MS: u32 = 100;
 /// Compactions fall between bursts, not on them.

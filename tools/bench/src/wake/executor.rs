@@ -1,9 +1,10 @@
 //! The trait [`Executor`], which has what a case needs of a runtime, so that each case is written once; and its
 //! implementations for tokio and smol.
 //!
-//! Spawning, joining, yielding and sleeping are each runtime's own functions. Channels are those of tokio on every
-//! runtime: they work on any executor. The module `runtimes` makes the threads. On two CPUs all runtimes together have
-//! some twenty threads; at any time all but a few of them sleep.
+//! Spawning, joining and yielding are each runtime's own functions, and so is sleeping on tokio and smol; Warmcore's
+//! tasks sleep with tokio's `sleep`. Channels are those of tokio on every runtime: they work on any executor. The
+//! module `runtimes` makes the threads. On two CPUs all runtimes together have some twenty threads; at any time most of
+//! them wait.
 //!
 //! Source: the documentation of tokio and smol.
 
@@ -36,10 +37,11 @@ pub trait Executor: Copy + Send + Sync + 'static {
     /// Spawns from a task, or from a future in `block_on`.
     fn spawn<F: Job>(self, future: F) -> Self::Join<F::Output>;
 
-    /// Spawns a task from a thread that is not a worker; a runtime that never moves tasks spreads them by `number`.
+    /// Spawns a task from a thread that is not a worker; a runtime that never moves tasks spreads them by `number`,
+    /// others ignore it.
     fn spawn_nth<F: Job>(self, number: usize, future: F) -> Self::Join<F::Output>;
 
-    /// As [`Executor::spawn_nth`], for a tenant.
+    /// As [`Executor::spawn_nth`], for a tenant if the runtime has tenants.
     fn spawn_for<F: Job>(self, _: Tenancy, number: usize, future: F) -> Self::Join<F::Output> {
         self.spawn_nth(number, future)
     }
@@ -53,7 +55,8 @@ pub trait Executor: Copy + Send + Sync + 'static {
     /// Waits for a time.
     fn sleep(time: Duration) -> impl Future<Output = ()> + Send;
 
-    /// Runs jobs that borrow data, from a thread that is not a worker, and waits for all of them.
+    /// Runs jobs that borrow data, from a thread that is not a worker, and waits for all of them. Panics if the runtime
+    /// has no scopes.
     fn scope(self, _jobs: usize, _job: &(dyn Fn(usize) + Sync)) {
         unreachable!("not raced: it has no scope")
     }

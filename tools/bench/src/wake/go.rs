@@ -1,9 +1,9 @@
 //! Runs the cases in Go's runtime, in a child process that runs a slice on request.
 //!
-//! The program is built once, in a temporary folder, and runs as long as this process; between slices all its
-//! goroutines wait. A line on its stdin requests a slice, `run CASE WARM_NS MEASURE_NS`; a line on its stdout answers
-//! with the numbers, as JSON. If the program can't be built and started, the variant with Go is left out and a message
-//! says so.
+//! The program is built at most once per process, in a temporary folder, and runs as long as this process; between
+//! slices all its goroutines wait. A line on its stdin requests a slice, `run CASE WARM_NS MEASURE_NS`, where `CASE`
+//! includes the case's arguments; a line on its stdout answers with the numbers, as JSON. If the program can't be built
+//! and started, the variant with Go is left out and a message says so.
 //!
 //! Building takes about a second if Go's standard packages are built already. A line and its answer take 50 µs, which
 //! is not part of a timed slice.
@@ -19,7 +19,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 const PROGRAM: &str = include_str!("go/main.go");
 const MODULE: &str = "module wake\n\ngo 1.22\n";
 
-/// Whether Go can be run here. The first call builds the program.
+/// Whether Go can be run here. The first call builds and starts the program.
 pub fn is_there() -> bool {
     go().is_some()
 }
@@ -62,7 +62,8 @@ fn numbers(go: &mut LineChild, line: &str) -> anyhow::Result<Vec<f64>> {
     Ok(numbers.into_iter().map(|number| number.unwrap_or(f64::NAN)).collect())
 }
 
-/// Runs one slice of a case.
+/// Runs one slice of a case, named with its arguments. Returns its numbers; NaN for a number that nothing was counted
+/// for.
 pub fn ask(case: &str, plan: Plan) -> anyhow::Result<Vec<f64>> {
     let go = go().context("Go is asked only where it is")?;
     let line = format!("run {case} {} {}", plan.warm.as_nanos(), plan.measure.as_nanos());

@@ -1,10 +1,10 @@
 //! The memory of a task that waits for ever.
 //!
-//! In a separate process, a hundred thousand tasks whose future has no data are polled once each. The result is the
-//! growth of the process divided by the number of tasks; it includes the allocator's headers. A hundred tasks are
-//! spawned and polled before the next hundred, so that no queue grows. In Go the tasks are goroutines in the process of
-//! the Go program. A task is a header, a future and an output: 100 to 300 bytes. A goroutine has a stack of at least 2
-//! KiB.
+//! In a separate process, a hundred thousand tasks whose future has no data are polled once each, after a thousand
+//! others that are not counted. The result is the growth of the process divided by the number of tasks; it includes the
+//! allocator's headers. A hundred tasks are spawned and polled before the next hundred, so that no queue grows. In Go
+//! the tasks are goroutines in the process of the Go program. A task is a header, a future and an output: 100 to 300
+//! bytes. A goroutine has a stack of at least 2 KiB.
 //!
 //! Source: proc(5), `/proc/pid/smaps_rollup`.
 

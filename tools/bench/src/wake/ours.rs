@@ -1,8 +1,8 @@
 //! Warmcore's runtime as an executor, with each of its policies.
 //!
 //! The runtime has default settings: a worker per CPU. A task spawns on the runtime in which it runs. There are two
-//! tenants of equal weight, one for a noisy neighbour and one for the task beside it. With both policies there are two
-//! runtimes: on two CPUs they have four workers, which sleep while other runtimes are measured.
+//! tenants of equal weight, one for a noisy neighbour and one for the task beside it. If both policies are measured
+//! there are two runtimes: on two CPUs they have four workers, which park while other runtimes are measured.
 
 use super::executor::{Executor, Job, Tenancy};
 use crate::runtimes;

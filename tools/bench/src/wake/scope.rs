@@ -18,7 +18,7 @@ const JOB: Duration = Duration::from_micros(5);
 
 pub(super) struct Scope;
 
-/// Opens scopes until the window ends. A scope takes milliseconds, so whole scopes that began in the window are
+/// Opens scopes until the window ends. A scope takes milliseconds, so whole scopes that began after the warm-up are
 /// counted, divided by the time that they took.
 fn scopes(plan: Plan, run: impl Fn(&(dyn Fn(usize) + Sync))) -> Vec<f64> {
     let (steps, window, mut counted, mut first) = (steps_in(JOB), Window::open(plan), 0, None);

@@ -3,7 +3,7 @@
 //! A slice spawns its tasks, lets them warm up, measures for a while, and waits until all of them have ended; then its
 //! runtime is idle again. The slice of another variant leaves cold caches, so each slice begins with a warm-up.
 //!
-//! 15 rounds of 36 ms for 10 variants take 5 s.
+//! 15 rounds of 36 ms for seven variants take 4 s.
 
 pub use super::executor::*;
 use super::go;
@@ -53,7 +53,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The window that begins when the warm-up, which begins now, has ended.
+    /// The window that begins when the warm-up has ended; the warm-up begins now.
     pub fn open(plan: Plan) -> Self {
         let begin = clock::now().0 + plan.warm.as_nanos() as u64;
         Self { begin, end: begin + plan.measure.as_nanos() as u64 }
@@ -71,8 +71,8 @@ impl Window {
     }
 }
 
-/// A count to which many tasks add without sharing cache lines: it has 64 numbers, and each of the first 64 threads has
-/// one.
+/// A count to which many tasks add mostly without sharing cache lines: it has 64 numbers, and the threads share them by
+/// their numbers modulo 64.
 pub struct Counts {
     /// Indexed by the thread's number ([`me`]) modulo 64. Written by the threads with that index; read by the measuring
     /// thread.
@@ -97,7 +97,7 @@ impl Counts {
         self.counts[me() as usize % Self::THREADS].fetch_add(n, Relaxed);
     }
 
-    /// Whether the slice is over.
+    /// Whether the measurement is over, so that the tasks have to end.
     #[inline]
     pub fn is_over(&self) -> bool {
         // ORDERING: Relaxed; no data depends on `stop`, and a task that reads it late does a little more work.
@@ -123,7 +123,7 @@ impl Counts {
 /// several tasks: a sum alone looks fast where some tasks starve.
 pub const SLOWEST: Metric = rate("slowest task");
 
-/// The fastest task's rate divided by the slowest task's: at least 1.
+/// The fastest task's count divided by the slowest task's, where 0 is taken as 1: at least 1.
 pub const UNEVENNESS: Metric = Metric { name: "largest ÷ smallest", unit: "x" };
 
 /// [`SLOWEST`] and [`UNEVENNESS`] of tasks that together had `rate`, by each task's count. In the ratio a count of 0 is
@@ -167,7 +167,7 @@ pub trait Visit {
     fn visit<H: Executor>(self, executor: H) -> Self::Out;
 }
 
-/// Calls the function with the executor of this contender.
+/// Calls the function with the executor of this contender. Panics if it has none, such as Go.
 pub fn visit<V: Visit>(who: Contender, function: V) -> V::Out {
     match who {
         Contender::Ours => function.visit(Ours::get(PolicyKind::Home)),

@@ -27,7 +27,8 @@ const BATCH: usize = 128;
 
 pub(super) struct Spawn(pub(super) From);
 
-/// Spawns and joins `batch` tasks at a time until the window ends; returns the number of tasks in the window.
+/// Spawns and joins `batch` tasks at a time until the window ends; returns the number of tasks whose batch was joined
+/// in the window.
 async fn make<H: Executor>(executor: H, batch: usize, window: Window) -> u64 {
     let mut counted = 0;
     loop {

@@ -62,7 +62,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(race.rows([race.promise("CPU per second", Contender::Tokio, Bound::AtMost, 1.0)]))
 }
 
-/// An idle runtime in a separate process.
+/// An idle runtime (or none, for `Contender::Alone`) in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
     pub(super) who: Contender,

@@ -178,7 +178,7 @@ fn promises(race: &Race, between: Between, shape: (usize, usize)) -> Vec<Option<
 }
 
 /// Returns the row with the geometric mean over all shapes, round by round, of Warmcore's ratio over another variant in
-/// one metric.
+/// one metric; `None` if the other variant did not run.
 fn mean_row(case: &str, races: &[Race], of: &str, name: &str, over: Contender) -> Option<Row> {
     let ratios: Vec<Vec<f64>> = races
         .iter()
@@ -228,7 +228,7 @@ pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Resu
         (ctx.part_done)(&case);
     }
     let mean = mean_row(ctx.name, &races, TOUCHES, "ratio, geometric mean of all", Contender::Tokio);
-    // Leave out a mean that is not finite, as if a task did nothing in a slice.
+    // Leave out a mean that is not finite, as when a task of the other variant did nothing in a slice.
     let slowest = mean_row(
         ctx.name,
         &races,
