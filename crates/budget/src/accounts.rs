@@ -5,10 +5,9 @@
 //! limit, the open stocks of the full account and of all below are closed (`drain`), and the charge is granted or
 //! refused by the exact usage (`exact`). Far from every limit, one charge in some hundreds goes up the tree.
 //!
-//! Units are conserved: charged = used + units in stocks − debts of stocks, for each account. (A debt is units
-//! that were spent from a stock after a drain had taken them.) Every step changes both sides by the same number, or
-//! moves units between the terms on the right. `node` lists the writers of an account's fields, `stock` says which
-//! CPUs change a stock.
+//! Units are conserved: while no operation is under way, the units charged to an account itself (`direct` in `node.rs`)
+//! = used + units in its stocks − debts of its stocks. (A debt is units that were spent from a stock after a drain had
+//! taken them.) `node.rs` lists the writers of an account's fields, `stock.rs` says which CPUs change a stock.
 
 mod ancestors;
 mod drain;
@@ -88,7 +87,8 @@ impl<S: Stocks> Accounts<S> {
 
     /// Charges `n` units to the account and all above it, or none.
     ///
-    /// **Touches** the stock on this CPU; once in some hundreds of charges, and near a limit, the accounts.
+    /// **Touches** the stock on this CPU; the accounts too once in some hundreds of charges, for a charge that is too
+    /// large for a stock, and near a limit.
     #[inline(always)]
     pub fn try_charge(&self, node: &Node, cpu: impl Fn() -> CpuId, n: u64) -> Result<(), OverBudget> {
         if self.charge_stock(node, &cpu, n) { Ok(()) } else { self.charge_slow(node, cpu(), n, None) }
@@ -152,7 +152,8 @@ impl<S: Stocks> Accounts<S> {
         n <= STOCKED_MAX && self.stocks.uncharge(cpu, node.key, n as u32)
     }
 
-    /// Changes the limit. With a limit below usage, charges are refused until enough units were given back.
+    /// Changes the limit. With a limit below usage, charges that would add to this account's usage are refused until
+    /// enough units were given back, unless they are forced.
     pub fn set_limit(&self, node: &Node, limit: u64) {
         // ORDERING: SeqCst; before the drain, so that after the drain no stock opens with a share of the old
         // limit.
@@ -193,9 +194,9 @@ impl<S: Stocks> Accounts<S> {
         self.wake_pending.load(Relaxed) != 0
     }
 
-    /// Counts a charge of the account `by` that waits at `node`, an account on the path of `by`. Until
-    /// `end_waiting` the stocks of `node` and below stay closed, so that every returned unit goes through `node`,
-    /// and a charge is granted there only if its `may_charge` lets it pass.
+    /// Counts a charge of the account `by` that waits at `node`, an account on the path of `by`. Until `end_waiting`
+    /// the stocks of `node` and below stay closed, so that no returned unit stays in a stock there, and a charge that
+    /// is not forced is granted there only if its `may_charge` (an argument of `charge_slow`) lets it pass.
     pub fn begin_waiting(&self, node: &Node, by: &Node) {
         by.charging.fetch_add(1, Relaxed);
         // ORDERING: SeqCst, here and in `DisableStocks`; before the caller reads usage; pairs with `take_back`.

@@ -59,8 +59,8 @@ impl OverBudget {
         self.0.is_queued
     }
 
-    /// Whether [`asked`](Self::asked) is larger than the limit, so that the charge cannot fit until the limit is
-    /// raised.
+    /// Whether [`asked`](Self::asked) is larger than the limit, so that the charge cannot fit however many units come
+    /// back.
     pub fn exceeds_limit(&self) -> bool {
         self.0.asked > self.0.limit
     }
@@ -109,7 +109,7 @@ impl OverUncharge {
         self.0.asked
     }
 
-    /// How many units are charged to this account itself, without the accounts below.
+    /// How many units were charged to this account itself, without the accounts below, when the uncharge was refused.
     pub fn charged(&self) -> u64 {
         self.0.charged
     }
@@ -156,9 +156,9 @@ impl fmt::Display for Overrun {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Event {
-    /// Usage is above the soft limit, or a charge is about to be refused at the limit. Not reported again until usage
-    /// was below 15/16 of `limit`. A charge that is about to be refused is tried again after the listener has
-    /// returned, and fits if the listener freed enough units.
+    /// Usage is above `limit`, or a charge is about to be refused because the account is full. Not reported again
+    /// before usage has fallen below 15/16 of `limit`. A charge that is about to be refused is tried again after the
+    /// listener has returned, and may fit if the listener freed units.
     Pressure {
         /// The name of the account.
         account: Arc<str>,

@@ -1,13 +1,14 @@
 //! Stocks: units that one CPU holds ready for one account, and three implementations of them.
 //!
 //! Every CPU has a table of stocks. An account's stock is at the same index, its *slot*, in each table. There may be
-//! more accounts than slots, so a slot names the account whose stock it holds: the slot is *bound* to that
-//! account. A stock has free units and a *capacity*, the number of units that it may hold. A stock with capacity
-//! 0 is closed: no charge takes units from it and no uncharge returns units to it.
+//! more accounts than slots, so a slot names the account whose stock it holds: the slot is *bound* to that account. A
+//! stock has free units and a *capacity*, the number of units that it may hold. A stock with capacity 0 is closed: it
+//! has no units for charges, and no uncharge returns units to it. With [`RseqStocks`], a section that was under way
+//! when the stock was closed may still leave units or a debt in it.
 //!
-//! A stock is 16 bytes; a table is 32 KiB of addresses, and a page of it takes memory once one of its 256 stocks
-//! was used. `charge`, `uncharge`, `refill` and `bind` are called on the CPU that owns the table, `reduce` on
-//! any.
+//! A stock is 16 bytes; a table is 32 KiB of addresses, and a page of it (256 stocks if a page has 4 KiB) takes memory
+//! once one of its stocks was used. `charge`, `uncharge`, `refill` and `bind` are for the CPU that owns the table,
+//! `snapshot` and `reduce` for any.
 //!
 //! Source: Linux `mm/memcontrol.c`, `struct memcg_stock_pcp`; linux-mm, January 2023, "Introduce memcg_stock_pcp
 //! remote draining", v2. Bound slots are not from there.
@@ -61,7 +62,7 @@ pub struct StockSnapshot {
     pub free: i32,
     /// The capacity is `2^capacity_log2 - 1`; 0 if the stock is closed.
     pub capacity_log2: u8,
-    /// Whether the stock seems unchanged since it was marked.
+    /// Whether the stock was marked, and seems unchanged since then.
     pub is_idle: bool,
     /// Whether the stock is being bound to another account. It is closed and empty until `bind` has finished.
     pub is_leaving: bool,

@@ -11,8 +11,9 @@ pub(crate) use std::sync::{
     atomic::{AtomicPtr, AtomicU32, AtomicU64, Ordering},
 };
 
-/// Waits for a thread that is in the middle of a few instructions, or was preempted there. Sleeps after a short
-/// spin: a thread of higher priority that kept spinning would keep the other thread from running.
+/// Pauses once in a wait for a thread that is in the middle of a few instructions, or was preempted there. `tries` is
+/// the number of pauses before this one. From 16 on it sleeps 50 µs: a thread of higher priority that kept spinning
+/// would keep the other thread from running.
 pub(crate) fn pause(tries: u32) {
     #[cfg(loom)]
     {

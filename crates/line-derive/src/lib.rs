@@ -54,7 +54,7 @@ fn expand(item: &DeriveInput, krate: Path) -> Result<TokenStream> {
     };
     let Options { krate, pair, default } = options(&item.attrs, krate)?;
 
-    // Check all fields before returning, so that one build shows all errors.
+    // Check all fields before returning, so that one build shows the errors of all fields.
     let mut table = Vec::new();
     let mut wrong: Option<Error> = None;
     for (field, member) in fields.iter().zip(fields.members()) {
@@ -109,8 +109,9 @@ fn entry(krate: &Path, field: &Field, member: &Member, group: &Group) -> TokenSt
     }
 }
 
-/// Generates the constant that fails the build if fields of different groups share a unit. `None` for a struct with
-/// type or const parameters, on which its layout may depend.
+/// Generates the constant that fails the build if fields of different groups share a unit (a cache line, or with `pair`
+/// a pair of them), or if the struct is not aligned to a unit. `None` for a struct with type or const parameters, on
+/// which its layout may depend.
 fn check(krate: &Path, ident: &Ident, generics: &Generics) -> Option<TokenStream> {
     let open = generics.params.iter().any(|p| !matches!(p, GenericParam::Lifetime(_)));
     // Lifetimes do not change a layout.

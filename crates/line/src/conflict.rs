@@ -12,7 +12,7 @@ use std::fmt;
 
 /// Two fields of different groups that share a unit, in the order of their offsets.
 ///
-/// Its `Display` text says which fields share which line and what to change.
+/// Its `Display` text says which fields share which line or pair of lines, and what to change.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Conflict<'a> {
     /// The field with the lower offset.

@@ -1,13 +1,13 @@
-//! Layout: a struct printed line by line.
+//! Layout: a struct as text, with the fields on each cache line.
 //!
-//! Each row is a unit (a line or a pair of lines) with the fields on it. Consecutive units with the same fields are one
-//! row, so the lines that only one field of 4 KiB has are one row and not 64. A row with `!` has fields of several
+//! Each row is a unit (a cache line or a pair of them) with the fields on it, or several consecutive units with the
+//! same fields: the lines that only one field of 4 KiB has are one row and not 64. A row with `!` has fields of several
 //! groups.
 
 use crate::{FieldLine, LINE, Line, first_conflict};
 use std::fmt;
 
-/// The fields of a struct. Its `Display` prints them line by line.
+/// The fields of a struct. Its `Display` prints them by cache line or pair of lines.
 #[derive(Clone, Copy, Debug)]
 pub struct Layout<'a> {
     /// The struct's name.

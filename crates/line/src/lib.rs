@@ -38,8 +38,8 @@ pub const PAIR: usize = if LINE > 128 { LINE } else { 128 };
 /// **On the struct**, `#[line(..)]` with any of
 /// - `pair`: two groups must not share an aligned pair of lines either;
 /// - `default = read_mostly` (or another group without a name): the group of fields that have none;
-/// - `crate = ::other::line`: the path of this crate, for crates that use it through another one. The derive of
-///   `warmcore` sets it.
+/// - `crate = ::other::line`: the path of this crate, for crates that use it through another one. In the derive that
+///   `warmcore` exports, it is `::warmcore::line` by default.
 ///
 /// The struct must be aligned to a line (with `pair`, to a pair), because otherwise its offsets do not determine its
 /// lines. The derived check uses the real layout, with or without `repr(C)`. A field is checked as a whole: not the

@@ -1,11 +1,12 @@
 //! Padded: a value on cache lines of its own.
 //!
-//! The alignment is a pair of lines, so the size is a multiple of a pair, and no data outside of the `Padded` is on its
-//! lines.
+//! The alignment is [`PAIR`](crate::PAIR), so the size is a multiple of that, and no data outside of the `Padded` is on
+//! its lines.
 //!
 //! # Cost
 //!
-//! A `Padded<AtomicU64>` takes 128 bytes instead of 8. One per CPU on 384 CPUs takes 48 KiB.
+//! A `Padded<AtomicU64>` takes 128 bytes instead of 8, on s390x 256. One per CPU on 384 CPUs takes 48 KiB, on s390x 96
+//! KiB.
 //!
 //! # Source
 //!

@@ -5,8 +5,8 @@
 //! with or without rust-src. After a change of a message, `TRYBUILD=overwrite cargo test -p warmcore-line --test ui`
 //! rewrites them; check the diff.
 
-/// The beginning of `rustc -V` of the compiler of the `.stderr` files. Other versions word their part of the messages
-/// differently, and trybuild compares the whole text.
+/// The beginning of `rustc -V` of the compiler of the `.stderr` files. Other versions may word their part of the
+/// messages differently, and trybuild compares the whole text.
 #[cfg(target_arch = "x86_64")]
 const WORDS_OF: &str = "rustc 1.95.";
 

@@ -1,8 +1,8 @@
 //! `Guard`: an id that this thread holds.
 //!
-//! Dropping a thread's last guard of a tenant leaves the id on the CPU where the thread took it; an overflow id
-//! becomes free. A guard borrows its tenant, which is therefore not dropped while the guard lives. A guard cannot
-//! move to another thread.
+//! Dropping a thread's last guard of a tenant usually leaves the id on the CPU where the thread took it, for the next
+//! entry there; an overflow id becomes free. A guard borrows its tenant, which is therefore not dropped while the guard
+//! lives. A guard cannot move to another thread.
 
 use crate::tenant::Inner;
 use std::fmt;
@@ -27,7 +27,8 @@ pub struct Guard<'a> {
     tenant: &'a Inner,
     /// The held id. It is moved out when the guard is dropped.
     held: ManuallyDrop<HeldCid<'a>>,
-    /// While this exists, what the thread allocates is charged to the tenant's account. `None` without an account.
+    /// While this exists, what the thread allocates is charged to the tenant's account, if the global allocator is a
+    /// `BudgetAlloc` and no other account was entered since. `None` without an account.
     _current: Option<ActiveAccount<'a>>,
     not_send: PhantomData<*const ()>,
 }
@@ -39,14 +40,15 @@ impl<'a> Guard<'a> {
         Self { tenant, held: ManuallyDrop::new(held), _current, not_send: PhantomData }
     }
 
-    /// The id. No other thread has it as long as the guard lives; other tasks of this thread may have it too.
+    /// The id. No other thread holds this id of the tenant as long as the guard lives; other guards of this thread may
+    /// have it too.
     #[inline(always)]
     pub fn cid(&self) -> Cid {
         self.held.cid()
     }
 
-    /// Whether this is an overflow id. A thread gets one if another thread still holds the CPU's id, although it does
-    /// not run there now, or if the thread itself is about to end.
+    /// Whether this is an overflow id. A thread gets one if another thread still holds the id of its CPU, or if the
+    /// thread itself is about to end.
     pub fn is_overflow(&self) -> bool {
         self.held.is_overflow()
     }

@@ -1,8 +1,9 @@
-//! The memory with the [`PcpuCid`]s of all tenants and the slots of their data.
+//! The memory with the [`PcpuCid`]s of all tenants (a `PcpuCid` has the id that a tenant has on one CPU) and the slots
+//! of their data.
 //!
-//! A [`Space`] has two pools, which are made for a given number of CPU numbers. A `PcpuCid` takes 8 bytes in the
-//! page of its CPU; the `PcpuCid`s of 512 tenants share that page. A tenant's data of up to 2 KiB takes whole pairs of
-//! cache lines in the page of its id, beside the data of other tenants. A page takes memory once it was touched.
+//! A [`Space`] has two pools, which are made for a given number of CPU numbers. A `PcpuCid` takes 8 bytes in the page
+//! of its CPU; the `PcpuCid`s of 512 tenants share that page. A tenant's data of up to 2 KiB takes whole pairs of cache
+//! lines in the page of each id, beside the data of other tenants. A page takes memory once it was touched.
 //!
 //! With all of 384 CPUs used, a tenant has 3 KiB of `PcpuCid`s; with 2 CPUs used, 512 tenants share two pages.
 

@@ -1,14 +1,14 @@
 //! All tenants of this process, and the thread that compacts their ids.
 //!
-//! Each tenant has an index here, a weak reference, and a flag, which is set if the tenant is *busy*: if CPUs may
-//! have ids of it. A thread that enters a tenant that is not busy sets the flag, without a lock, a list or a wakeup.
-//! Every 100 ms the compactor reads the flags and compacts the busy tenants. Before that it reads the affinity masks
-//! of their threads, since the kernel sends no notice when one changes. The compactor's thread starts with the first
-//! tenant and ends with the last.
+//! Each tenant has an index here, a weak reference, and a flag, which is set if the tenant is *busy*: if CPUs may have
+//! ids of it. A thread that enters a tenant that is not busy sets the flag; for this it takes no lock and wakes no
+//! thread. Every 100 ms the compactor reads the flags and compacts the busy tenants. Before that it reads the affinity
+//! masks of their threads, since the kernel sends no notice when one changes. The compactor's thread starts with the
+//! first tenant and ends with the last.
 //!
 //! A flag is written by a thread that enters a tenant that is not busy, by the compactor, and when the tenant is
-//! dropped. Everything else is written under the lock of `REGISTRY`. No tenant is dropped under that lock, because
-//! dropping a tenant takes it too.
+//! dropped or could not be made. Everything else is written under the lock of `REGISTRY`. No tenant is dropped under
+//! that lock, because dropping a tenant takes it too.
 //!
 //! # Cost
 //! 10 000 tenants of which 10 are busy: 10 000 flags read, 2 µs, and 10 compactions; and a system call for each thread
@@ -22,7 +22,8 @@ use warmcore_budget::process::unaccounted;
 use warmcore_sys::background::{Background, Task};
 use warmcore_types::{GrowingTable, ignore_poison};
 
-/// The time between two compactions. An id that was not used between two of them is taken back.
+/// The time between two compactions of a busy tenant. An id that no thread held or took between two of them is taken
+/// back, unless the tenant's policy keeps such ids (`Policy::expires`).
 const COMPACTION_PERIOD: Duration = Duration::from_millis(100);
 
 /// The low 24 bits of a serial are its tenant's index, the high bits count all tenants that were ever made.
@@ -58,7 +59,7 @@ pub(crate) fn index_of(serial: u64) -> usize {
 }
 
 impl Registry {
-    /// Makes an entry for a new tenant. Returns its serial and its flag.
+    /// Makes an entry for a new tenant. Returns the tenant's serial and flag. Panics if 2^24 tenants have an entry.
     fn add_entry(&mut self) -> (u64, &'static AtomicBool) {
         let index = self.free.pop().unwrap_or_else(|| {
             self.entries.push(RegistryEntry::default());
@@ -119,8 +120,8 @@ pub(crate) fn tenant(serial: u64) -> Option<Arc<Inner>> {
     entry.tenant.upgrade()
 }
 
-/// Returns a function that gets a serial and returns whether its tenant was alive when `alive_serials` was
-/// called.
+/// Returns a function that gets a serial and returns whether its tenant had an entry, as each tenant that is alive has,
+/// when `alive_serials` was called.
 pub(crate) fn alive_serials() -> impl Fn(u64) -> bool {
     let serials: Vec<u64> = lock().entries.iter().map(|entry| entry.serial).collect();
     move |serial| serials.get(index_of(serial)) == Some(&serial)
@@ -129,8 +130,8 @@ pub(crate) fn alive_serials() -> impl Fn(u64) -> bool {
 /// The task of the compactor's thread.
 struct Compactor;
 
-/// If the thread can't be started, ids are not taken back until the next tenant is made: until then tenants use
-/// more slots, and everything else works.
+/// If the thread can't be started, the next tenant that is made tries again. Until the thread runs, ids are not taken
+/// back, so tenants use more slots; everything else works.
 static COMPACTOR: Background<Compactor> =
     Background::new(Compactor, "warmcore-cids", 128 << 10, COMPACTION_PERIOD);
 

@@ -1,10 +1,11 @@
 //! `Tenant`: a group of tasks that share data, and the ids that threads hold while they work for it.
 //!
-//! A handle is an `Arc` of [`Inner`], which lives as long as any handle, guard or data. After that its `PcpuCid`s and
-//! slots go back to the pools of all tenants.
+//! A handle is an `Arc` of [`Inner`], which lives at least as long as any handle, guard or data. After that its
+//! `PcpuCid`s and slots go back to the pools of all tenants.
 //!
-//! Before it touches data, a tenant on 384 CPUs has 1.8 KiB: itself, its bitmaps, a name, 8 bytes for every CPU that
-//! it was on, and a record in every thread that entered it.
+//! Before it touches data, a tenant for 384 CPU numbers that was on few CPUs has 1.8 KiB (`tests/memory.rs` measures
+//! it): itself, its bitmaps, a name, 8 bytes for every CPU that it was on, and a record in every thread that entered
+//! it.
 
 use crate::guard::Guard;
 use crate::pcpu_cids::{CPUS_MAX, OVERFLOW_IDS, PooledPcpuCids, Space};
@@ -128,9 +129,9 @@ impl Builder {
         Self { cpus: Some(cpus), ..self }
     }
 
-    /// Makes the tenant. Panics if no address space is left, if 2^24 tenants are alive, or if
-    /// [`backend`](warmcore_percpu::backend()) panics. If no backend is chosen yet, this call chooses it, which takes
-    /// 5 to 50 ms.
+    /// Makes the tenant. Panics if no address space is left, if 2^24 tenants are alive, if
+    /// [`backend`](warmcore_percpu::backend()) panics, or at a [weight](Self::weight) or a [number of CPUs](Self::cpus)
+    /// that is not possible. If no backend is chosen yet, this call chooses it, which takes 5 to 50 ms.
     #[track_caller]
     pub fn build(self) -> Tenant {
         let here = affinity::nr_cpu_ids() as u32;
@@ -162,13 +163,13 @@ impl Tenant {
         Builder { name: "tenant".to_owned(), policy: &CacheLocal, cpus: None, account: None, weight: 100 }
     }
 
-    /// Holds an id of this tenant on this thread until the guard is dropped. No other thread has the same id at
-    /// the same time. A thread that already holds an id of this tenant gets the same id again.
+    /// Holds an id of this tenant on this thread until the guard is dropped. No other thread has the same id at the
+    /// same time. A thread that already holds an id of this tenant gets the same id again, unless it is about to end.
     ///
-    /// Guards are for short work. A thread that sleeps with a guard keeps its CPU's id in use, and other threads
-    /// that enter on that CPU get overflow ids. Panics if this thread needs an overflow id and other threads hold all
-    /// 4096. Must not be called from signal handlers and global allocators, because these may run in the middle of
-    /// this function on the same thread.
+    /// Guards are for short work. A thread that sleeps with a guard may keep the id of a CPU in use; other threads that
+    /// enter on that CPU then get overflow ids. Panics if this thread needs an overflow id and other threads hold all
+    /// 4096. Must not be called from signal handlers and global allocators, because these may run in the middle of this
+    /// function on the same thread.
     ///
     /// **Touches** the line of this CPU's `PcpuCid`, for writing, if this thread entered on this CPU last and its id is
     /// still there; otherwise usually also the tenant's lock.
@@ -222,7 +223,8 @@ impl Tenant {
 
     /// Returns counts of the events of the tenant's ids, and their present state.
     ///
-    /// If `overflows` grows, threads wait while they hold guards, and the tenant takes memory for more slots:
+    /// If `overflows` grows, threads wait or are preempted while they hold guards, and the tenant takes memory for more
+    /// slots:
     ///
     /// ```
     /// let tenant = warmcore_tenant::Tenant::builder().name("orders").build();
@@ -300,8 +302,8 @@ impl Inner {
     }
 
     /// The slow path of `enter`: for a thread without a cached record, on another CPU than at its last entry, or with
-    /// an id already, or if the CPU's id is in use or was not used lately. `mask` reads the CPUs that this thread
-    /// may run on.
+    /// an id already, or if the CPU has no id, or one that is in use or was not used lately. `mask` reads the CPUs that
+    /// this thread may run on.
     #[cold]
     #[inline(never)]
     fn enter_slow(&self, cpu: CpuId, mask: impl Fn() -> CpuSet) -> HeldCid<'_> {

@@ -1,10 +1,11 @@
 //! Which tenants this thread belongs to, and its user record in each.
 //!
-//! A thread becomes a tenant's user at its first entry, and ceases to be one when it ends. It has a record for
-//! each tenant whose user it is. Up to sixteen of them are in a cache in the thread's own static memory, in the slot
-//! given by the low four bits of the tenant's serial, which are those of its index; the fast path looks only there.
-//! Sixteen tenants with consecutive indices use different slots. The other records are in a map: a record that is
-//! found in the map moves to its slot, and the record that was there moves to the map.
+//! A thread becomes a tenant's user at its first entry, unless it is about to end. It ceases to be one when it ends, or
+//! later if it still holds a guard then. It has a record for each tenant whose user it is. Up to sixteen records are in
+//! a cache in the thread's own static memory, in the slot given by the low four bits of the tenant's serial, which are
+//! those of its index; the fast path looks only there. Sixteen tenants with consecutive indices use different slots.
+//! The other records are in a map: a record that is found in the map moves to its slot, and the record that was there
+//! moves to the map.
 //!
 //! Only this thread reads and writes these records. A record has 64 bytes in the cache, and about 55 in the map.
 
@@ -60,8 +61,8 @@ thread_local! {
     static EXIT: Exit = const { Exit };
 }
 
-/// This thread's record in the tenant with this serial, if it is in the cache. The pointer is valid until the next
-/// call of this module, and must be the only one in use.
+/// This thread's record in the tenant with this serial, if it is in the cache. The pointer is valid until this thread's
+/// next call of this module, and must be the only one in use.
 #[inline(always)]
 pub(crate) fn cached_user(serial: u64) -> Option<*mut User> {
     TABLE.with(|table| {
@@ -72,7 +73,8 @@ pub(crate) fn cached_user(serial: u64) -> Option<*mut User> {
     })
 }
 
-/// This thread's record in the tenant with this serial. Moves the record to the cache if it is not there.
+/// This thread's record in the tenant with this serial, or `None` if it has none. Moves a record that is in the map to
+/// the cache.
 pub(crate) fn user(serial: u64) -> Option<*mut User> {
     cached_user(serial).or_else(|| {
         change(|table| {
@@ -86,7 +88,7 @@ pub(crate) fn user(serial: u64) -> Option<*mut User> {
 }
 
 /// Joins a tenant to which this thread does not belong. `add` gets the thread's token and adds the user there. Returns
-/// `None` if the thread is about to end and has left its tenants already: it would never leave this tenant.
+/// `None` if the thread is about to end and has left its tenants already: it might never leave this tenant.
 #[cold]
 pub(crate) fn join(serial: u64, add: impl FnOnce(u32) -> User) -> Option<*mut User> {
     EXIT.try_with(|_| {}).ok()?;
@@ -116,7 +118,8 @@ fn insert_cached(table: &Table, serial: u64, user: User) {
 }
 
 /// Runs steps that must not be interleaved with others on this thread. If the global allocator enters a tenant while
-/// `act` allocates, it would find the steps half done: then this function ends the process.
+/// `act` allocates, and that needs `change` too, it would find the steps half done: then this function ends the
+/// process.
 fn change<R>(act: impl FnOnce(&Table) -> R) -> R {
     struct Changing<'a>(&'a Cell<bool>);
     impl Drop for Changing<'_> {
@@ -168,16 +171,16 @@ impl Drop for Exit {
     }
 }
 
-/// To be called after a guard was dropped. If that happened in the destructor of another thread-local, after
-/// [`Exit`], the thread leaves the guard's tenant now.
+/// To be called after a guard was dropped. If that happened in the destructor of another thread-local, after that of
+/// [`Exit`], the thread leaves the guard's tenant now, unless it holds another guard of it.
 pub(crate) fn leave_tenants_late() {
     if TABLE.with(|table| table.has_exited.get()) {
         leave_tenants();
     }
 }
 
-/// Makes the thread leave all tenants of which it holds no guard. A guard in another thread-local keeps its record,
-/// and with it the thread's token, until it is dropped; a leaked guard keeps them for ever.
+/// Makes the thread leave all tenants of which it holds no guard. A guard in another thread-local keeps its record, and
+/// with it the thread's token, until it is dropped; a leaked guard of a tenant that is alive keeps them for ever.
 fn leave_tenants() {
     change(|table| {
         // SAFETY: `change` excludes other accesses.

@@ -3,8 +3,8 @@
 //! It is a bitmap of 64-bit words, with CPU 0 in the lowest bit of the first word. The word with the largest
 //! member is the last one, so equal sets have equal words. 8192 CPUs take 128 words, 1 KiB.
 //!
-//! Source. The text form is the kernel's "list format" (Documentation/admin-guide/cputopology.rst):
-//! `0-3,8,10-11`. A range may have a stride, as in `0-31:2/4`: the first 2 of every 4 CPUs.
+//! Source. The text form is the kernel's "list format" (Documentation/admin-guide/cputopology.rst): `0-3,8,10-11`. A
+//! range may have a stride: `0-31:2/4` has the first 2 of every 4 CPUs. Lists that this module writes have no strides.
 
 use crate::CpuId;
 use std::fmt;
@@ -226,7 +226,7 @@ impl fmt::Debug for CpuSet {
     }
 }
 
-/// A text that is not in the kernel's list format, or has a CPU number above 2^20.
+/// The error of [`CpuSet::parse_list`]: a part of the text is no list of CPUs, or has a CPU number above 2^20.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ListError {
     part: String,

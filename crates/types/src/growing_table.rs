@@ -7,12 +7,12 @@
 //!
 //! # Cost
 //! A lookup in an allocated block loads the block's state, its address and then the entry, without a lock. The block of
-//! the largest index has 64 entries more than all blocks before it, so if these are allocated too, about half of the
-//! entries at most are beyond that index.
+//! the largest index that was asked for has 64 entries more than all blocks before it. So if these are allocated too,
+//! at most half of the entries and 31 more are beyond that index.
 //!
 //! # Ordering
-//! A block is published by its [`OnceLock`]: a thread that finds the block sees all entries as `block` made them.
-//! What is stored in an entry later is ordered by the entry's own type.
+//! A block is published by its [`OnceLock`]: a thread that finds the block sees all entries as the argument `block` of
+//! `get_or_alloc` made them. What is stored in an entry later is ordered by the entry's own type.
 
 use std::sync::OnceLock;
 

@@ -36,12 +36,12 @@ macro_rules! id {
     };
 }
 
-id!(/** A logical CPU, by the kernel's number. Sparse, and may exceed 1024. */ CpuId, "cpu");
-id!(/** A concurrency id: the index of a slot of a tenant's data. At most one CPU has it at a time. */ Cid, "cid");
-id!(/** A physical core: the CPUs of one core are SMT siblings. Dense. */ CoreId, "core");
-id!(/** A last-level cache: the CPUs that share it. Dense. */ LlcId, "llc");
-id!(/** A NUMA node, by the kernel's number. Sparse: node 0 may be missing. */ NodeId, "node");
-id!(/** A socket (package). Dense. */ SocketId, "socket");
+id!(/** A logical CPU, by the kernel's number. The numbers may have gaps and exceed 1024. */ CpuId, "cpu");
+id!(/** A concurrency id: the index of a slot of a tenant's data. At most one thread holds it at a time. */ Cid, "cid");
+id!(/** A physical core: the CPUs of one core are SMT siblings. Numbered without gaps. */ CoreId, "core");
+id!(/** A last-level cache: the CPUs that share it. Numbered without gaps. */ LlcId, "llc");
+id!(/** A NUMA node, by the kernel's number. The numbers may have gaps: node 0 may be missing. */ NodeId, "node");
+id!(/** A socket (package). Numbered without gaps. */ SocketId, "socket");
 
 /// A span of time, or a point on a clock that the caller chose, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -53,8 +53,8 @@ impl fmt::Debug for Nanos {
     }
 }
 
-/// Returns the guard in `result`, also if a thread panicked while it held the lock. For data that is consistent at each
-/// point where a panic could occur.
+/// Returns the guard in `result`, also if a thread panicked while it held the lock. For data that is consistent
+/// wherever a panic may occur while the lock is held.
 ///
 /// ```
 /// # use std::sync::Mutex;

@@ -10,8 +10,9 @@
 //!
 //! # Cost
 //!
-//! With three levels and no guarantee: three compare-and-swaps on usage, two locked instructions on the slack of
-//! each of the lower two levels, and one on `direct`.
+//! With three levels and no guarantee: three compare-and-swaps on usage, two locked instructions on the slack of each
+//! of the lower two levels, and one on `direct`; one more at each level whose usage is higher than ever before
+//! (`peak`).
 //!
 //! # Locks
 //!
@@ -144,9 +145,9 @@ impl<S: Stocks> Accounts<S> {
         Ok(())
     }
 
-    /// Charges `n`, even if that exceeds a limit. Returns the account that is furthest over its limit and by how
-    /// much, or `None` if none is over. Notifies no listener. Panics, usually before any change, if the usage of an
-    /// account would reach 2^64.
+    /// Charges `n`, even if that exceeds a limit. Of the accounts whose usage the charge raises, returns the one that
+    /// is furthest over its limit and by how much, or `None` if none is over. Notifies no listener. Panics, usually
+    /// before any change, if the usage of an account would reach 2^64.
     pub(super) fn force_charge_ancestors<'a>(&self, node: &'a Node, n: u64) -> Option<(&'a Node, u64)> {
         let mut rest = n;
         for a in node.path() {
@@ -235,12 +236,12 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Calls the listener of this account or of the nearest account above that has one. If the listener panics,
-    /// the charge stays and the caller continues.
+    /// Calls the listener of this account or of the nearest account above that has one, if there is one. If the
+    /// listener panics, the caller continues.
     pub(super) fn notify_listener(&self, node: &Node, event: impl FnOnce() -> Event) {
         let listening = node.path().find(|node| node.state.load(Relaxed) & super::node::HAS_LISTENER != 0);
         let Some(listener) = listening.and_then(|node| node.cold().listener.clone()) else { return };
-        // The account may end meanwhile. Then this clone of the listener is the last one, and is dropped in here.
+        // The account may end meanwhile. Then this clone of the listener may be the last one, and is dropped in here.
         contain(move || listener(&event()));
     }
 

@@ -1,9 +1,9 @@
 //! Draining: taking back the units in stocks, from any CPU, without disturbing the CPUs that own them.
 //!
-//! One compare-and-swap on the stock's word closes it: from then on no charge takes units from it and no uncharge
-//! returns units to it, except by a section of the rseq kind that is under way. Its units go up the tree, and its
-//! capacity goes back to the shares of the accounts. No thread is woken, signalled or interrupted; the next charge
-//! on the owning CPU finds the stock closed.
+//! One compare-and-swap on the stock's word closes it and takes its units. With the rseq kind, a section that is under
+//! way may still spend units of the closed stock or return units to it. The taken units go up the tree, and the stock's
+//! capacity goes back to the shares of the accounts. No thread is woken, signalled or interrupted; the next charge on
+//! the owning CPU finds the stock closed.
 //!
 //! Cost: two cache misses and a locked instruction per stock, 50 to 200 ns.
 //!
@@ -35,8 +35,8 @@ impl<S: Stocks> Accounts<S> {
         self.drain(node, true)
     }
 
-    /// As `drain_all`, but skips accounts below that have no open stock, and calls no listener. That suffices to decide
-    /// a refusal.
+    /// As `drain_all`, but skips accounts below without slack, which have no open stock, and calls no listener. With
+    /// the strict kinds that suffices to decide a refusal.
     pub(super) fn drain_open(&self, node: &Node) -> Drained {
         self.drain(node, false)
     }
@@ -71,7 +71,7 @@ impl<S: Stocks> Accounts<S> {
         (0..self.stocks.cpus()).filter(move |cpu| bits >> (cpu % 64) & 1 != 0).map(CpuId)
     }
 
-    /// Closes one stock. Returns its units up the tree, or charges its debt.
+    /// Closes one stock, if the slot is bound to this account. Returns its units up the tree, or charges its debt.
     pub(super) fn close(&self, node: &Node, cpu: CpuId) -> Drained {
         loop {
             let seen = self.stocks.snapshot(cpu, node.key);
@@ -113,10 +113,10 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Closes stocks that were not used since the last call, and those that have more than twice the capacity
-    /// that is allowed now; takes back what sections have left in closed stocks; frees accounts that have ended and
-    /// have no charges left. The caller's period is the time after which a stock counts as unused; `process` calls
-    /// this function every 100 ms.
+    /// Closes stocks that were not used since they were marked, by the last call or by a charge that needed their slot,
+    /// and those that have more than twice the capacity that is allowed now; takes back what sections have left in
+    /// closed stocks; frees accounts that have ended and have no charges left. The caller's period is the time after
+    /// which a stock counts as unused; `process` calls this function every 100 ms.
     pub fn reclaim_idle(&self) {
         for node in self.nodes.all() {
             for cpu in self.cpus_of(node) {

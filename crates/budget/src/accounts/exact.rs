@@ -1,10 +1,10 @@
 //! Deciding exactly whether an account is full.
 //!
-//! Usage includes units in stocks and charges that are about to be undone. So a charge that does not fit closes
-//! all open stocks of the full account and below, which returns their units, and then reads usage at a moment when
-//! it includes neither of the two. If the charge fits then, it is tried again; otherwise it is refused, or tried
-//! again after the account's listener was told. Meanwhile these stocks stay closed, and every other charge takes
-//! exactly the units that it needs.
+//! Usage includes units in stocks and charges that are about to be undone. So a charge that does not fit closes all
+//! open stocks of the full account and below, which returns their units, and then reads usage at a moment when it
+//! includes neither of the two. If the charge fits then, it is tried again; otherwise it is refused, or tried again
+//! after the account's listener was told. Meanwhile these stocks stay closed, and every other charge to these accounts
+//! takes exactly the units that it needs.
 //!
 //! Cost, if all these stocks are closed already: three loads, and one for each account from the charged one to the
 //! full one; otherwise also reading the stocks of every account below with open stocks.
@@ -31,9 +31,9 @@
 //! charge waits only for charges that were in flight when it began. The wait (`pause`) sleeps after a short spin, so
 //! a thread of high priority does not keep the thread of the charge in flight from running.
 //!
-//! For the rseq kind there may be no moment when usage is exact: a section that was under way may commit after
-//! its stock was closed, and leaves a debt of at most the stock's capacity. That kind stops waiting after a number
-//! of tries: `FAST_TRIES` for a refusal, 1000 for `exact_usage`.
+//! For the rseq kind there may be no moment when usage is exact: a section that was under way may commit after its
+//! stock was closed, and leaves a debt of at most the stock's capacity. That kind stops waiting after a number of
+//! tries: `FAST_TRIES` for a refusal or a lower limit, 1000 for `exact_usage`.
 //!
 //! Model: `accounts/loom.rs::a_refusal_is_never_false`.
 
@@ -62,7 +62,8 @@ impl Drop for DisableStocks<'_> {
     }
 }
 
-/// How often the rseq kind pauses between reads of usage. After that it decides by what is charged.
+/// How often the rseq kind pauses at most between reads of usage, for a refusal and for a lower limit. After that it
+/// decides by what is charged.
 pub(super) const FAST_TRIES: u32 = 4;
 
 impl<S: Stocks> Accounts<S> {
@@ -84,7 +85,7 @@ impl<S: Stocks> Accounts<S> {
         let mut pressures = node.path().count();
         // Kept, so that the stocks stay closed while the charge is tried again.
         let mut _disabled = None;
-        // Repeats only if the drain or another thread freed units of the full account, or its listener was called.
+        // Repeats only if the charge may fit now, or the listener of the full account was called.
         loop {
             let Err(mut full) = charge_ancestors() else { return Ok(()) };
             if full.is_queued {
@@ -137,9 +138,9 @@ impl<S: Stocks> Accounts<S> {
         is_over.then_some(usage)
     }
 
-    /// The units in use by an account and all below at one moment within this call, and what `observe` returned at
-    /// that moment. The caller holds a [`DisableStocks`] of the account; this call closes the stocks. The rseq kind
-    /// gives up after `fast_tries` pauses; then the result is what is charged.
+    /// The units in use by an account and all below at one moment within this call, and what `observe` returned at that
+    /// moment. The caller holds a [`DisableStocks`] of the account; this call closes the stocks. The rseq kind gives up
+    /// after `fast_tries` pauses; then the result is what is charged, units in stocks included.
     pub(super) fn exact<T>(&self, node: &Node, fast_tries: u32, observe: impl Fn() -> T) -> (u64, T) {
         if let Some(exact) = node.exact(&observe) {
             return exact;

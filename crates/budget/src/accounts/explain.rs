@@ -42,7 +42,8 @@ pub struct Level {
     pub account: Arc<str>,
     /// Units charged to the account and all below, units in stocks included.
     pub charged: u64,
-    /// The most that was ever charged to the account and all below, units in stocks included.
+    /// The most that was ever charged to the account and all below, including units in stocks and charges that an
+    /// account above then refused.
     pub peak: u64,
     /// The limit; `u64::MAX` if there is none.
     pub limit: u64,
@@ -94,7 +95,8 @@ impl Explain {
         self.cpus.iter().map(|on| on.debt).sum()
     }
 
-    /// Whether the units look like bytes: a limit on the path is a whole number of KiB, and not 0.
+    /// Whether the units look like bytes: a limit on the path is a whole number of KiB, and neither 0 nor `u64::MAX`
+    /// (no limit).
     fn counts_bytes(&self) -> bool {
         self.path
             .iter()
@@ -130,8 +132,8 @@ impl fmt::Display for Amount {
     }
 }
 
-/// A line for each account from the explained one to its root, then one for each CPU with a stock. Numbers are in B,
-/// KiB, MiB … if a limit on the path is a whole number of KiB, otherwise in groups of three digits.
+/// A line of text for each account from the explained one to its root, then one for each CPU with a stock. Numbers are
+/// in B, KiB, MiB … if a limit on the path is a whole number of KiB, otherwise in groups of three digits.
 impl fmt::Display for Explain {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let is_bytes = self.counts_bytes();
@@ -195,7 +197,8 @@ impl<S: Stocks> Accounts<S> {
         self.exact(node, 1000, || ()).0
     }
 
-    /// The most that was ever charged to the account, units in stocks included.
+    /// The most that was ever charged to the account, including units in stocks and charges that an account above then
+    /// refused.
     pub fn peak(&self, node: &Node) -> u64 {
         node.peak.load(Relaxed)
     }

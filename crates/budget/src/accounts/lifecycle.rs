@@ -1,9 +1,9 @@
 //! Creating and ending accounts.
 //!
-//! An account ends when it has neither a handle nor a child. After that it is an *orphan* until all units charged
-//! to it are given back, for which no handle is needed. No stock opens for an orphan, and its parent may uncharge
-//! what is charged to it. The node of an ended account is reused, the lowest key first, so that stocks stay close
-//! together.
+//! An account ends when it has neither a handle nor a child. After that it is an *orphan* until all units charged to it
+//! are given back, for which no handle is needed, and no charge to it waits any more. No stock opens for an orphan, and
+//! its parent may uncharge what is charged to it. The node of an ended account is reused, the lowest key first, so that
+//! stocks stay close together.
 //!
 //! An account without a stock takes 384 bytes, a name, and 4 bytes in its parent. `Accounts::retired` changes under
 //! its lock, a parent's list of children under the parent's `cold`.
@@ -39,8 +39,8 @@ pub struct AccountConfig {
 
 impl<S: Stocks> Accounts<S> {
     /// Creates an account with one handle, below `parent` or as a root. Returns an error if the parent or an account
-    /// above it has too little left for the guarantee. Panics if there are 2^24 - 1 accounts already, or if the tree
-    /// would be deeper than [`DEPTH_MAX`].
+    /// above it has too little left for the guarantee, or if charges wait there. Panics if there are 2^24 - 1 accounts
+    /// already, or if the tree would be deeper than [`DEPTH_MAX`].
     pub fn create(&self, parent: Option<&Node>, config: AccountConfig) -> Result<&Node, OverBudget> {
         let depth = 1 + parent.map_or(0, |parent| parent.path().count());
         assert!(
@@ -148,8 +148,9 @@ impl<S: Stocks> Accounts<S> {
         true
     }
 
-    /// Changes how many units the parent keeps for the account. Returns an error, and changes nothing, if the parent
-    /// or an account above it has too little left. Has no effect on what is charged if the account is a root.
+    /// Changes how many units the parent keeps for the account. Returns an error, and changes nothing, if the parent or
+    /// an account above it has too little left, or if charges wait there and this call needs more units. Has no effect
+    /// on what is charged if the account is a root.
     pub fn set_guarantee(&self, node: &Node, guarantee: u64) -> Result<(), OverBudget> {
         // What this call has charged to the parent. The charge is made outside `guarantee_lock`, because it may wait
         // for an `exact_lock` and call a listener.

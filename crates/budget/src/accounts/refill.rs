@@ -1,14 +1,15 @@
 //! Refilling a stock, and taking units out of one that is full.
 //!
-//! A charge that finds too few units in the stock goes up the tree and also takes units for the stock. An uncharge
-//! that finds too little room in the stock takes the units above half of the stock's capacity, and returns them and
-//! its own up the tree. `capacity` decides how many units a stock may hold. A slot that holds another account's stock
-//! is taken over if that stock was not used since an attempt marked it. The capacities of all stocks of an account
-//! together are usually no more than what is charged to it, so that an uncharge of more than was charged usually
-//! finds no room in a stock, and is reported.
+//! A charge that finds too few units in the stock goes up the tree and also takes units for the stock. An uncharge that
+//! finds too little room in an open stock takes the units above half of the stock's capacity, and returns them and its
+//! own up the tree; if the stock is closed, the uncharge opens it with its own units where that is possible.
+//! `capacity.rs` decides how many units a stock may hold. A slot that holds another account's stock is taken over if
+//! that stock is closed, or was not used since an attempt marked it. The capacities of all stocks of an account
+//! together are usually no more than what is charged to it, so that an uncharge of more than was charged usually finds
+//! no room in a stock, and is reported.
 //!
-//! Cost of a refill: about 50 ns with three levels, once in 256 to 512 charges. It writes no other stock than the
-//! current CPU's.
+//! Cost of a refill: about 50 ns with three levels; far from every limit, once in 256 to 512 charges. It writes no
+//! other stock than the current CPU's.
 
 use super::ancestors::MayCharge;
 use super::node::Node;
@@ -23,7 +24,8 @@ use warmcore_types::CpuId;
 pub(crate) const STOCKED_MAX: u64 = 1 << (CAPACITY_LOG2_MAX - 1);
 const CAPACITY_MAX: u64 = capacity(CAPACITY_LOG2_MAX);
 
-/// A stock that may be filled: its slot is bound, and its capacity is taken from the shares of the path.
+/// A stock that may be filled: its slot is bound, and its capacity is taken from the shares (see `capacity.rs`) of the
+/// accounts on the path.
 struct Ready {
     cpu: CpuId,
     seen: StockSnapshot,
@@ -36,8 +38,8 @@ impl Ready {
         capacity(self.capacity_log2) - self.seen.capacity()
     }
 
-    /// One unit of slack per account while an open stock is refilled: another thread may close it meanwhile and
-    /// subtract its capacity.
+    /// One unit of slack (see `node.rs`) per account while an open stock is refilled: another thread may close the
+    /// stock meanwhile and subtract its capacity.
     fn passing(&self) -> u64 {
         u64::from(self.seen.is_open())
     }
@@ -102,15 +104,17 @@ impl<S: Stocks> Accounts<S> {
             self.return_capacity(node, &ready, None);
         }
         self.take_direct(node, n)?;
-        // This CPU's stock has too little room: its units above half of its capacity go up the tree as well.
+        // If this CPU's stock is open, it has too little room: its units above half of its capacity go up the tree as
+        // well.
         let taken = if is_ours { (seen.free - (capacity(seen.capacity_log2) / 2) as i32).max(0) } else { 0 };
         if taken == 0 || self.used_at_least(node) < taken as u64 {
             self.release(node, n);
             return Ok(());
         }
         let mut back = n;
-        // Slack on the whole path: between `reduce` and `release` the units are in `usage`, but neither in use nor in
-        // a stock. Another thread may close the stock meanwhile and subtract the stock's slack.
+        // Adds a unit of slack to each account of the path: between `reduce` and `release` the units are in `usage`,
+        // but neither in use nor in a stock, and `usage` counts as exact only while slack is 0. The stock's own slack
+        // may be gone by then: another thread may close the stock meanwhile and subtract it.
         for a in node.path() {
             a.add_slack(1, u64::MAX);
         }
@@ -201,15 +205,16 @@ impl<S: Stocks> Accounts<S> {
         }
     }
 
-    /// Ends a refill that succeeded: the stock has its units and its capacity.
+    /// Takes the unit of slack ([`Ready::passing`]) back after a refill that succeeded: the stock now has the units and
+    /// the capacity.
     fn end_refill(&self, node: &Node, ready: &Ready) {
         for a in node.path().filter(|_| ready.passing() > 0) {
             a.sub_slack(ready.passing());
         }
     }
 
-    /// Binds the slot to `node`, unless the stock that occupies it was used since an attempt marked it. Returns the
-    /// state after that.
+    /// Binds the slot to `node` if the slot's stock is closed, or was not used since an attempt marked it; otherwise
+    /// marks that stock. Returns the state after the binding, or `None` if the slot was not bound.
     fn rebind_slot(&self, node: &Node, cpu: CpuId, mut seen: StockSnapshot) -> Option<StockSnapshot> {
         let resident = self.nodes.get(seen.key).filter(|_| !seen.is_leaving);
         if let Some(resident) = resident {

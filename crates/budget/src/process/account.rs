@@ -125,8 +125,8 @@ impl AccountBuilder {
         self
     }
 
-    /// Selects [`StockKind::Atomic`]: only a [forced charge](Account::force_charge) exceeds a limit of the tree, and
-    /// nothing that fits is refused.
+    /// Selects [`StockKind::Atomic`]: only a [forced charge](Account::force_charge) exceeds a limit of the tree, and a
+    /// charge that fits is refused only while other charges wait.
     pub fn strict(self) -> Self {
         self.kind(StockKind::Atomic)
     }
@@ -141,9 +141,9 @@ impl AccountBuilder {
     }
 
     /// Makes the account. Returns an error if its parent, or an account above that, has too little left for its
-    /// guarantee. Panics if the tree would be deeper than [`DEPTH_MAX`](crate::DEPTH_MAX), if the kind is not the
-    /// parent's, if [`default_kind`] is needed and panics, if no address space is left, or if there are 2^24 - 1
-    /// accounts already.
+    /// guarantee, or if charges wait there. Panics if the tree would be deeper than [`DEPTH_MAX`](crate::DEPTH_MAX), if
+    /// the kind is not the parent's, if [`default_kind`] is needed and panics, if no address space is left, or if there
+    /// are 2^24 - 1 accounts already.
     pub fn try_build(self) -> Result<Account, OverBudget> {
         let Self { parent, kind, config } = self;
         let parent_kind = parent.as_ref().map(Account::kind);
@@ -180,7 +180,8 @@ impl Account {
     /// Charges `n` units to this account and all above it, or none. They stay charged until they are
     /// [uncharged](Self::uncharge); a [`Charge`] from [`try_hold`](Self::try_hold) does that when it is dropped.
     ///
-    /// **Touches** this CPU's stock; once in some hundreds of charges, and near a limit, the accounts.
+    /// **Touches** this CPU's stock; the accounts too once in some hundreds of charges, for a charge that is too large
+    /// for a stock, and near a limit.
     ///
     /// A cache charges each entry when it is inserted, and gives the units back when it is evicted:
     ///
@@ -286,7 +287,7 @@ impl Account {
         self.ptr.run_slow_path(|| on_account!(self.ptr, |accounts, node| accounts.exact_usage(node)))
     }
 
-    /// The most that was ever charged, units in stocks included.
+    /// The most that was ever charged, including units in stocks and charges that an account above then refused.
     pub fn peak(&self) -> u64 {
         on_account!(self.ptr, |accounts, node| accounts.peak(node))
     }
@@ -320,7 +321,8 @@ impl Account {
         on_account!(self.ptr, |accounts, node| accounts.limit(node))
     }
 
-    /// Changes the limit. With a limit below usage, charges are refused until enough units were given back.
+    /// Changes the limit. With a limit below usage, charges that would add to this account's usage are refused until
+    /// enough units were given back, unless they are [forced](Self::force_charge).
     ///
     /// A server gives a tenant less, and then more, without a restart:
     ///
@@ -349,7 +351,7 @@ impl Account {
     }
 
     /// Changes how many units the parent keeps for this account. Returns an error, and changes nothing, if the parent
-    /// or an account above it has too little left.
+    /// or an account above it has too little left, or if charges wait there and this call needs more units.
     pub fn set_guarantee(&self, units: u64) -> Result<(), OverBudget> {
         let result = on_account!(self.ptr, |accounts, node| accounts.set_guarantee(node, units));
         self.ptr.wake_waiters();
@@ -373,7 +375,7 @@ impl Account {
         self.ptr.kind()
     }
 
-    /// Runs a round of the background thread, which runs one every 100 ms: closes the stocks of all accounts that were
+    /// Runs a round of the background thread, which runs one every 100 ms: closes stocks, of all accounts, that were
     /// not used since the last round, and frees accounts that have ended and have no charges left.
     pub fn reclaim_idle_all() {
         reclaim::reclaim_idle();

@@ -1,10 +1,11 @@
 //! `AccountPtr`: an account of this process in one word; and the account that is active on this thread.
 //!
-//! The active account is two words of the thread: the account's node, and how many accounts of that node had ended
-//! when [`enter`](super::enter) was called. `enter` sets the words, and the drop of its guard restores them. A guard
-//! that is forgotten ([`std::mem::forget`]) therefore has no effect after the end of its account, and never charges
-//! the node's next account. The words need no destructor and exist from a thread's first instruction to its last, so
-//! that an allocator may read them.
+//! The active account is two words of the thread: the account's node, and how many accounts of that node had ended when
+//! [`enter`](super::enter) was called. `enter` sets the words, and the drop of its guard restores them; if another
+//! account than the guard's is active then, it clears them. Because of the second word, a guard that is forgotten
+//! ([`std::mem::forget`]) has no effect after the end of its account, and never charges the node's next account. The
+//! words need no destructor and exist from a thread's first instruction to its last, so that an allocator may read
+//! them.
 //!
 //! Cost of reading it: one comparison per allocation. The word compared is in the node, on the cache line that a
 //! charge reads anyway.

@@ -1,8 +1,8 @@
 //! A global allocator that charges what a thread allocates to its active account.
 //!
-//! Every block begins with a header, whose last word is the account that was charged, or 0 for none. Freeing the
-//! block gives the units back to that account, even if another account is active then. The charge for a block is
-//! its size plus the header's: 8 bytes, or the alignment if that is larger.
+//! Every block begins with a header, whose last word is the account that was charged, or 0 for none. Freeing the block
+//! gives the units back to that account, whichever account is active then. The charge for a block is its size plus the
+//! header's: a word (8 bytes on 64-bit systems), or the alignment if that is larger.
 //!
 //! ClickHouse charges its queries in a similar way; there each thread collects its changes before it charges
 //! them, so that the error grows with the number of threads.

@@ -59,7 +59,7 @@ pub(super) fn notify_reclaimer() {
     RECLAIMER.notify();
 }
 
-/// One round of the thread.
+/// One round of the thread, or of `Account::reclaim_idle_all`.
 pub(super) fn reclaim_idle() {
     waiters::remove_forgotten();
     unaccounted(|| {

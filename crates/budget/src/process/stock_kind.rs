@@ -25,11 +25,11 @@ pub const VARIABLE: &str = "WARMCORE_BUDGET";
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum StockKind {
-    /// Restartable sections: a charge is two stores. A limit may be exceeded for a moment, by at most the
-    /// capacity of the stocks.
+    /// Restartable sections: a charge that the stock serves is two stores. A limit may be exceeded for a moment, by at
+    /// most the capacity of the stocks.
     Rseq,
-    /// One atomic word for each stock: a charge is a locked instruction. Only a forced charge exceeds a limit, and
-    /// nothing that fits is refused.
+    /// One atomic word for each stock: a charge that the stock serves is a locked instruction. Only a forced charge
+    /// exceeds a limit, and a charge that fits is refused only while other charges wait.
     Atomic,
 }
 

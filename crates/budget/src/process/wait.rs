@@ -1,13 +1,13 @@
 //! Charges that wait until they fit.
 //!
 //! A charge that does not fit waits in the queue of the full account, in the order of tickets. While a queue is not
-//! empty, the stocks of the account and below stay closed, so that every returned unit goes through the account. New
-//! charges are refused there, so that they do not overtake a large charge at the front for ever. Returned units wake
-//! the first waiter, and the following ones that fit in addition to it, up to `AT_ONCE`. When the first waiter leaves
-//! the queue, it wakes the next. A waiter behind the first is granted if fewer than `AT_ONCE` are before it and all
-//! of them would still fit afterwards, in this account and in the accounts below that they share with it. So units
-//! that the first waiter leaves free do not have to wait until it is polled. A waiter that finds another account on
-//! its path full moves to that account's queue; its ticket decides its place there.
+//! empty, the stocks of the account and below stay closed, so that no returned unit stays in a stock there. New charges
+//! that are not forced are refused there, so that they do not overtake a large charge at the front for ever. Returned
+//! units wake the first waiter, and the following ones that fit in addition to it, up to `AT_ONCE`. When the first
+//! waiter leaves the queue, it wakes the next. A waiter behind the first may be granted if fewer than `AT_ONCE` are
+//! before it and all of them would still fit afterwards, in this account and in the accounts below that they share with
+//! it. So units that the first waiter leaves free do not have to wait until it is polled. A waiter that finds another
+//! account on its path full moves to that account's queue; its ticket decides its place there.
 //!
 //! # Protocol
 //!
@@ -53,7 +53,8 @@ enum Eligibility {
 }
 
 impl Eligibility {
-    /// The eligibility of a charge of `n` units to `account` with this ticket, in the queue at `at`.
+    /// The eligibility of a charge of `n` units to `account` with this ticket, in the queue at `at`, an account on the
+    /// path of `account`.
     fn of(at: &Node, queue: Option<&Queue>, ticket: u64, account: AccountPtr, n: u64) -> Self {
         let before =
             || queue.into_iter().flat_map(|queue| queue.range(..ticket)).map(|(_, w)| w).take(AT_ONCE);
@@ -125,10 +126,10 @@ pub struct ChargeFuture<'a> {
 }
 
 impl Account {
-    /// Charges `n` units as soon as they fit: first come, first served, on any executor. A charge that fits
-    /// beside all those before it does not wait for them, unless they are 64 or more. Returns an error only if the
-    /// charge is larger than a limit on its path. The future holds no units between two polls, so dropping it gives
-    /// up only its place in the queue.
+    /// Charges `n` units as soon as they fit: first come, first served, on any executor. A charge that fits beside all
+    /// those before it usually does not wait for them, unless they are 64 or more. Returns an error only if the charge
+    /// is larger than a limit on its path. The future holds no units between two polls, so dropping it gives up only
+    /// its place in the queue.
     ///
     /// ```
     /// use warmcore_budget::{Account, OverBudget};

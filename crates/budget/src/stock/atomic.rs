@@ -3,8 +3,8 @@
 //! The word is `tag << 32 | free`. Key, capacity and units change together, so a stock that was closed is closed
 //! for every CPU at once and is never in debt: this is the strict kind. It works on all platforms.
 //!
-//! Cost: a locked instruction on a line that other CPUs use only to drain, 2.0 ns on a 3.7 GHz Zen 4. `refill` and
-//! `bind` need not run on the stock's CPU here.
+//! Cost: a locked instruction on a cache line that other CPUs use only to read, mark or drain stocks, 2.0 ns on a 3.7
+//! GHz Zen 4. `refill` and `bind` need not run on the stock's CPU here.
 //!
 //! Source: linux-mm 2026, one atomic word per counter and CPU, in review.
 

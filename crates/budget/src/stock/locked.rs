@@ -1,8 +1,8 @@
 //! A stock behind a lock, as in the linux-mm patches below. Only for comparison and simulation.
 //!
-//! The kernel holds the lock with preemption off. A user-space thread cannot: the lock's holder may be preempted,
-//! and a thread of higher real-time priority that spins for the lock on the same CPU waits for ever
-//! (`tests/preemption.rs` shows it). So this kind is not offered to users.
+//! The kernel holds the lock with preemption off. A user-space thread cannot: the lock's holder may be preempted, and a
+//! thread of higher real-time priority that spins for the lock on the same CPU may wait for ever (`tests/preemption.rs`
+//! shows it). So this kind is not offered to users.
 //!
 //! In the kernel the lock cost the owning CPU 2 to 13 cycles, and reduced the time of a drain of 128 CPUs by 63 %. The
 //! lock is the stock's second word, which is 1 while the lock is held.

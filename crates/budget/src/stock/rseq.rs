@@ -13,8 +13,8 @@ use super::{Key, LEAVING, Reduction, StockSnapshot, Stocks, Tag, mark_of};
 use crate::sync::Ordering::*;
 use warmcore_types::CpuId;
 
-/// Stocks that change by restartable sections on the CPU's own word. They are fast, and may be in debt until the next
-/// drain, or the next slow charge on the stock's CPU.
+/// Stocks that change by restartable sections on the CPU's own word. They are fast, and may be in debt until the stock
+/// is drained or refilled.
 #[derive(Debug)]
 pub struct RseqStocks {
     table: Table,
@@ -87,8 +87,9 @@ impl Stocks for RseqStocks {
     }
 }
 
-/// Decodes both words. If their keys differ, the slot was bound to another account between the two loads: then the
-/// snapshot names no account, so that no units are taken from one account for another.
+/// Decodes both words. If their keys differ and the stock is not marked as being bound, the slot was bound to another
+/// account between the two loads: then the snapshot names no account, so that no units are taken from one account for
+/// another.
 fn snapshot(head: u64, grant: u64) -> StockSnapshot {
     let (tag, key, used) = (Tag::of(grant), (head >> 32) as Key, head as u32);
     let words = [head, grant];

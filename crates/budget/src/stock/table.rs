@@ -12,7 +12,7 @@ use {std::ptr::NonNull, warmcore_sys::map::Region};
 /// Each CPU's table has `1 << SHIFT` bytes.
 #[cfg(not(loom))]
 pub(crate) const SHIFT: u32 = 15;
-/// Two words.
+/// The size of a stock in bytes: two words.
 #[cfg(not(loom))]
 const STOCK_BYTES: usize = 16;
 /// The number of slots per CPU. Accounts whose keys differ by a multiple of this share a slot.
@@ -83,8 +83,8 @@ impl StockAddr {
         fn beyond(_: CpuId) -> usize {
             0
         }
-        // A number beyond the end would be a kernel error; CPU 0's stock is used then. This is a branch, because the
-        // following load would have to wait for a conditional move.
+        // From the kernel, a number beyond the end would be an error; CPU 0's stock is used then. This is a branch,
+        // because the following load would have to wait for a conditional move.
         let cpu = if cpu.0 < self.cpus { cpu.index() } else { beyond(cpu) };
         // SAFETY: inside that CPU's table, aligned to 16; zeroed memory that is only accessed as atomics or in
         // restartable sections.

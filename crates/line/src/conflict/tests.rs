@@ -15,8 +15,9 @@ fn field(name: &'static str, group: usize, offset: usize, size: usize) -> FieldL
     FieldLine { name, group: GROUPS[group], offset, size }
 }
 
-/// Returns up to six fields: one after the other with gaps, as a compiler places them, or overlapping, as in a union or
-/// a bit field that DWARF reports. Most sizes are near the unit, where mistakes are likely.
+/// Returns up to six fields: one after the other with or without gaps, as a compiler places them, or at random offsets,
+/// so that they may overlap, as in a union or a bit field that DWARF reports. Three of the seven sizes differ from the
+/// unit by at most a byte, where mistakes are likely.
 fn random_fields(rng: &mut Rng, unit: usize) -> Vec<FieldLine<'static>> {
     let overlap = rng.usize(..2) == 0;
     let mut next = 0;
@@ -123,8 +124,8 @@ fn a_name_too_long_for_a_constant_is_left_out() {
 const READ_MOSTLY: Group<'static> = GROUPS[0];
 const CONTENDED: Group<'static> = GROUPS[1];
 
-/// Returns `mm_count`, `pcpu_cid` and `mm_users` one after the other, with `gap` bytes of padding before `pcpu_cid` and
-/// `after` bytes behind it.
+/// Returns `mm_count`, `pcpu_cid` and `mm_users` one after the other, with `gap` bytes of padding before `pcpu_cid`,
+/// besides the 4 that align it, and `after` bytes behind it.
 fn mm(gap: usize, after: usize) -> [FieldLine<'static>; 3] {
     [
         FieldLine { name: "mm_count", group: CONTENDED, offset: 0, size: 4 },
@@ -149,9 +150,9 @@ fn padding_after_the_reader_does_not_separate_it_from_the_writer_before_it() {
 /// Three fields of Linux's `mm_struct`, whose reference count was on the same line as the pointer to the concurrency
 /// ids.
 ///
-/// `mmgrab` and `mmdrop` write `mm_count` at context switches of all CPUs, and the same switches read `pcpu_cid`.
-/// The function that reads it took several percent of all cycles while both fields were on one line, and less
-/// than 0.1 % afterwards. The struct is `repr(C)`, as in the kernel.
+/// `mmgrab` and `mmdrop` write `mm_count` at context switches on all CPUs, and context switches read `pcpu_cid`. The
+/// function that reads it took several percent of all cycles while both fields were on one line, and less than 0.1 %
+/// afterwards. The struct is `repr(C)`, as in the kernel.
 #[derive(Line)]
 #[repr(C, align(256))]
 #[line(crate = crate)]

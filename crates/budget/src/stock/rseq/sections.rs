@@ -5,7 +5,7 @@ use super::{Key, RseqStocks};
 use warmcore_sys::rseq::{self, PercpuMode, RseqArea, section};
 use warmcore_types::CpuId;
 
-/// How often `grant` and `rebind` run their section before they fail. A debugger that single-steps aborts every
+/// How often `grant` and `rebind` run their section at most before they fail. A debugger that single-steps aborts every
 /// attempt.
 const RETRIES: u32 = 16;
 
@@ -43,7 +43,8 @@ impl RseqStocks {
             .is_some_and(|area| unsafe { uncharge_at(area, self.table.stock_addr(key), n) })
     }
 
-    /// Replaces `grant` by `new` if this thread runs on `cpu` and both words are as given.
+    /// Replaces `grant` by `new` if this thread runs on `cpu` and both words are as given. Returns whether it did;
+    /// false also if the section was aborted too often or the thread has no rseq area.
     pub(super) fn grant(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
         let first = self.table.stock_addr(key).first.as_ptr();
         self.retry(|area| {
@@ -52,7 +53,7 @@ impl RseqStocks {
         })
     }
 
-    /// Replaces `head` by `new` if this thread runs on `cpu` and both words are as given.
+    /// Replaces `head` by `new` under the conditions of `grant`. Returns whether it did.
     pub(super) fn rebind(&self, cpu: CpuId, key: Key, head: u64, grant: u64, new: u64) -> bool {
         let first = self.table.stock_addr(key).first.as_ptr();
         self.retry(|area| {
