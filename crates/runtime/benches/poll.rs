@@ -7,9 +7,9 @@
 //! async-task, and taking and releasing the run queue's lock twice, without contention. A channel or a oneshot costs
 //! the same on both runtimes and is added to that.
 //!
-//! With arguments the bench measures no time: `poll count ours|tokio CASE POLLS` runs one case for that many polls and
-//! prints their number. One task spawns all others. `cargo xtask instructions` runs that under callgrind, with the
-//! feature `counted-clock`.
+//! With arguments the bench measures no time: `poll cases` prints the names of the cases, and `poll count ours|tokio
+//! CASE POLLS` runs one case for about that many polls and prints their exact number. One task spawns all others.
+//! `cargo xtask instructions` runs that under callgrind, with the feature `counted-clock`.
 
 use std::pin::Pin;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! Tokio's sockets, timers, channels, files, processes and signals work unchanged in tasks of this runtime.
 //!
-//! Each test is a task that talks to something real: a socket, a file, a process, a signal. It has two workers, or one
-//! if that is the harder case. The assertions follow tokio's documentation.
+//! In each test a task uses something real: a socket, a timer, a channel, a file, a process, a signal. There are two
+//! workers, or one if that is the harder case. The assertions follow tokio's documentation.
 
 mod limit;
 

@@ -1,7 +1,7 @@
 //! The ends of runtimes: dropped in tasks, and builders that fail.
 //!
 //! Dropping a runtime waits for the polls that are under way. Two runtimes that are each dropped in a poll of the other
-//! must not wait for each other. Each runtime has one worker.
+//! must not wait for each other. Each runtime that a task drops has one worker.
 
 mod limit;
 
@@ -24,8 +24,8 @@ enum Where {
     Foreign,
 }
 
-/// Drops `one` in a task of `other` and `other` in a task of `one`, at the same moment. The receiver gets a message when
-/// each drop has returned.
+/// Drops `one` in a task of `other` and `other` in a task of `one`, at the same moment. The receiver gets a message
+/// from each drop when it has returned.
 fn drop_crosswise(place: Where) -> Receiver<()> {
     let (one, other) = (runtime(), runtime());
     let (begin, (done, is_done)) = (Arc::new(Barrier::new(2)), channel());

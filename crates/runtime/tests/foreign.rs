@@ -1,5 +1,6 @@
 //! The runtime reports once that tasks of `tokio::spawn` keep one worker busy while another idles, and does not report
-//! other loads. The subscriber gets the events of the whole process, so this file has no other test.
+//! other loads. The subscriber gets the events of the whole process, so the file's other test must cause no such
+//! report.
 #![cfg(target_os = "linux")]
 
 mod common;

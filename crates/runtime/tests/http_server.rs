@@ -1,7 +1,7 @@
 //! `http::serve` with clients that are slow, silent or many, over real sockets.
 //!
-//! The server's timeouts, called bounds, are a tenth of a second. If the server does not keep a bound, the test hangs;
-//! no test measures a time. There are two workers.
+//! In most tests the server's timeouts, called bounds, are a tenth of a second, and there are two workers. If the
+//! server does not keep a bound, the test hangs; no test measures a time.
 
 mod limit;
 

@@ -1,4 +1,4 @@
-//! A panic because of misuse reports the line of the caller, not a line in this crate.
+//! A panic because of misuse reports a place in the caller's file, not one in the library.
 
 use std::panic::{AssertUnwindSafe, Location, catch_unwind, set_hook};
 use std::sync::Mutex;

@@ -1,8 +1,8 @@
 //! A waker that panics inside a worker's driver ends the process, with a message that gives the reason.
 //!
 //! Tokio drops its epoll instance and its timers when a panic unwinds through them, so every task that waits for a
-//! socket or a timer of that worker would wait for ever. The test runs itself as a child process and checks how the
-//! child ends. There are two workers.
+//! socket or a timer of that worker would wait for ever. Each test runs itself as a child process and checks how the
+//! child ends. The child's runtime has one worker.
 
 mod limit;
 
@@ -28,7 +28,8 @@ impl Wake for BadWaker {
     }
 }
 
-/// Runs one test of this file in a child process. Returns the child's output, and the signal that ended the child.
+/// Runs one test of this file in a child process. Returns what the child wrote to its standard error, and the signal
+/// that ended the child, if one did.
 fn as_child(test: &str) -> (String, Option<i32>) {
     let me = std::env::current_exe().unwrap();
     let mut child = Command::new(me);

@@ -1,9 +1,9 @@
 //! Tasks, sockets and timers that wait behind a long poll, or behind a closure that blocks, go on.
 //!
 //! The poll or the closure ends only when the tasks behind it have gone on. If no worker takes them over, the test
-//! hangs. So the tests assert the order of events, and no time. There are two workers, one of which is stuck, or one
-//! worker for `block_in_place`, which needs no second one. README.md, "Notes on parking", describes the mechanism.
-//! Issue tokio#4941 describes how a task in the LIFO slot waits behind a long poll.
+//! hangs. So the tests assert the order of events, and no time. Most tests have two workers, one of which is stuck.
+//! Tests of `block_in_place`, which needs no second worker, have one too. README.md, "Notes on parking", describes the
+//! mechanism. Issue tokio#4941 describes how a task in the LIFO slot waits behind a long poll.
 
 mod limit;
 
@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time;
 use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, spawn, task_builder, yield_now};
 
-/// Shortest duration of a long poll.
+/// /// Shortest duration of a call of [`hog_until`], the long poll of most tests.
 const HOG: Duration = Duration::from_millis(10);
 
 const SHORT: Duration = Duration::from_millis(1);

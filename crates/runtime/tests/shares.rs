@@ -3,7 +3,8 @@
 //! A task's share is its number of polls. A case runs for a given CPU time of both workers, so that other processes
 //! only make it take longer. The largest share ÷ the smallest must be at most 1.25 × the larger ÷ the smaller CPU time
 //! of the two workers. The second factor is needed because other processes may load the two CPUs unevenly: while one
-//! CPU is taken half of the time, a task that can't move away from its worker gets half of the polls.
+//! CPU is taken half of the time, a task that can't move away from its worker gets half of the polls. At most 1 % of
+//! all polls may follow a move.
 //!
 //! `cargo test --release -p warmcore-runtime --test shares -- --ignored` runs all combinations. That takes 40 minutes
 //! if each run is within its band (the allowed ratio), and up to three times as long if runs must be repeated.
@@ -50,7 +51,7 @@ struct Case {
 #[derive(Debug)]
 struct Seen {
     polls: Vec<u64>,
-    /// Polls on another worker than the task's previous poll.
+    /// /// Part of all polls that were on another worker than the task's previous poll.
     moved: f64,
     /// CPU time of each worker, in ns.
     ran: [u64; 2],
@@ -138,11 +139,13 @@ fn run(case: Case, time: Duration) -> Seen {
     Seen { polls, moved, ran: [after[0] - before[0], after[1] - before[1]] }
 }
 
-/// A case fails if this many runs in a row are outside of the band. In a case with about 100 polls a task, one burst of
-/// another process can cost a task a quarter of its polls; an unfair scheduler fails in every run.
+/// A case fails if this many runs in a row are outside of the band or have more moves than [`MOVED_MAX`]. In a case
+/// with about 100 polls a task, one burst of another process can cost a task a quarter of its polls; an unfair
+/// scheduler fails in every run.
 const RUNS: usize = 3;
 
-/// Runs a case up to [`RUNS`] times, until a run is within the band. If none is, returns the fault of the last run.
+/// Runs a case up to [`RUNS`] times, until a run is within the band and has at most [`MOVED_MAX`] moves. If there is
+/// none, returns the fault of the last run.
 fn judge(case: Case, time: Duration) -> Option<String> {
     let mut wrong = None;
     for _ in 0..RUNS {

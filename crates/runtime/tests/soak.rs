@@ -3,10 +3,11 @@
 //! The test has rounds. Each builds a runtime with some policy and number of workers, and spawns tasks of all kinds:
 //! they yield, sleep, wake each other, panic, block in place, belong to tenants, are refused by budgets, or are
 //! aborted. A thread outside of the runtime wakes some of them. Meanwhile the process's threads are moved between CPUs.
-//! Every task is joined. At the end the process must have about as much memory ([`RSS_GROWTH_MAX_KIB`]), and no more
-//! threads and descriptors than after the first round.
+//! Every task is joined. At the end the process must have about as much memory ([`RSS_GROWTH_MAX_KIB`]) as after the
+//! first seven rounds, and no more threads and descriptors than after the first round.
 //!
-//! By default there are 2 million wakes, which take some seconds. `WARMCORE_SOAK=1000000000` takes a night.
+//! By default the rounds go on until tasks were polled 2 million times, which takes some seconds.
+//! `WARMCORE_SOAK=1000000000` takes a night.
 
 #![cfg(target_os = "linux")]
 
@@ -100,7 +101,8 @@ fn rss_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// Waits until the process has as few threads and descriptors as the arguments, since threads may still be ending.
+/// /// Waits up to five seconds until the process has at most as many threads and descriptors as the arguments, since
+/// threads may still be ending. Returns both numbers.
 fn settle(threads: usize, fds: usize) -> (usize, usize) {
     for _ in 0..500 {
         if count("/proc/self/task") <= threads && count("/proc/self/fd") <= fds {
@@ -118,7 +120,8 @@ fn can_open(files: u64) -> bool {
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur >= files }
 }
 
-/// Restricts each thread of the process to a random CPU, or, in two of three cases, to none.
+/// /// Restricts each of up to 64 threads of the process to a random CPU, or, in two of three cases, allows it the CPUs
+/// 0 to 63.
 fn shake(rng: &mut Rng) {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get()).max(2) as u64;
     let Ok(tasks) = std::fs::read_dir("/proc/self/task") else { return };
@@ -173,7 +176,7 @@ fn round(workers: usize, policy: PolicyKind, seed: u64, wakes: u64) {
         let task = if i % 3 == 0 { runtime.spawn_in(tenant, future) } else { runtime.spawn(future) };
         tasks.push((kind, task));
     }
-    // A thread that rings the bell as long as a task may wait for it, and aborts some tasks that wait or run.
+    // A thread that rings the bell as long as a task may wait for it, and sometimes changes the CPUs of threads.
     let is_shutdown = Arc::new(AtomicBool::new(false));
     let outside = std::thread::spawn({
         let (bell, is_shutdown, mut rng) = (bell.clone(), is_shutdown.clone(), Rng::with_seed(seed ^ 1));

@@ -1,19 +1,20 @@
 //! Scheduling domains: which CPUs of a scheduler share a core, an LLC, a node or a socket.
 //!
 //! The CPUs are sorted by (socket, node, LLC, core), so that each domain of a CPU is an interval. A *shard* is a set of
-//! CPUs that share one queue: the CPUs of an LLC, or of a part of it, in whole cores, if the LLC has more than
-//! [`SHARD_CPUS_MAX`] CPUs.
+//! CPUs that share one queue: the CPUs of an LLC, or, if these are more than [`SHARD_CPUS_MAX`], of a part of it. The
+//! parts contain whole cores; only a core with more CPUs than that is cut itself.
 //!
 //! A CPU that searches goes through its own shard first, then through the shards of its domains from the innermost to
 //! the outermost. In each domain the search begins with the shard after those already searched. In another shard it
-//! begins at the index that the CPU has in its own shard, so that neighbours do not all begin with the same CPU.
+//! begins at the index that the CPU has in its own shard, modulo the other shard's size, so that neighbours do not all
+//! begin with the same CPU.
 //!
 //! Where caches, nodes and sockets overlap in part, an LLC counts as being on the node and socket of its first CPU:
 //! CPUs that share a cache stay together.
 //!
 //! # Cost
-//! 48 KiB for 1024 CPUs; nothing is written after `new`. The first ten CPUs of a search take ten loads, however large
-//! the machine is.
+//! About 48 KiB for 1024 CPUs; nothing is written after `new`. The number of loads for the first ten CPUs of a search
+//! does not grow with the machine.
 
 use std::ops::Range;
 use warmcore_topo::{Cpu, Distance, Topology};
@@ -58,7 +59,7 @@ pub struct SchedDomains {
 
 impl SchedDomains {
     /// The domains of a scheduler whose CPU `i` is the kernel's CPU `kernel_cpus[i]`. The same CPU of the kernel may
-    /// occur several times. A number that the topology does not have counts as the topology's first CPU.
+    /// occur several times. A CPU that the topology does not have is taken to be where the topology's first CPU is.
     pub fn new(topology: &Topology, kernel_cpus: &[CpuId]) -> Self {
         let cpu_of = |id: CpuId| topology.cpus.iter().find(|cpu| cpu.id == id).unwrap_or(&topology.cpus[0]);
         let found: Vec<&Cpu> = kernel_cpus.iter().map(|id| cpu_of(*id)).collect();
@@ -131,7 +132,7 @@ impl SchedDomains {
         self.cpu_infos.len()
     }
 
-    /// The number of shards: one per LLC, more for large LLCs.
+    /// /// The number of shards: one per LLC that has CPUs of the scheduler, more for an LLC with many.
     pub fn shards(&self) -> usize {
         self.shards.len()
     }

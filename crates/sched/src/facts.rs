@@ -21,7 +21,8 @@ pub trait View {
     fn is_offline(&self, _cpu: CpuId) -> bool {
         false
     }
-    /// Whether the task that runs on the CPU has run for longer than the scheduler's limit for one poll.
+    /// Whether the scheduler has noticed that the task that runs on the CPU has run for longer than the scheduler's
+    /// limit for one poll.
     fn is_stuck(&self, cpu: CpuId) -> bool;
     /// How many tasks wait on the CPU, the running one not counted. Tasks that may run on no other CPU don't count,
     /// because a CPU that tried to steal them would fail again and again.
@@ -37,7 +38,8 @@ pub trait View {
     fn migration_cost_at(&self, cpu: CpuId) -> Nanos;
     /// Until when the CPU is kept for a task that sleeps briefly (its hot window).
     fn hot_until(&self, cpu: CpuId) -> Nanos;
-    /// How many tasks are in a queue that CPUs of one LLC share. Backlogs of the CPUs are not included.
+    /// How many tasks are in the queue with this number that CPUs of one LLC share: the queue of shard `queue`, unless
+    /// the scheduler numbers its shared queues in another way. Backlogs of the CPUs are not included.
     fn shared_queue_len(&self, queue: usize) -> u32;
     /// How many CPUs of the shard are idle and online. At 0 a policy does not search the shard for an idle CPU.
     fn idle_in(&self, shard: usize) -> u32;
@@ -149,7 +151,8 @@ pub enum StealDecision {
         /// How many tasks to steal at most: 1 or more.
         at_most: u32,
     },
-    /// Sleep until this time, and then search again. A task that waits now may be stolen then, if it still waits.
+    /// Sleep until this time or until kicked, and then search again. A task that waits now may be stolen at this time,
+    /// if it still waits.
     Until(Nanos),
     /// Sleep until kicked: no task waits that this CPU may take.
     Nothing,

@@ -3,8 +3,9 @@
 //!
 //! A task has a [`SleepHistory`]: when it fell asleep, and the running average of how long it sleeps. Sleeps longer
 //! than [`SYSCTL_MIGRATION_COST`] are not recorded. When a task with a known average falls asleep, its CPU's window
-//! moves forward to now + average, never back. Each sleep changes the average by an eighth of the difference. So 18
-//! sleeps after a task changes the length of its sleeps, the average is within a tenth of the change.
+//! moves forward to now + average, never back. Each recorded sleep after the first changes the average by an eighth of
+//! the difference. So 18 sleeps after a task changes the length of its sleeps, the average is within a tenth of the
+//! change.
 //!
 //! The scheduler stores the histories and the windows. The thread that wakes a task updates the task's history; each
 //! CPU updates its own window.

@@ -1,8 +1,9 @@
 //! Policies: which queue a woken task enters, what an idle CPU steals, and which parked CPU to kick when tasks wait.
 //!
-//! [`Policy`] is the trait; each policy is one file. [`Home`] is the default. [`SharedQueue`] is Linux's placement, as
-//! far as a runtime has the facts for it. [`PolicyKind`] is an enum of both, and is itself a policy that behaves as the
-//! one it names. [`near`] has the searches that policies share.
+//! [`Policy`] is the trait; each policy is one file. [`Home`] is the default. [`SharedQueue`] places woken tasks as
+//! Linux does, as far as a runtime has the numbers that Linux uses, and steals as the patches "shared_runq" for Linux
+//! do. [`PolicyKind`] is an enum of both, and is itself a policy that behaves as the one it names. [`near`] has the
+//! searches that policies share.
 
 mod home;
 mod kind;
@@ -20,7 +21,8 @@ use warmcore_types::{CpuId, Nanos};
 
 /// Which queue a woken task enters, what an idle CPU steals, and which parked CPU to kick when tasks wait.
 ///
-/// An `average_poll` is the mean time for which a CPU's tasks run between two switches, as the scheduler measures it.
+/// An `average_poll` is the mean time for which a CPU's tasks, or for [`migration_cost`](Policy::migration_cost) one
+/// task, run between two switches, as the scheduler measures it.
 pub trait Policy {
     /// The queue that a woken task enters.
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision;

@@ -8,9 +8,10 @@
 //! gives to another process counts as a slower CPU.
 //!
 //! If moving tasks from there to here makes the longer of the two rounds shorter, they move as soon as the lag has
-//! reached the cost of the move. If not (three tasks on two CPUs, or two CPUs that are not equally fast), one task
-//! moves each time the lag has reached [`POLLS_PER_MOVE`]. So the surplus task goes from CPU to CPU, and each task is
-//! equally often on the CPU with the shorter round. With equal rounds the lag stays near 0 and nothing moves.
+//! reached the cost of one move. If not (three tasks on two CPUs, or two CPUs that are not equally fast), one task
+//! moves each time the lag has reached [`POLLS_PER_MOVE`], or a multiple of it between CPUs that share no LLC. So the
+//! surplus task goes from CPU to CPU, and each task is equally often on the CPU with the shorter round. With equal
+//! rounds the lag stays near 0 and nothing moves.
 //!
 //! However unequal the rounds are, a CPU takes at most one task for each [`POLLS_PER_MOVE`] polls that it does, plus
 //! [`MOVES_SAVED`]. Tasks that have never run don't count towards this limit.
@@ -69,7 +70,8 @@ struct Lag {
 #[derive(Debug, Clone)]
 pub struct Shares {
     lags: [Lag; NEIGHBOURS],
-    /// Polls that were not spent on moves; a move costs [`POLLS_PER_MOVE`].
+    /// Polls that were not spent on moves, at most as many as [`MOVES_SAVED`] moves cost; a move costs
+    /// [`POLLS_PER_MOVE`].
     saved: u64,
     /// The number of polls up to which `saved` is counted.
     polls: u64,
@@ -109,8 +111,8 @@ impl Lag {
         let before = std::mem::replace(self, Self { here, there, is_known: true, ..*self });
         let is_saturated = |now: Pace, then: Pace| now.parks == then.parks && now.queued > 0;
         if !before.is_known || !is_saturated(here, before.here) || !is_saturated(there, before.there) {
-            // One of the two ran out of tasks, so its number of polls is no measure of its speed. An idle CPU steals
-            // anyway.
+            // This is the first comparison, or one of the two ran out of tasks, so that its number of polls is no
+            // measure of its speed. An idle CPU steals anyway.
             (self.polls_here, self.polls_there, self.lag) = (0, 0, 0);
             return 0;
         }

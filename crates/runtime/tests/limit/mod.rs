@@ -1,6 +1,6 @@
 //! Limit: fails a test that hangs.
 //!
-//! The test runs on a separate thread, and the thread that waits for it fails after 60 s. The tests take milliseconds;
+//! The test runs on a separate thread, and the thread that waits for it fails after 60 s. Most tests take milliseconds;
 //! the rest is for machines that other processes use too.
 
 #![allow(dead_code, reason = "each test file uses some of it")]
@@ -36,7 +36,7 @@ where
     with_workers(workers, |runtime| runtime.block_on(runtime.spawn(future)).expect("a task that ends"))
 }
 
-/// Calls `test` and waits until it returns or [`HANGS_AFTER`] has passed.
+/// Calls `test` on a new thread and returns its result. Panics if `test` does not return within [`HANGS_AFTER`].
 #[track_caller]
 pub fn ends<R: Send + 'static>(test: impl FnOnce() -> R + Send + 'static) -> R {
     let (done, is_done) = channel();

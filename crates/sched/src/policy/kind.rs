@@ -23,7 +23,7 @@ pub enum PolicyKind {
     /// [`Home`]: a task wakes on its previous CPU, and idle CPUs steal late.
     #[default]
     Home,
-    /// [`SharedQueue`]: Linux's placement, with a queue per LLC that idle CPUs take from at once.
+    /// [`SharedQueue`]: Linux's placement; idle CPUs steal at once, as if each LLC had one queue.
     SharedQueue,
 }
 

@@ -5,9 +5,9 @@
 //! offline, the task runs on the nearest online CPU, as in Linux.
 //!
 //! A search for an idle CPU reads a count of idle CPUs per shard, and enters only shards with idle CPUs: 24 loads on
-//! 384 CPUs in 24 shards if no CPU is idle. It never misses an idle CPU, which would otherwise stay parked while a task
-//! waits. A search passes over idle CPUs whose hot windows are open (CPUs that are kept for another task); the fuller
-//! the LLC, the fewer of them.
+//! 384 CPUs in 24 shards if no CPU is idle. It misses an idle CPU only if that CPU's count is late, so that no CPU
+//! stays parked while a task waits. [`find_idle`] passes over idle CPUs whose hot windows are open (CPUs that are kept
+//! for another task); the fuller the LLC, the fewer of them.
 //!
 //! # Source
 //! SIS_CACHE, 2023; SIS_UTIL: Linux `update_idle_cpu_scan`, `select_idle_cpu`; `select_fallback_rq`. Differences to
@@ -37,14 +37,15 @@ pub fn takes(machine: &SchedDomains, view: &impl View, allowed: Allowed, cpu: Cp
 }
 
 /// The nearest online CPU on which the task may run, beginning with `near` itself. If there is none, the nearest online
-/// CPU.
+/// CPU; if all are offline, `near`.
 pub fn nearest_allowed(machine: &SchedDomains, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let all = || std::iter::once(near).chain(machine.others(near));
     let allowed = all().find(|cpu| takes(machine, view, allowed, *cpu));
     allowed.or_else(|| all().find(|cpu| !view.is_offline(*cpu))).unwrap_or(near)
 }
 
-/// The least loaded of the online CPUs on which the task may run; of several, the nearest.
+/// The least loaded of the online CPUs on which the task may run; of several, the nearest. If there is none, the CPU of
+/// [`nearest_allowed`].
 pub fn least_loaded(machine: &SchedDomains, view: &impl View, near: CpuId, allowed: Allowed) -> CpuId {
     let load = |cpu: &CpuId| u64::from(view.backlog(*cpu)) + u64::from(!view.is_idle(*cpu));
     let all = std::iter::once(near).chain(machine.others(near));
@@ -111,9 +112,9 @@ pub struct Found {
     pub hot_broken: bool,
 }
 
-/// The nearest idle CPU that is not kept for another task. At most [`hot_max`] kept CPUs of an LLC are passed
-/// over. If all CPUs found are kept, returns the first of them. A CPU that is kept for `wakee` itself does not
-/// count as kept.
+/// The nearest idle CPU on which `wakee` may run and that is not kept for another task. If the search finds a kept CPU,
+/// it goes on in that CPU's LLC only, and passes over at most [`hot_max`] kept CPUs. If all CPUs found are kept,
+/// returns the first of them. A CPU that is kept for `wakee` itself does not count as kept.
 pub fn find_idle(
     machine: &SchedDomains,
     view: &impl View,

@@ -1,9 +1,10 @@
 //! SharedQueue: Linux's placement of woken tasks, and a queue per LLC that idle CPUs take from at once.
 //!
 //! A woken task goes to its previous CPU if that is idle, else to an idle CPU of its LLC, else to the queue of its
-//! previous CPU; a new task goes to the nearest idle CPU, else to the least loaded. The search in the LLC looks at as
-//! many CPUs as Linux's SIS_UTIL (10 of 16 CPUs if 8 are busy). A CPU that runs out of tasks takes the task of its LLC
-//! that has waited longest and is not pinned, before it searches other LLCs.
+//! previous CPU; if it may no longer run there, the nearest CPU that it may use counts as its previous CPU. A new task
+//! goes to the nearest idle CPU, else to the least loaded. The search in the LLC looks at the previous CPU and at as
+//! many others as Linux's SIS_UTIL (10 of 16 CPUs if 8 are busy). A CPU that runs out of tasks takes the task of its
+//! LLC that has waited longest and may run there, before it searches other LLCs.
 //!
 //! The published queue is a second list of the waiting tasks. Here it is the union of all backlogs of the LLC, oldest
 //! task first (`View::waits_since`). In a runtime the times are as exact as the workers' clocks: two tasks that were
