@@ -51,8 +51,9 @@ pub struct SimMachine {
 impl SimMachine {
     /// Reads what `--machine` takes: a name, `this`, `FILE.xml`, `FILE.toml`, or `FILE.toml:NAME`.
     ///
-    /// # Errors An unknown name, with the known ones; a file that cannot be read, is cut off, or describes no machine,
-    /// or several if none is named; `this`, if its topology cannot be read.
+    /// # Errors
+    /// An unknown name, with the known ones; a file that cannot be read, is cut off, or describes no machine, or
+    /// several if none is named; `this`, if its topology cannot be read.
     pub fn read(what: &str) -> Result<Self, MachineError> {
         let ends = |end: &str| what.to_ascii_lowercase().ends_with(end);
         if what == THIS {
@@ -74,7 +75,8 @@ impl SimMachine {
 
     /// A machine of `crates/topo/machines.toml`.
     ///
-    /// # Errors An unknown name. The error lists all known ones.
+    /// # Errors
+    /// An unknown name. The error lists all known ones.
     pub fn named(name: &str) -> Result<Self, MachineError> {
         let names = machines(MACHINES).map_err(|e| told(name, e))?;
         if !names.iter().any(|known| known == name) {

@@ -235,9 +235,10 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// Creates a task that runs `program`. It is woken at the present virtual time, or later by the program's delay.
     ///
-    /// # Errors A program that fails [`Program::check`], that names CPUs, an LLC or a node that the machine does not
-    /// have, or several CPUs that are not all of an LLC, a node or the machine, or that names a process that this
-    /// simulation does not have.
+    /// # Errors
+    /// A program that fails [`Program::check`], that names CPUs, an LLC or a node that the machine does not have, or
+    /// several CPUs that are not all of an LLC, a node or the machine, or that names a process that this simulation
+    /// does not have.
     pub fn spawn(&mut self, program: &Program) -> Result<TaskId, ProgramError> {
         program.check()?;
         let code = self.load(program)?;
@@ -294,9 +295,10 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// Runs until all tasks that are not daemons have ended, or no event is left, or the next event is due after
     /// `until`.
     ///
-    /// # Errors A wake of a task that does not exist; a program that continues without time passing, that unlocks a
-    /// lock it does not hold or ends with a lock, or that uncharges more than is charged; a fork while there are 4 194
-    /// 304 tasks; the end of the clock, 292 years.
+    /// # Errors
+    /// A wake of a task that does not exist; a program that continues without time passing, that unlocks a lock it does
+    /// not hold or ends with a lock, or that uncharges more than is charged; a fork while there are 2²² tasks; the end
+    /// of the clock, 292 years.
     pub fn run(&mut self, until: Nanos) -> Result<Report, ProgramError> {
         self.link()?;
         while self.num_alive_tasks > 0 || !self.has_end {

@@ -7,8 +7,8 @@
 //! latency of memory and, if the machine has them, the transfers from other L3s and other sockets and the latency of
 //! another node's memory.
 //!
-//! For example, if neither `llc_latency` nor `l3_ns` is given, `l3_cycles = 52` at 3.7 GHz makes `llc_latency` 14 054
-//! ps, which changes with both.
+//! For example, `l3_cycles = 52` at 3.7 GHz makes `llc_latency` 14 054 ps, which changes with both, unless
+//! `llc_latency` or `l3_ns` is given.
 
 use super::{Costs, CostsError, Fast, Number, Trust, file};
 use std::collections::BTreeMap;
@@ -78,10 +78,11 @@ const BY_CLASS: &[(&str, u64, &str)] = &[
 impl Costs {
     /// The costs of the machine `name` of a machine file, such as [`warmcore_topo::MACHINES`].
     ///
-    /// # Errors What [`Topology::from_machine`] refuses; a number that is missing and has no default, is negative, too
-    /// large or NaN; another value than a number, if its key begins with `c2c_` or `dram_` or ends with `_cycles`; an
-    /// idle state that is not a name and two numbers. An error about a number names the section and the key, and the
-    /// line if the number is there.
+    /// # Errors
+    /// What [`Topology::from_machine`] refuses; a number that is missing and has no default, is negative, too large or
+    /// NaN; another value than a number, if its key begins with `c2c_` or `dram_` or ends with `_cycles`; an idle state
+    /// that is not a name and two numbers. An error about a number names the section and the key, and the line if the
+    /// number is there.
     pub fn from_machine(text: &str, name: &str) -> Result<Self, CostsError> {
         let topology = Topology::from_machine(text, name).map_err(|e| {
             let text = e.to_string();

@@ -18,9 +18,10 @@ type Checked = HashMap<(*const Program, Option<ProcessId>), usize>;
 impl Program {
     /// Checks whether a simulation can run this program.
     ///
-    /// # Errors Loops nested too deep, or not closed where they were opened; an endless loop without a step in which
-    /// time may pass; lengths over [`LENGTH_MAX`]; a timer number above 3; a working set of two kinds of pages;
-    /// `touch_cid` outside of a process; a barrier for no task; forks over more than [`FORKS_MAX`] levels.
+    /// # Errors
+    /// Loops nested too deep, or not closed where they were opened; an endless loop without a step in which time may
+    /// pass; lengths over [`LENGTH_MAX`]; a timer number above 3; a working set of two kinds of pages; `touch_cid`
+    /// outside of a process; a barrier for no task; forks over more than [`FORKS_MAX`] levels.
     pub fn check(&self) -> Result<(), ProgramError> {
         self.check_family(self.process, 0, &mut Checked::new()).map(|_| ())
     }

@@ -51,7 +51,8 @@ pub struct Settings {
     /// A wakee whose `vruntime` (its run time, as the kernel compares it between tasks) is smaller than the current
     /// task's by more than this preempts it, with fair order. `None`: never.
     pub wake_granularity: Option<Nanos>,
-    /// When a sleeper is woken, its `vruntime` is raised to this much behind its CPU's if it is less.
+    /// When a sleeper is woken, its `vruntime` is raised to this much below that of its CPU (the least of the CPU's
+    /// tasks) if it is less.
     pub sleeper_credit: Nanos,
     /// A task that has run for this long in a row counts as stuck. `None`: no task does.
     pub long_run: Option<Nanos>,
