@@ -251,9 +251,9 @@ const ADVICE: &str = "such tasks stay on the worker that spawned them: spawn wit
                       `tokio::spawn` and `JoinSet`, and serve with `http::serve` instead of `axum::serve` \
                       (docs/from-tokio.md)";
 
-/// Asks each runtime that `warmcore top` can watch twice, at most [`ASKED_MAX`] runtimes. Returns a finding for each
-/// runtime in which tasks of `tokio::spawn` take most of the busy time of a worker that is busy for more than a quarter
-/// of the time, while another worker is less than half as busy.
+/// Asks each runtime that `warmcore top` can watch, at most [`ASKED_MAX`], two times, [`BETWEEN`] apart. Returns a
+/// finding for each runtime in which tasks of `tokio::spawn` take most of the busy time of a worker that is busy for
+/// more than a quarter of the time, while another worker is less than half as busy.
 fn processes() -> Vec<Finding> {
     let found = observe::list();
     let asked = &found[..found.len().min(ASKED_MAX)];

@@ -1,12 +1,13 @@
-//! What a burst costs after a pause if the thread then works on the data of another id, as published with Linux 6.13.
+//! What a burst costs after a pause if the thread then works on the data of another concurrency id (a small number that
+//! a running thread gets, by which it finds per-CPU data), as published with Linux 6.13.
 //!
 //! `cid/sim.rs` has the program. It runs for each of [`sizes`] and each published delay; the data are found by the
 //! CPU's number, by an id of a policy of `warmcore-cid`, or by an id under the rules of Linux 6.19. The rows of the
 //! published columns have four forms. The last three contain values that were chosen after looking at the table:
 //!
 //! - *Predicted*: the machine's numbers and the kernel's defaults.
-//! - *Informed*: 1000 ticks per second, stale clocks of idle CPUs, and a core that leaves a deep state is at its base
-//!   clock.
+//! - *Informed*: 1000 ticks per second, stale clocks of idle CPUs (`RemoteClock::Stale`), and a core that leaves a deep
+//!   sleep state is at its base clock.
 //! - *Probed*: 1000 ticks and stale clocks; and an area of the CPU's own costs after a sleep what was published for the
 //!   two columns in which no area moves (`per_cpu`, `cachelocal`), so that the column `kept` is compared separately.
 //! - *Fitted*, at 200 ms: as *probed*, and a page fault costs one of two values, by the number of threads per cache.

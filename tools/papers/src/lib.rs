@@ -5,8 +5,8 @@
 //! counts as fitted, even if its tolerance is that of a prediction. A row that cannot fail gives the reason
 //! (`by_construction`), and is not counted. A claimed row may also have the number of a null model, in which the
 //! proposal has no effect. A row's number is the median over the seeds, or the mean if its name says so. The row is met
-//! if the median and the mean are within the tolerance, and the simulation of each seed settled. With fewer than five
-//! seeds whose numbers differ it claims nothing.
+//! if the median and the mean are within the tolerance, and the simulation of each seed settled (two successive
+//! counting windows agreed: `hot_windows`). With fewer than five seeds whose numbers differ it claims nothing.
 
 #![forbid(unsafe_code)]
 
@@ -313,8 +313,8 @@ impl Row {
         }
     }
 
-    /// Whether the median and the mean are within the tolerance and all seeds settled. `None`: nothing is claimed,
-    /// nothing was published to compare with, or the row cannot fail.
+    /// Whether the median and the mean are within the tolerance and no seed is transient (`transient` is 0). `None`:
+    /// nothing is claimed, nothing was published to compare with, or the row cannot fail.
     pub fn is_met(&self) -> Option<bool> {
         let tolerance = self.tolerance.as_ref().filter(|_| self.by_construction.is_none())?;
         let [median, mean] =

@@ -1,5 +1,6 @@
 //! Wake queue: a build with many jobs, with and without a shared queue per LLC, with and without wakers that search the
-//! neighbouring LLCs, and, except in a quick run, with three ways in which a CPU that runs out of work searches.
+//! neighbouring LLCs (SIS_NODE), and, except in a quick run, with three ways in which a CPU that runs out of work
+//! searches.
 //!
 //! `make -jN` as a graph of tasks: make forks N shells, one for a file, and another one as soon as a file is done. The
 //! shell forks the driver. The driver forks the compiler, and the assembler, which sleeps until data has come through
@@ -9,7 +10,8 @@
 //!
 //! A simulation has 32 files per CPU (a quick one 8) instead of some hundred, 0.25 s each. Only ratios are compared,
 //! since the time at the end when few jobs run is a larger part of a shorter build. `tolerances.toml` allows time
-//! ratios of −0.6 %…0 for the queue and 0…+1 % for SIS_NODE. Three forms of newidle balancing (gated, always, never)
+//! ratios of −0.6 %…0 for the queue and 0…+1 % for SIS_NODE. Three forms of newidle balancing, the search of a CPU that
+//! runs out of work (gated: only if the CPU is usually idle for at least as long as the search takes; always; never)
 //! test an objection to the queue: that it only makes up for a balancer that stops too early. The share of searches
 //! that the gate ends is shown too.
 //!
@@ -64,7 +66,8 @@ struct Built {
     seconds: f64,
     /// CPU use in percent of one CPU.
     cpu_percent: f64,
-    /// Of the searches by CPUs that ran out of work, the share that newidle balancing's gate ended, in percent.
+    /// Of the searches by CPUs that ran out of work, the share that newidle balancing's gate (see the top of this file)
+    /// ended, in percent.
     gated_percent: f64,
     /// The time of these searches, in millionths of all CPUs' time.
     search_ppm: f64,

@@ -1,8 +1,9 @@
 //! The questions that a report answers, and the rows of the results that answer them.
 //!
 //! An answer compares Warmcore with one named alternative: how many times better Warmcore is, with the 95 % interval of
-//! the ratio, slice by slice. A row of a ratio names the variant in the denominator; the metric of both sides decides
-//! whether more is better. Each ratio is inverted if necessary, so that Warmcore is better in every answer above 1.
+//! the ratios of single slices (short measurements of both sides, one after the other). A row of a ratio names the
+//! variant in the denominator; the metric of both sides decides whether more is better. Each ratio is inverted if
+//! necessary, so that Warmcore is better in every answer above 1.
 
 use super::markup::{amount, digits};
 use warmcore_results::{Results, Row};

@@ -51,7 +51,8 @@ pub struct SimulatedLoad {
     pub reports: Vec<Report>,
 }
 
-/// A text: how many rows of the table with a claim are within their tolerance, and how many of them a null model meets.
+/// A text: how many rows of the table with a claim are within their tolerance, and how many a null model (in which the
+/// proposal has no effect) meets, of those that have one.
 pub(super) fn tally(table: &Table<JsonRow>) -> String {
     match count_met(table.rows.iter().map(|row| row.met)) {
         (_, 0) => "nothing is claimed".to_owned(),
@@ -62,7 +63,7 @@ pub(super) fn tally(table: &Table<JsonRow>) -> String {
     }
 }
 
-/// A word for whether a row, or a null model, is within the tolerance; empty if nothing is claimed.
+/// `met` or `missed`: whether a row, or a null model, is within the tolerance. Empty if nothing is claimed.
 pub(super) fn word(is_met: Option<bool>, met: &'static str, missed: &'static str) -> &'static str {
     match is_met {
         Some(true) => met,

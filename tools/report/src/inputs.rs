@@ -49,7 +49,7 @@ pub struct Probe {
     /// The median one-way hand-over from `cpus[i]` to `cpus[j]`, in ns, shape `[n][n]`. `None` for a pair that was not
     /// timed.
     pub hand_over_ns: Vec<Vec<Option<f64>>>,
-    /// The lowest and the highest slice of each pair, in ns, in the same shape.
+    /// The lowest and the highest slice (a measurement of 0.3 to 3 ms) of each pair, in ns, in the same shape.
     pub spread_ns: Vec<Vec<Option<(f64, f64)>>>,
     /// The times that a CPU takes to walk over a working set that another CPU used last, for one pair of each distance,
     /// and over one that it used last itself. Empty in files of older versions.

@@ -234,8 +234,8 @@ fn run(run: &Results) -> Run<'_> {
     Run { run, about, cases: cases(run).into_iter().map(case).collect() }
 }
 
-/// The cells of a row: what is compared, metric, median, interval, slices, and whether it is noisy with what was
-/// expected.
+/// The cells of a row: what is compared, the metric, the median, the interval, the number of slices (measurements), and
+/// whether it is noisy and which bound was promised.
 fn cells(row: &Row) -> [String; 6] {
     let expected = row.target.as_ref().map(|target| format!("; expected {}", bound(row, target)));
     let noisy = if row.noisy { "noisy" } else { "" };

@@ -30,7 +30,7 @@ pub(super) struct View {
     pub(super) end: Option<String>,
 }
 
-/// The colour of workers that foreign tasks dominate.
+/// The colour of workers that foreign tasks dominate ([`Rates::is_dominated`]).
 const FOREIGN_COLOR: Color = Color::Magenta;
 
 /// The number of lines above the list of workers.

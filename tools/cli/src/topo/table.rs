@@ -77,8 +77,8 @@ fn distances(t: &Topology, timed: &[Timed]) -> Vec<String> {
     std::iter::once(head).chain(by_distance(t, timed).iter().map(row)).collect()
 }
 
-/// The groups of CPUs that the times show: a line for each level at which there is more than one group; none with more
-/// than `ALL_PAIRS_CPUS_MAX` CPUs.
+/// The groups of CPUs that the times show (`verdict.rs` defines levels and groups): a line for each level at which
+/// there is more than one group; none with more than `ALL_PAIRS_CPUS_MAX` CPUs.
 fn by_time(timed: &[Timed]) -> Vec<String> {
     let levels = levels(timed);
     let cpus: CpuSet = timed.iter().flat_map(|p| [p.a, p.b]).collect();

@@ -1,12 +1,13 @@
 //! Compares the transfer times with the topology that the kernel reports.
 //!
-//! A pair is steady if its slowest round took at most twice its fastest; only steady pairs are compared with the
-//! kernel's topology. The sorted times are divided into levels: a new level begins where a time is more than 1.6 × the
-//! time before it. CPUs that are linked by pairs of a level or of a faster one are a group of that level. Each steady
-//! pair's time is compared with the distance that the kernel reports, and the CPUs of each last-level cache must be one
-//! group. On 2 × EPYC 9654 there are levels at 9, 23, 100 and 195 ns.
+//! A pair is timed in several rounds (`probe.rs`). It is steady if its slowest round took at most twice its fastest;
+//! only steady pairs are compared with the kernel's topology. The sorted times are divided into levels: a new level
+//! begins where a time is more than 1.6 × the time before it. CPUs that are linked by pairs of a level or of a faster
+//! one are a group of that level. Each steady pair's time is compared with the distance that the kernel reports, and
+//! the CPUs of each last-level cache must be one group. On 2 × EPYC 9654 there are levels at 9, 23, 100 and 195 ns.
 //!
-//! Source: crates/topo/machines.toml, `c2c_*`; a test compares the limits below with them.
+//! Source: crates/topo/machines.toml, whose numbers `c2c_*` are times of a cache line between CPUs; a test compares the
+//! limits below with them.
 
 use std::collections::BTreeMap;
 use warmcore_topo::{Distance, Llc, Topology};

@@ -1,4 +1,5 @@
-//! Relayout: the cheapest layout that removes at least 95 % of the excess cost ([`Verdict::excess_ns_per_s`]).
+//! Relayout: the cheapest layout that removes at least 95 % of the excess cost ([`Verdict::excess_ns_per_s`]: what
+//! touches cost beyond those of fields on lines of their own).
 //!
 //! A field moves into a hole of another line, or is exchanged with a field of the same size on another line; or a few
 //! fields move to lines of their own after or before all others. All other fields stay at their offset in their line,
@@ -148,8 +149,8 @@ impl Candidate {
     }
 }
 
-/// Every move of a field that suffers or is a culprit; and of all culprits of one field's reads, or of its writes,
-/// together, which only move to the end or to the front.
+/// Every move of a field that suffers (its touches cost more than on lines of its own) or is a culprit; and of all
+/// culprits of one field's reads, or of its writes, together, which only move to the end or to the front.
 fn candidates(analyzer: &Analyzer, (layout, verdict): (&Layout, &Verdict)) -> Vec<Candidate> {
     let unit = analyzer.unit();
     let hot = analyzer.hot(layout);

@@ -2,8 +2,8 @@
 //! holes, similar to pahole's output.
 //!
 //! Cache lines that the profile touches are drawn with all their fields and holes; of the others only the numbers are
-//! printed. A `!` marks a field that suffers. The culprits of each such field follow, and then the layouts that help,
-//! and whether padding would.
+//! printed. A `!` marks a field that suffers: its touches cost more than on lines of its own. The culprits of each such
+//! field follow, and then the layouts that help, and whether padding would.
 
 use super::{Blame, Culprit, FieldCost, RelayoutKind, Stands};
 use crate::{Field, Layout};

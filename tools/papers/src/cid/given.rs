@@ -1,8 +1,9 @@
 //! What the table is compared with, and the values that were chosen after looking at it.
 //!
-//! `fixtures/published.toml` is only read to print and compare. `fixtures/fitted.toml` has the cost of a pass over
-//! the CPU's own area after a sleep, by a formula that was fitted to the columns `per_cpu` and `cachelocal`, in which
-//! no area moves. The two costs of a page fault in this file were fitted to the column `kept`, in which areas move.
+//! `fixtures/published.toml` is only read to print and compare. `fixtures/fitted.toml` has the cost of a pass over the
+//! CPU's own area (its 16 KiB of data) after a sleep, by a formula that was fitted to the columns `per_cpu` and
+//! `cachelocal`, in which no area moves. The two costs of a page fault in this file were fitted to the column `kept`,
+//! in which areas move.
 
 use serde::Deserialize;
 
@@ -47,7 +48,7 @@ pub fn published(machine: &str, threads: u32, llcs: u32, delay_ms: u64) -> Optio
     half.rows.into_iter().find(|row| row.threads == threads && row.llcs == llcs)
 }
 
-/// The time in ns of a pass over 16 KiB of the CPU's own area after a sleep, by fitted.toml. None: the file has no
+/// The time in ns of a pass over 16 KiB of the CPU's own area after a sleep, by fitted.toml. `None` if the file has no
 /// formula for this machine.
 pub fn own_after_sleep_ns(machine: &str, sleep_ms: u64) -> Option<f64> {
     let all: toml::Table = FITTED.parse().unwrap_or_else(|e| panic!("fitted.toml: {e}"));

@@ -1,4 +1,4 @@
-//! The runs and rows of the table, form by form.
+//! The runs and rows of the table, form by form: predicted, informed, probed and fitted, which `cid.rs` describes.
 //!
 //! For each number of threads, each way to spread them over caches and each delay there are: the columns `per_cpu`,
 //! `kept` and `cachelocal` of the published table (`published.toml`, section `cid`), predicted; the same columns with

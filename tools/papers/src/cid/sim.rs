@@ -1,10 +1,11 @@
 //! librseq's program for intermittent threads, on a virtual clock.
 //!
 //! Each thread is pinned to its own CPU. First all threads run at the same time, so that each CPU has an id. Then
-//! thread k of a random sequence sleeps k × delay, makes 20 000 warm passes over its area, and 5 timed passes with a
-//! sleep of delay × threads between them. No two bursts overlap, so a loop over them in the order of time replaces a
-//! scheduler. A thread gets an id when it is switched in and stops using it when it is switched out. The ids are
-//! those of `warmcore-cid`, or of the simulator's imitation of Linux 6.19; or the CPU's number takes their place.
+//! thread k of a random sequence sleeps k × delay, makes 20 000 warm passes over its area (16 KiB that its id selects),
+//! and 5 timed passes with a sleep of delay × threads between them. No two bursts overlap, so a loop over them in the
+//! order of time replaces a scheduler. A thread gets an id when it is switched in and stops using it when it is
+//! switched out. The ids are those of `warmcore-cid`, or of the simulator's imitation of Linux 6.19; or the CPU's
+//! number takes their place.
 //!
 //! The kernel's compaction runs at the first tick that hits a running thread of the process 100 ms or more after the
 //! last compaction. It frees ids that were unused for 100 ms: by the present time, or with [`RemoteClock::Stale`] by

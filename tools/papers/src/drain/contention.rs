@@ -1,4 +1,5 @@
-//! Contention: how often a drain finds a stock's lock held, and how often the stock's owner finds it held.
+//! Contention: how often a drain finds the lock of a stock (units that a CPU holds ready) held, and how often the CPU
+//! that owns the stock finds it held by a drain.
 //!
 //! Every CPU does its local operations at regular intervals, from a random time on, and holds its stock's lock during
 //! each. A drain goes from stock to stock, checks whether the lock is held when it arrives, and holds it for as long as

@@ -1,4 +1,4 @@
-//! Traced: stocks that record which of them were examined and reduced.
+//! Traced: stocks (units that a CPU holds ready for an account) that record which of them were examined and reduced.
 //!
 //! The wrapped stocks do the work. Each `snapshot` and `reduce` adds a step, in order; the simulation (`drain/sim.rs`)
 //! drops the steps of the charges, and prices those of the drain.
