@@ -1,13 +1,14 @@
 //! Backend: how this process updates per-CPU data.
 //!
-//! The `rseq` backend runs restartable sections. It is used where the kernel supports them and the self-test
-//! passes. The `atomic` backend uses locked instructions on the slot of the CPU on which the thread probably
-//! runs. The `plain` backend has one slot; it is for systems that do not report a thread's CPU. The choice is
-//! made once per process, at the first use or in [`try_backend`].
+//! The `rseq` backend runs restartable sections. It is used where the kernel supports them and the self-test passes,
+//! unless [`VARIABLE`] forces another. The `atomic` backend uses locked instructions on the slot of the CPU on which
+//! the thread probably runs. The `plain` backend has one slot; it is for systems that do not report a thread's CPU. The
+//! choice is made once per process, at the first use or in [`try_backend`].
 //!
 //! # Cost
 //!
-//! The choice takes 5 to 50 ms, because the self-test waits for a preemption.
+//! The choice mostly takes 5 to 50 ms, because the self-test (`rseq::selftest`) waits for preemptions; it gives up
+//! after 100 ms. Without a self-test the choice takes less.
 //!
 //! # Source
 //!
@@ -131,8 +132,8 @@ pub(crate) fn one_slot() -> bool {
 /// Registers an rseq area for this thread if it has none and the backend is `rseq`. Returns whether the
 /// backend is `rseq` and the thread has an area now.
 ///
-/// A thread's first operation on per-CPU data registers the area too, so calling this is optional. On musl, where
-/// threads start without an area, a thread that begins with a hot loop avoids slow operations by calling it first.
+/// The slow path of an add, a push or a pop registers the area too, so calling this is optional. On musl, where threads
+/// start without an area, a thread that begins with a hot loop avoids slow operations by calling it first.
 pub fn register_thread() -> bool {
     matches!(backend(), Backend::Rseq(_)) && rseq::register_thread()
 }

@@ -1,11 +1,12 @@
 //! Counter and gauge: the two public types over a per-CPU sum.
 //!
-//! A [`Counter`] only grows between drains. A [`Gauge`] goes up and down. An add writes one line of the
-//! current CPU's slot. A read touches one line per slot, including slots that were never used.
+//! A [`Counter`] only grows between drains. A [`Gauge`] goes up and down. An add mostly writes one cache line, in the
+//! slot of the current concurrency id. A read touches one line per slot, including slots that were never used.
 //!
 //! # Cost
 //!
-//! An add costs about two stores, independent of how many other CPUs add at the same time (`reports/`).
+//! On the `rseq` backend an add costs about two stores, independent of how many other CPUs add at the same time
+//! (`reports/`).
 //!
 //! # Source
 //!
@@ -16,16 +17,16 @@ use std::fmt;
 
 /// A counter with one slot per concurrency id: CPUs that add at the same time write different cache lines.
 ///
-/// It takes 256 bytes, and 16 bytes in each slot that was touched. Slots are indexed by concurrency id. Since
-/// Linux 6.3 the kernel gives a process at most as many ids as it has threads, and at most one for each CPU that
-/// the process may run on; before that, and without sections, the CPU number is the index.
+/// It takes 256 bytes, and 16 bytes in each slot that was touched. Slots are indexed by concurrency id. Since Linux 6.3
+/// an id is as a rule below the number of the process's threads, and below the number of CPUs that they may use; before
+/// that, and without sections, the CPU number is the index.
 ///
 /// # First add
 ///
-/// The first add reserves the slots, under a lock, and chooses the process's [`backend`](crate::backend()) if it
-/// was not chosen before. The choice takes 5 to 50 ms. A program that needs a fast first add calls `backend` in
-/// `main`. So does a program whose first add is in a hot loop: the compiler may move the look-up of the thread's
-/// rseq area before the loop, and then the whole loop takes the slow path.
+/// The first add reserves the slots, under a lock, and chooses the process's [`backend`](crate::backend()) if it was
+/// not chosen before. The choice mostly takes 5 to 50 ms. A program that needs a fast first add calls `backend` in
+/// `main`. So does a program whose first add is in a hot loop: the compiler may move the look-up of the thread's rseq
+/// area before the loop, and then the whole loop takes the slow path.
 ///
 /// A global allocator may use a counter. The first add allocates; the adds that these allocations cause go to a
 /// separate word. During the first add the allocator must not hold a lock that an allocation takes. To avoid
@@ -33,10 +34,10 @@ use std::fmt;
 ///
 /// # Signal handlers and fork
 ///
-/// After the first add, an add is safe in a signal handler if the backend is `rseq` and the thread has an rseq
-/// area (a thread of glibc ≥ 2.35 has one, unless a tunable disables that). Under the same conditions it is safe in
-/// a child of `fork`. A sum, a snapshot or a drain in the child may block forever if another thread of the parent
-/// was reading the counter during the fork.
+/// After the first add, an add is safe in a signal handler if the backend is `rseq` and the thread has an rseq area (a
+/// thread of glibc ≥ 2.35 has one, unless a tunable disables that), and unless 17 sections in a row are aborted: then
+/// the add takes a lock. Under the same conditions it is safe in a child of `fork`. A sum, a snapshot or a drain in the
+/// child may block forever if another thread of the parent was reading the counter during the fork.
 ///
 /// ```
 /// use warmcore_percpu::Counter;
@@ -150,14 +151,15 @@ impl Gauge {
         self.sum.add((n as u64).wrapping_neg());
     }
 
-    /// Returns the level, reading the slots one after the other. If a unit is added on one CPU and subtracted on
-    /// another during the call, the result may include only one of the two changes; if that is the subtraction,
-    /// the result can be below zero. The cost is that of [`Counter::sum`].
+    /// Returns the level, or after a drain the change since the last one, reading the slots one after the other. If a
+    /// unit is added on one CPU and subtracted on another during the call, the result may include only one of the two
+    /// changes; if that is the subtraction, the result can be below zero. The cost is that of [`Counter::sum`].
     pub fn sum(&self) -> i64 {
         self.sum.sum() as i64
     }
 
-    /// Returns the level at one moment within this call. The cost is that of [`Counter::snapshot`].
+    /// Returns what [`Gauge::sum`] returns, but at one moment within this call. The cost is that of
+    /// [`Counter::snapshot`].
     pub fn snapshot(&self) -> i64 {
         self.sum.snapshot() as i64
     }

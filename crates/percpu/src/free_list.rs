@@ -1,14 +1,15 @@
 //! Free list: a stack of objects per slot, and a depot that all CPUs share.
 //!
-//! A pop or a push touches the slot's stack only. An empty stack refills with half its capacity from the depot; a full
-//! one moves half its items there. So a CPU that only frees supplies a CPU that only allocates, at one lock per batch.
+//! Most pops and pushes touch the slot's stack only. A pop from an empty stack moves up to half a capacity of items
+//! from the depot; a push on a full stack moves half its items there. So a CPU that only frees supplies a CPU that only
+//! allocates, at one lock per batch.
 //!
 //! # Protocol
 //!
-//! `active` is the address of slot 0's stack. A drain holds the depot's lock and points `active` to a stack of all
-//! zeros, which is empty for a pop and full for a push, since `cap` is 0. It issues one fence, empties the real stacks
-//! and restores `active`. An operation that finds the zeros takes the slow path and blocks at the depot's lock. An
-//! unused slot is all zeros too: its first push sets its capacity, under the lock.
+//! On the `rseq` backend `active` is the address of slot 0's stack. A drain holds the depot's lock and points `active`
+//! to a stack of all zeros, which is empty for a pop and full for a push, since `cap` is 0. It issues one fence,
+//! empties the real stacks and restores `active`. An operation that finds the zeros takes the slow path and blocks at
+//! the depot's lock. An unused slot is all zeros too: its first push sets its capacity, under the lock.
 //!
 //! With locked instructions each stack has a lock of its own: see `stacks.rs`.
 //!

@@ -371,8 +371,8 @@ macro_rules! per {
 }
 
 per!(
-    /// One `T` per concurrency id. The ids are the kernel's (since Linux 6.3 at most as many as the process has
-    /// threads, before that the CPU numbers), or those of an [`IdSource`].
+    /// One `T` per concurrency id. The ids are the kernel's (since Linux 6.3 as a rule below the number of the
+    /// process's threads, before that the CPU numbers), or those of an [`IdSource`].
     ///
     /// ```
     /// use bytemuck::Zeroable;

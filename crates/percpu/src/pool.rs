@@ -8,7 +8,7 @@
 //!
 //! # Cost
 //!
-//! With 8192 slots of which 2 are in use, a chunk takes 32 MiB of address space and 8 KiB of memory.
+//! With pages of 4 KiB and 8192 slots of which 2 are in use, a chunk takes 32 MiB of address space and 8 KiB of memory.
 //!
 //! # Source
 //!
@@ -214,8 +214,8 @@ impl Block {
 
 impl Drop for Block {
     /// Zeroes the block's bytes for the next block at the same place; reads each slot that may have been written. If
-    /// the chunk has no other block, it frees the chunk's memory instead. A block with a region of its own does
-    /// neither.
+    /// the chunk has no other block, it frees the chunk's memory instead, if the system can. A block with a region of
+    /// its own does neither.
     fn drop(&mut self) {
         if self.stride != SLOT_BYTES || self.bytes > SHARED_BYTES_MAX {
             return; // the block has a region of its own, which is unmapped with it

@@ -1,9 +1,9 @@
 //! Set-up: the allocations of first uses.
 //!
-//! The first add of a counter chooses the backend and reserves slots, under locks. Both allocate memory. A global
-//! allocator that adds to a counter therefore re-enters this crate during a set-up, in the same thread or in a thread
-//! for which the set-up waits. A process-wide number of set-ups in progress shows this: while it is above 0, an add to
-//! a counter without slots takes no lock.
+//! The first add of a counter chooses the backend, if it was not chosen before, and reserves slots, under locks. Both
+//! allocate memory. A global allocator that adds to a counter therefore re-enters this crate during a set-up, in the
+//! same thread or in a thread for which the set-up waits. A process-wide number of set-ups in progress shows this:
+//! while it is above 0, an add to a counter without slots takes no lock.
 //!
 //! The slots serve the whole process and not the thread that uses them first. A library that charges allocations to
 //! the current thread's account passes a function to [`set_up_within`] which suspends that.

@@ -23,9 +23,9 @@
 //!
 //! # Cost
 //!
-//! An add, once it has the address of the thread's rseq area, is 2 stores and 4 loads: one store and one load in the
-//! area, one of each in the CPU's slot, and two loads of the read-mostly `active`. A snapshot is one fence and two
-//! loads per slot. A drain has the loads and no fence.
+//! On the `rseq` backend an add, once it has the address of the thread's rseq area, is 2 stores and 4 loads: one store
+//! and one load in the area, one of each in the CPU's slot, and two loads of the read-mostly `active`. A snapshot is
+//! one fence and two loads per slot. A drain has the loads and no fence.
 //!
 //! Writers. `active`: the first add and snapshots, under `state`. `words`: the first add, under `state`. `early`: adds
 //! during a set-up. Words: sections of the slot's CPU, or locked adds of any thread; they are never reset. `state`:
@@ -181,7 +181,7 @@ impl Sum {
         let [first, second] = [words.base(), words.base().wrapping_add(8)];
         let active = self.active.load(Relaxed);
         let (frozen, live, other) = if active == first { (1, 0, second) } else { (0, 1, first) };
-        // This bank is frozen since the last fence. Read it before it is in use again.
+        // This bank is frozen since the last fence, or was never in use. Read it before it is in use again.
         let settled = self.bank(frozen);
         // ORDERING: Release; pairs with the load of `active` inside each section, on which the section's address
         // depends: the reads of `settled` come before every later add to that bank.

@@ -97,7 +97,7 @@ pub(crate) fn registered_area(mode: PercpuMode) -> Option<RseqArea> {
 }
 
 /// Returns the slot for locked instructions: the number of the CPU on which this thread probably runs, also where slots
-/// are indexed by concurrency id. Any slot is correct; the CPU's own slot is fast.
+/// are indexed by concurrency id; or 0 if there is no such slot. Any slot is correct; the CPU's own slot is fast.
 #[cfg(not(loom))]
 #[inline(always)]
 pub(crate) fn probable_slot(slots: usize) -> usize {

@@ -27,7 +27,7 @@ fn limit_space(bytes: u64) {
 #[test]
 fn a_list_that_was_never_drained_is_dropped_without_address_space() {
     let list = FreeList::with_capacity(4);
-    // Some items are on a CPU's stack and some in the depot.
+    // A CPU's stack holds 4 items at most; the others are in the list's depot, the part that all CPUs share.
     (0..100).for_each(|n| list.push(Box::new(Noted(n))));
     limit_space(0);
     let dropped = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| drop(list)));

@@ -47,7 +47,8 @@ fn an_allocator_counts_in_counters_from_its_first_call_on() {
     // SAFETY: no memory; `SIGALRM` ends the process.
     unsafe { libc::alarm(60) };
     IS_COUNTING.store(true, SeqCst);
-    // The first use of each counter is inside an allocation, or inside the set-up of another counter.
+    // The first add of each counter is inside an allocation. The first add of `CALLS` allocates memory itself, and
+    // these nested allocations add to both counters before it returns.
     let slots: Vec<PerCpu<u64>> = (0..300).map(|_| PerCpu::new()).collect();
     let threads: Vec<_> = (0..4).map(|n| std::thread::spawn(move || vec![n; 1000].len())).collect();
     let allocated: usize = threads.into_iter().map(|thread| thread.join().unwrap()).sum();

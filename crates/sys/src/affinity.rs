@@ -1,7 +1,7 @@
 //! Affinity: the CPUs on which a thread may run, and the CPU on which it runs now.
 //!
-//! Each thread has a mask of its own. The kernel's mask may be wider than 1024 CPUs, so the buffer into which
-//! `allowed_to` reads it grows until the kernel accepts it.
+//! Each thread has a mask of its own. The kernel's mask may be wider than 1024 CPUs, so `allowed_to` tries a longer
+//! buffer if the kernel refuses the first one as too short.
 //!
 //! Source. sched_setaffinity(2), getcpu(2).
 
@@ -87,8 +87,9 @@ const LINUX_CPUS_MAX: usize = 8192;
 ///
 /// It is the width in which the kernel prints its own masks, which is fixed at boot, rounded up to a hex digit.
 /// `/sys/devices/system/cpu/possible` would be exact, but some containers show a smaller set, and a table sized by it
-/// would be too small. The first call reads the width from `/proc/self/status`. If it cannot read that file (no
-/// descriptors left, no `/proc`), it uses the width of the mask as the kernel stores it, which is never too small.
+/// would be too small. The first call reads the width from `/proc/self/status`. If it finds no mask there (no
+/// descriptors left, no `/proc`), it uses the width of the mask as the kernel stores it, or 8192 if the kernel does not
+/// return the mask. Both are large enough for every CPU.
 ///
 /// **Touches** one read-mostly static, after the first call.
 #[cfg(target_os = "linux")]
@@ -124,7 +125,7 @@ mod elsewhere {
         0
     }
 
-    /// Returns all CPUs: affinity is not supported on this platform.
+    /// Returns CPUs 0 to n - 1, where n is `available_parallelism`: affinity is not supported on this platform.
     pub fn allowed_to(_: u32) -> io::Result<CpuSet> {
         let n = std::thread::available_parallelism()?.get() as u32;
         Ok((0..n).map(CpuId).collect())
@@ -135,7 +136,7 @@ mod elsewhere {
         Err(io::Error::from(io::ErrorKind::Unsupported))
     }
 
-    /// Returns 1: the `plain` backend of this platform has one slot.
+    /// Returns 1: this platform reports no CPU numbers, so per-CPU data (crate `warmcore-percpu`) has one slot.
     pub fn nr_cpu_ids() -> usize {
         1
     }

@@ -1,9 +1,8 @@
 //! A background thread that repeats a task as long as the task is needed.
 //!
-//! [`Background::ensure`] starts the thread unless it runs; the thread ends when [`Task::is_needed`] is false,
-//! and the next `ensure` starts another. The thread blocks all signals and may run on the CPUs of the process's first
-//! thread: it does not inherit the signal mask or the CPUs of the thread that started it, which may be a worker that
-//! is bound to one CPU.
+//! [`Background::ensure`] starts the thread unless it runs; the thread ends when [`Task::is_needed`] returns false, and
+//! the next `ensure` starts another. The thread blocks all signals, and gives itself the CPUs of the process's first
+//! thread if the system allows it: the thread that called `ensure` may be bound to one CPU.
 //!
 //! Locks: the lock `is_running` is held while `is_needed` and `wait_at_most` run and while the thread is started. It is
 //! not held while `round` and `between` run.
@@ -19,18 +18,18 @@ pub trait Task: Sync {
     /// Whether the thread continues. If not, it ends.
     fn is_needed(&self) -> bool;
 
-    /// Called a period after the start of the thread, and again a period after each return. If it panics, the panic
-    /// hook reports the panic, and `round` is called again a period later.
+    /// Called when a period has passed since the thread started, since the last return of `round`, or since a method of
+    /// this trait panicked. The panic hook reports a panic, and the thread continues.
     fn round(&self);
 
-    /// The longest wait before [`between`](Self::between) is called. With `None` the thread waits until the next
-    /// round, or until [`Background::notify`].
+    /// The longest wait before [`between`](Self::between) is called, if no round is due earlier. With `None` the thread
+    /// waits until the next round is due, until [`Background::notify`], or until a spurious wake.
     fn wait_at_most(&self) -> Option<Duration> {
         None
     }
 
-    /// Called between two rounds: after [`wait_at_most`](Self::wait_at_most) (`timed_out` is true), or after
-    /// [`Background::notify`] or a spurious wake (`timed_out` is false).
+    /// Called after a wait, if no round is due yet. `timed_out` is true if the wait took
+    /// [`wait_at_most`](Self::wait_at_most), and false if [`Background::notify`] or a spurious wake ended it.
     fn between(&self, timed_out: bool) {
         let _ = timed_out;
     }
@@ -62,8 +61,8 @@ impl<T: Task> Background<T> {
         }
     }
 
-    /// Ends the thread's present wait, so that it calls `between` (or `round`, if that is due), `is_needed` and
-    /// `wait_at_most`. Takes no lock, so a call just before the thread begins to wait has no effect.
+    /// Ends the thread's present wait, so that it calls `between` (or `round`, if that is due) and then `is_needed`.
+    /// Takes no lock, so a call just before the thread begins to wait has no effect.
     pub fn notify(&self) {
         self.changed.notify_all();
     }
@@ -76,7 +75,7 @@ impl<T: Task> Background<T> {
         while catch_unwind(AssertUnwindSafe(|| self.rounds())).map_err(std::mem::forget).is_err() {}
     }
 
-    /// Runs rounds until the task is not needed. The first is one period after this call.
+    /// Runs rounds until the task is not needed. The first is due one period after this call.
     fn rounds(&self) {
         let mut due = Instant::now() + self.period;
         let mut is_running = ignore_poison(self.is_running.lock());
@@ -91,8 +90,9 @@ impl<T: Task> Background<T> {
             drop(guard);
             if Instant::now() >= due {
                 self.task.round();
-                // The next round is one period from now, not one period after the last round was due. A late
-                // round is harmless, but two rounds in quick succession would find everything unused.
+                // The next round is one period from now, not one period after the last round was due. A late round is
+                // harmless. But a task may take back what was not used since its last round, and a round right after
+                // another would take too much.
                 due = Instant::now() + self.period;
             } else {
                 self.task.between(timeout.timed_out());

@@ -70,7 +70,7 @@ fn scale() -> &'static Scale {
 }
 
 /// Returns the time since this process first called [`now`], [`source`] or [`ticks_per_ns`]. With a counter, that first
-/// call takes 5 ms, for the calibration.
+/// call takes 5 ms or a little more, for the calibration.
 #[inline]
 pub fn now() -> Nanos {
     let scale = scale();
@@ -126,7 +126,8 @@ impl ThreadCpu {
         Self(id)
     }
 
-    /// Returns the CPU time of the thread, or 0 if it has ended. A system call, 0.2 µs.
+    /// Returns the CPU time of the thread, or 0 if it has ended and no later thread of this process has its id. A
+    /// system call, 0.2 µs.
     pub fn read(self) -> Nanos {
         let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
         // SAFETY: the kernel writes one timespec; of a thread that has ended it writes none.
@@ -135,7 +136,8 @@ impl ThreadCpu {
     }
 }
 
-/// Returns how often the calling thread was preempted. A system call, 0.2 µs.
+/// Returns how often another thread got the calling thread's CPU although the calling thread could run: by preemption,
+/// or because it called `sched_yield`. A system call, 0.2 µs.
 #[cfg(target_os = "linux")]
 pub fn involuntary_switches() -> u64 {
     // SAFETY: the kernel fills the struct, for which all zeros is valid; it can't fail for a thread's own usage.
@@ -162,7 +164,7 @@ fn ticks() -> Option<u64> {
         trusted && __cpuid(0x8000_0000).eax >= 0x8000_0007 && __cpuid(0x8000_0007).edx & (1 << 8) != 0
     });
     // SAFETY: every x86-64 CPU has the instruction. The kernel leaves it enabled unless the program has disabled it
-    // with prctl(PR_SET_TSC), which ends the program with SIGSEGV.
+    // with prctl(PR_SET_TSC); then the instruction raises SIGSEGV.
     invariant.then(|| unsafe { _rdtsc() })
 }
 
@@ -243,8 +245,8 @@ mod tests {
         let (a, b) = (now(), Instant::now());
         std::thread::sleep(Duration::from_millis(50));
         let (ours, theirs) = (now().0 - a.0, b.elapsed().as_nanos() as u64);
-        // A preemption between the two reads makes them differ, so only a scale that is wrong by a factor of 2 or more
-        // fails.
+        // A preemption between the two reads makes them differ, so the bound is wide: the test fails if the clock runs
+        // at twice the speed or more, or does not run.
         assert!(ours.abs_diff(theirs) < theirs, "{ours} ns against {theirs} ns");
     }
 }

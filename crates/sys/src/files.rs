@@ -8,8 +8,8 @@
 #[cfg(unix)]
 use std::{fs::File, io, path::Path};
 
-/// Opens the file at `path` for writing and truncates it; creates it if there is none. Fails if `path` is a symbolic
-/// link.
+/// Opens the file at `path` for writing and truncates it; creates it if there is none. Fails if the file itself is a
+/// symbolic link; links among the folders of the path are followed.
 #[cfg(unix)]
 pub fn open_no_link(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
@@ -18,12 +18,12 @@ pub fn open_no_link(path: &Path) -> io::Result<File> {
 }
 
 /// Copies the access control list of the file at `from` to the open file `to`. If `from` has no list, it removes that
-/// of `to`, since a new file may have inherited one from its folder. Does not follow symbolic links.
+/// of `to`, since a new file may have inherited one from its folder. If `from` is a symbolic link, it is not followed.
 ///
 /// # Errors
 ///
-/// Returns the kernel's error for either file, or an error if `from` contains a NUL. A file system without lists is not
-/// an error.
+/// Returns the kernel's error for either file, or an error if `from` contains a NUL. If the file system of `to` has no
+/// lists, nothing is copied, and that is not an error.
 #[cfg(target_os = "linux")]
 pub fn copy_acl(from: &Path, to: &File) -> io::Result<()> {
     use std::ffi::CString;

@@ -7,9 +7,10 @@
 
 use std::io;
 
-/// Registers `act` to be called in each child that this process forks later, on the child's thread, before `fork`
-/// returns there. `act` must not take a lock or allocate memory, since another thread of the parent may have held
-/// that lock, or one of the allocator, during the fork. Fails if there is no memory for the registration.
+/// Registers `act` to be called in each child that this process makes later with the libc's `fork`, on the child's
+/// thread, before `fork` returns there. A raw clone(2) and vfork(2) do not call it. `act` must not take a lock or
+/// allocate memory, since another thread of the parent may have held that lock, or one of the allocator, during the
+/// fork. Fails if there is no memory for the registration.
 #[cfg(unix)]
 pub fn in_children(act: extern "C" fn()) -> io::Result<()> {
     // SAFETY: a static function; nothing is called before the fork.

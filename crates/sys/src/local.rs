@@ -1,8 +1,9 @@
 //! Local: Unix sockets: connecting without blocking, and the credentials of the process at the other end.
 //!
 //! `connect(2)` on a blocking Unix socket waits while the listener's backlog is full. [`connect`] returns an error
-//! instead. [`peer`] reads `SO_PEERCRED`: the process that called `listen(2)` or `connect(2)`, as the kernel recorded
-//! it. The owner and the name of the socket's file are no proof, since every user may create files in a shared folder.
+//! instead. [`peer`] reads `SO_PEERCRED`: the process that called `listen(2)`, `connect(2)` or `socketpair(2)`, as the
+//! kernel recorded it. The owner and the name of the socket's file are no proof, since every user may create files in a
+//! shared folder.
 //!
 //! Source. unix(7).
 
@@ -19,7 +20,7 @@ use std::path::Path;
 pub struct Peer {
     /// Its process id in this process's namespace, or 0 if it is not in that namespace.
     pub pid: u32,
-    /// Its effective user id when it called `listen(2)` or `connect(2)`.
+    /// Its effective user id when it called `listen(2)`, `connect(2)` or `socketpair(2)`.
     pub user: u32,
 }
 
@@ -53,7 +54,7 @@ pub fn connect(path: &Path) -> io::Result<UnixStream> {
     Ok(stream)
 }
 
-/// Returns the process at the other end, as it was when it called `listen(2)` or `connect(2)`.
+/// Returns the process at the other end, as it was when it called `listen(2)`, `connect(2)` or `socketpair(2)`.
 pub fn peer(stream: &UnixStream) -> io::Result<Peer> {
     let mut found = libc::ucred { pid: 0, uid: 0, gid: 0 };
     let mut length = size_of::<libc::ucred>() as libc::socklen_t;

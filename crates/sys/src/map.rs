@@ -1,8 +1,8 @@
 //! Map: address space whose pages get memory when they are first written.
 //!
-//! A [`Region`] reserves addresses. The first write to a page allocates it, on the NUMA node of the CPU that writes. A
-//! page that is only read stays the kernel's zero page. With mlockall(MCL_FUTURE) the kernel allocates all pages at
-//! once, so programs with large regions must not use it.
+//! A [`Region`] reserves addresses. On Linux the first write to a page allocates it, on the NUMA node of the CPU that
+//! writes unless the thread has set another memory policy. A page that is only read stays the kernel's zero page. With
+//! mlockall(MCL_FUTURE) the kernel allocates all pages at once, so programs with large regions must not use it.
 //!
 //! # Cost
 //!
@@ -29,7 +29,8 @@ pub fn page_bytes() -> usize {
     4096
 }
 
-/// Returns the number of minor page faults of this thread: first touches of pages, and first writes to shared pages.
+/// Returns the number of minor page faults of this thread, such as first touches of pages and first writes to shared
+/// pages.
 #[cfg(target_os = "linux")]
 pub fn page_faults() -> io::Result<u64> {
     // SAFETY: the kernel fills the struct, for which all zeros is valid.
@@ -128,8 +129,8 @@ impl Region {
     }
 
     /// Returns the number of the region's pages that have memory of their own, including swapped ones. A page that was
-    /// only read is the kernel's zero page and is not counted; mincore(2) would count it. Pages shared with a child of
-    /// `fork` are not counted either.
+    /// only read is the kernel's zero page and is not counted; mincore(2) would count it. A page in memory that is
+    /// shared with a child of `fork` is not counted either.
     #[cfg(target_os = "linux")]
     pub fn resident_pages(&self) -> io::Result<usize> {
         use std::os::unix::fs::FileExt;

@@ -45,7 +45,8 @@ pub fn register_rseq() -> Result<(), String> {
         .map_err(|e| format!("membarrier would not register: {e}"))
 }
 
-/// Aborts the sections that run on other CPUs, and makes the stores of these CPUs visible to the caller.
+/// Aborts the restartable sections of this process that run on other CPUs, and makes the stores of these CPUs visible
+/// to the caller.
 ///
 /// Aborts the process if the call fails. After [`register_rseq`] it fails only because of a seccomp filter that was
 /// installed later, or if the kernel has no memory for a CPU mask. The callers are moving data at that moment, and
@@ -60,8 +61,8 @@ pub fn fence_rseq() {
     }
 }
 
-/// Returns the names of those of the two expedited commands that the kernel has, or `none` and the error if it has no
-/// membarrier. For `warmcore doctor`.
+/// Returns which of the commands `private_expedited` and `private_expedited_rseq` the kernel has, or `none` and the
+/// error if it does not answer. For `warmcore doctor`.
 #[cfg(target_os = "linux")]
 pub fn describe() -> String {
     match call(cmd::QUERY) {
@@ -87,7 +88,7 @@ mod elsewhere {
         Err("membarrier is Linux's".into())
     }
 
-    /// Never called: this platform has no restartable sections.
+    /// Panics. `register_rseq` returns an error on this platform, so no caller gets this far.
     pub fn fence_rseq() {
         unreachable!("fence_rseq without register_rseq")
     }

@@ -1,4 +1,4 @@
-//! Platform: names of the kernel, the libc and the hypervisor, for reports and messages. No code depends on them.
+//! Platform: names of the kernel, the libc and the hypervisor, for reports and messages.
 
 /// Returns the kernel's release, for example `6.18.44`.
 #[cfg(unix)]
@@ -27,7 +27,7 @@ pub fn libc() -> String {
     format!("glibc {}", version.to_string_lossy())
 }
 
-/// Returns the name of the libc, or of the operating system if it is unknown.
+/// Returns `musl` if that is the libc, otherwise the name of the operating system.
 #[cfg(not(all(target_os = "linux", target_env = "gnu")))]
 pub fn libc() -> String {
     if cfg!(target_env = "musl") { "musl".to_owned() } else { std::env::consts::OS.to_owned() }
@@ -52,7 +52,7 @@ pub fn hypervisor() -> Option<String> {
     })
 }
 
-/// Returns `None`: this architecture has no instruction that reports a hypervisor.
+/// Returns `None`: the hypervisor's name is read on x86-64 only.
 #[cfg(not(target_arch = "x86_64"))]
 pub fn hypervisor() -> Option<String> {
     None

@@ -4,7 +4,7 @@
 //! same in all threads. The kernel writes the CPU number there and, since Linux 6.3, the concurrency id. The thread
 //! writes only `rseq_cs`, the address of the descriptor of the section that it enters. If the thread is preempted,
 //! migrated or signalled inside the section, the kernel continues it at the section's abort address. So a section that
-//! reached its last store ran uninterrupted on one CPU with one id.
+//! has executed its last store ran uninterrupted on one CPU with one id.
 //!
 //! The shortest section costs two stores: one to `rseq_cs` and its last one.
 //!
@@ -52,7 +52,7 @@ pub(crate) mod field {
 /// The id by which a section indexes slots.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PercpuMode {
-    /// The CPU number: sparse, up to the number of possible CPUs.
+    /// The CPU number, below `affinity::nr_cpu_ids()`. CPU numbers may have gaps.
     Cpu,
     /// The concurrency id (`mm_cid`): as a rule below the number of the process's threads, and below the number of CPUs
     /// that they may use. On kernels before 6.3, which have none, it is the CPU number.
@@ -64,7 +64,7 @@ pub enum PercpuMode {
 pub enum Source {
     /// glibc, when a thread starts.
     Glibc,
-    /// This crate: the first thread's in [`support`], the others' in [`register_thread`].
+    /// This crate: in [`support`] for the first thread that calls it, in [`register_thread`] for the others.
     Own,
 }
 
@@ -92,12 +92,13 @@ impl fmt::Display for Unavailable {
 impl std::error::Error for Unavailable {}
 
 /// The place of every thread's area and of the concurrency id in it. One word, so that both are read together: the
-/// upper half is the distance from the thread pointer, the lower half the field's offset. 0: there are no areas.
-/// Written once, in `support`; read by `RseqArea::lookup`, `enable_sections` and `own::register_thread`.
+/// upper half is the distance from the thread pointer, the lower half the field's offset. 0 if there are no areas, and
+/// before `support`. Written once, in `support`; read by `RseqArea::lookup`, `enable_sections` and
+/// `own::register_thread`.
 static FOUND: AtomicI64 = AtomicI64::new(0);
 
-/// The distance of the field with the CPU number from the thread pointer, for [`cpu_hint`]. 0: there are no areas.
-/// Written once, in `support`.
+/// The distance of the field with the CPU number from the thread pointer, for [`cpu_hint`]. 0 if there are no areas,
+/// and before `support`. Written once, in `support`.
 pub(crate) static CPU_OFFSET: AtomicI64 = AtomicI64::new(0);
 
 /// The value of `FOUND` once sections are enabled; 0 before. Written once, in `enable_sections`; read by
@@ -153,8 +154,8 @@ pub unsafe fn enable_sections() -> Result<Support, Unavailable> {
     Ok(support)
 }
 
-/// Keeps the shared object with the descriptors loaded until the process ends. For the main program the loader returns
-/// an error, and nothing needs to be done.
+/// Keeps the shared object with the descriptors loaded until the process ends. If that object is the main program,
+/// which is never unloaded, the calls may fail; that changes nothing.
 #[cfg(target_os = "linux")]
 fn pin_this_library() {
     // SAFETY: dladdr with an address in this object fills `info`; in a static program it fails. NOLOAD only adds
@@ -183,8 +184,8 @@ fn find() -> Result<(Source, isize, usize), Unavailable> {
     };
     match glibc_area() {
         Some((offset, size)) if size > 0 => {
-            // In glibc 2.35 to 2.39 `__rseq_size` is always 32, in 2.40 and some patched 2.36 always 20. From 2.41 on
-            // it is the size that both glibc and the kernel support.
+            // If it is not 0, `__rseq_size` is always 32 in glibc 2.35 to 2.39, and always 20 in 2.40 and some patched
+            // 2.36. From 2.41 on it is the size that both glibc and the kernel support.
             let bytes = if matches!(size, 20 | 32) { kernel_keeps } else { kernel_keeps.min(size) };
             Ok((Source::Glibc, offset, bytes))
         }
@@ -279,8 +280,9 @@ impl RseqArea {
     }
 }
 
-/// Returns the CPU on which this thread runs, read from its area, or `None` if the thread has no area. The thread may
-/// migrate before the caller uses the number. [`affinity::current_cpu`] calls the libc instead.
+/// Returns the CPU on which this thread runs, read from its area, or `None` if the thread has no registered area or
+/// [`support`] has not found areas yet. The thread may migrate before the caller uses the number.
+/// [`affinity::current_cpu`] calls the libc instead.
 ///
 /// [`affinity::current_cpu`]: crate::affinity::current_cpu
 #[inline(always)]
@@ -309,9 +311,10 @@ pub fn current_cpu() -> CpuId {
 /// Registers an area for this thread if it has none and the areas are this crate's ([`Source::Own`]). Returns whether
 /// the thread has an area now; false before the first call of [`support`].
 ///
-/// The slow paths of counters, free lists and stocks call this function, so calling it is optional. With areas of this
-/// crate (musl), a thread that begins with a hot loop should call it first: the compiler may have hoisted
-/// [`RseqArea::current`] out of the loop, which then takes the slow path each time.
+/// The slow paths of counters and free lists (crate `warmcore-percpu`) and of stocks (crate `warmcore-budget`) call
+/// this function, so calling it is optional. With areas of this crate (musl), a thread that begins with a hot loop
+/// should call it first: the compiler may have hoisted [`RseqArea::current`] out of the loop, and then each iteration
+/// takes the slow path.
 #[cold]
 pub fn register_thread() -> bool {
     match SUPPORT.get() {

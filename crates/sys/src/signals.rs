@@ -3,8 +3,8 @@
 //! A thread inherits the signal mask of the thread that creates it. So the creator blocks all signals, creates the
 //! thread, and restores its own mask.
 
-/// Calls `act` with all signals blocked on this thread, so that a thread created in it takes none. Signals that cannot be
-/// blocked (SIGKILL, SIGSTOP) are not affected.
+/// Calls `act` with all signals blocked on this thread, except those that cannot be blocked (SIGKILL, SIGSTOP, and
+/// those that the libc uses itself). A thread that `act` creates inherits this mask.
 #[cfg(unix)]
 pub fn blocked<R>(act: impl FnOnce() -> R) -> R {
     /// Restores the mask when dropped, also if `act` panics.

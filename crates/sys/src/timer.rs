@@ -1,6 +1,7 @@
 //! Timer: a file descriptor that becomes readable at a time, with nanosecond resolution.
 //!
-//! A timer expires once per [`set`](Timer::set). Setting it again replaces the earlier time. Setting it takes 0.3 µs.
+//! A timer expires at most once per [`set`](Timer::set). Setting it again replaces the earlier time. Setting it takes
+//! 0.3 µs.
 //!
 //! Source. timerfd_create(2).
 

@@ -85,8 +85,8 @@ fn cpus() -> Vec<CpuId> {
     affinity::allowed().unwrap().iter().collect()
 }
 
-/// The threads of one CPU: busy ones; nappers, which sleep, and whose wakes preempt the busy threads inside a
-/// section; and wanderers, which move to a random CPU after every 500 operations.
+/// The kinds of threads that start on each CPU: busy ones; nappers, which sleep, and whose wakes preempt the busy
+/// threads inside a section; and wanderers, which move to a random CPU after every 500 operations.
 #[derive(Clone, Copy, PartialEq)]
 enum ThreadKind {
     Busy,
@@ -147,8 +147,8 @@ fn charge_or_uncharge(table: &Table, area: RseqArea, rng: &mut Rng) -> i64 {
     rose
 }
 
-/// Takes the free units of each CPU's stock, or pays its debt, and clears the capacity bits of its tag; leaves out a
-/// stock whose `grant` changes at that moment. Returns the units taken less those paid.
+/// Takes the free units of each allowed CPU's stock, or pays its debt, and clears the capacity bits of its tag; leaves
+/// out a stock whose `grant` changes at that moment. Returns the units taken less those paid.
 fn take_everywhere(table: &Table) -> i64 {
     let take = |cpu: CpuId| {
         let [head, grant] = [0, 1].map(|i| table.word(cpu.0 as usize, i));

@@ -19,7 +19,8 @@ use warmcore_types::ignore_poison;
 /// The default number of items per slot. With its two other words a stack takes half a KiB.
 const CAPACITY: usize = 62;
 
-/// The largest capacity: a stack of this size takes 2 KiB, which is the largest block in a shared chunk.
+/// The largest capacity: a stack of this size takes 2 KiB, the largest size that shares memory pages with other data
+/// (`pool.rs`).
 const CAPACITY_MAX: usize = 254;
 
 /// A type that a free list can store: 8 bytes, never all zeros, and `Send`.
@@ -180,9 +181,9 @@ impl<T: Item> FreeList<T> {
     /// Pushes an item on this CPU's stack. If the stack is full, moves half of it to the depot first. A thread that
     /// cannot run a section, or finds the stack locked, pushes to the depot.
     ///
-    /// **Touches** two cache lines of this CPU's stack, and the depot in these cases. Allocates only in these cases and
-    /// in the first push. The first push panics if [`backend`](crate::backend()) does, or if no address space is left
-    /// for the slots.
+    /// **Touches** two cache lines of this CPU's stack; in these cases, and on `rseq` at the first push on a slot, also
+    /// the depot. Allocates only in these cases and in the list's first push. The first push panics if
+    /// [`backend`](crate::backend()) does, or if no address space is left for the slots.
     #[inline(always)]
     pub fn push(&self, item: T) {
         let item = into_word(item);
@@ -287,7 +288,7 @@ impl<T: Item> FreeList<T> {
     ///
     /// **Touches** every slot's stack. On the `rseq` backend it costs one membarrier: an interrupt of each CPU that
     /// runs a thread of this process, 1 to 10 µs in all. Pops and pushes that need the depot during the call block
-    /// until it returns; on `rseq` these are all that begin after the membarrier.
+    /// until it returns; on `rseq` these are all that begin while the stacks are emptied.
     pub fn drain_all(&self) -> Vec<T> {
         // Without slots there was no push, so the depot is empty too.
         let Some(stacks) = self.stacks.get() else { return Vec::new() };
@@ -381,7 +382,8 @@ impl<T: Item> FreeList<T> {
         depot.push(item);
     }
 
-    /// Returns the number of items, reading the slots one after the other.
+    /// Returns the number of items, reading the slots one after the other. Items that move during the call may be
+    /// counted twice or not at all.
     pub fn len(&self) -> usize {
         let on_cpus = |stacks: &Stacks| stacks.words.column(LEN).map(|len| len.load(Relaxed)).sum::<u64>();
         ignore_poison(self.depot.lock()).len() + self.stacks.get().map_or(0, on_cpus) as usize

@@ -1,7 +1,7 @@
 //! Stacks: the free list of the `atomic` and `plain` backends, with a lock per slot.
 //!
 //! Pops and pushes only try a slot's lock. If it is taken they use the depot, since the lock's holder may be preempted.
-//! Only a drain waits for it. Locking and unlocking costs one locked instruction and one store.
+//! Only a drain waits for a slot's lock. Locking and unlocking costs one locked instruction and one store.
 //!
 //! Writers. A stack's words: the holder of its lock, which is its second word.
 
@@ -32,7 +32,7 @@ impl Stacks {
         got.is_ok().then(|| Locked { stacks: self, slot })
     }
 
-    /// Moves the items of all stacks to `out`. Waits for the lock of each.
+    /// Moves the items of all stacks to `out`. Waits for the lock of each stack that has items or is locked.
     pub(super) fn drain_into(&self, out: &mut Vec<u64>) {
         for slot in 0..self.words.slots() {
             // Skip unused stacks: a lock would write to them and allocate their pages.
@@ -44,7 +44,7 @@ impl Stacks {
             let stack = loop {
                 match self.try_lock(slot) {
                     Some(stack) => break stack,
-                    // The holder moves at most `capacity` items, unless it was preempted.
+                    // A short wait unless the holder is preempted: it moves at most `capacity` items under the lock.
                     None => yield_now(),
                 }
             };

@@ -1,11 +1,12 @@
 //! Own areas: the areas of this crate, for processes whose libc registers none (musl, glibc before 2.35, or glibc with
 //! rseq disabled).
 //!
-//! An area is thread-local. The first thread's is registered by `register_first`. In another thread, the first
-//! operation that finds no registered area takes a slow path, which registers one (`register_thread`). A thread-local
-//! destructor unregisters it, because the kernel must not write to the memory of a thread that has ended.
+//! An area is thread-local. That of the first thread that calls `rseq::support` is registered by `register_first`. In
+//! another thread, the first operation that finds no registered area takes a slow path, which registers one
+//! (`register_thread`). A thread-local destructor unregisters it, because the kernel must not write to the memory of a
+//! thread that has ended.
 //!
-//! Source. rseq(2) as of Linux 4.18; EINVAL and EBUSY mean that another library has registered an area.
+//! Source. rseq(2) as of Linux 4.18; EINVAL and EBUSY mean that another library has registered an area for the thread.
 
 use super::{FOUND, Unavailable, field, section};
 use crate::checked;
@@ -108,7 +109,7 @@ pub fn register_thread() -> bool {
     offset_from_thread_pointer() == (FOUND.load(Relaxed) >> 32) as isize && register()
 }
 
-/// Registers this thread unless it is ending or registered already.
+/// Registers this thread unless it is ending or registered already. Returns whether it is registered now.
 fn register() -> bool {
     // SAFETY: this thread's own area, which the kernel writes only while this thread is in the kernel.
     let is_registered = || unsafe { area().byte_add(field::CPU_ID).cast::<i32>().read_volatile() >= 0 };

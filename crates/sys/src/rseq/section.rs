@@ -7,9 +7,9 @@
 //! operation works on the new slots, and none is left on the old ones. [`add_strided`] and the operations on stocks
 //! have no `*active`: their caller passes the address of slot 0.
 //!
-//! Each operation ends in one store, its commit. No effect of it is visible to other operations before the commit. An
-//! operation that cannot commit (aborted, empty, full) returns immediately, and the caller decides whether to try it
-//! again. So a debugger can step through it.
+//! Each operation ends in one store, its commit (in `stock_grant` a compare-and-swap). No effect of it is visible to
+//! other operations before the commit. An operation that cannot commit (aborted, empty, full) returns immediately, and
+//! the caller decides whether to try it again. So a debugger can step through it.
 //!
 //! # Cost
 //!
@@ -36,9 +36,9 @@
 //! ```
 //!
 //! `section!` of the architecture's module (`x86_64.rs`, `aarch64.rs`) has these instructions; the operations here, in
-//! `stack.rs` and in `stock.rs` give the other parts for each architecture. `then` checks whether a commit that can
-//! fail did. The stub jumps out of the section. An operation without a `stub` returns false if it is aborted, and also
-//! if its body jumps to `slow`.
+//! `stack.rs` and in `stock.rs` give the other parts for each architecture. `then` checks whether the commit succeeded,
+//! if it can fail. The stub jumps out of the section. An operation without a `stub` returns false if it is aborted, and
+//! also if its body jumps to `slow`.
 //!
 //! The feature `delay` adds a spin before the commit of every section, for tests: a section of ten instructions
 //! is interrupted so rarely that a test would not find a broken section.
@@ -202,7 +202,8 @@ pub unsafe fn cmpeqv_storev<const SHIFT: u32>(
 }
 
 /// As [`add`], with `spins` spins (at least one) between load and store. Used by the self-test, since a preemption is
-/// likely to hit so long a section. If `armed` is false, the kernel does not abort it: the negative control of tests.
+/// likely to hit so long a section. If `armed` is false, the section first clears `rseq_cs`, and from there on the
+/// kernel does not abort it: the negative control of tests.
 ///
 /// ```text
 /// x = slot.word; spin; slot.word = x + n

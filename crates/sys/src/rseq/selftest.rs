@@ -1,14 +1,14 @@
 //! Self-test: whether this kernel aborts sections that are interrupted.
 //!
-//! Two threads on one CPU add to one slot, in sections of 50 µs. One of them sleeps 20 µs after each add. When it
-//! wakes, it mostly preempts the other thread, which is nearly always inside a section. If the kernel aborts that
-//! section, the sum is exact and the abort is counted. If it does not, an update is lost.
+//! Two threads, pinned to one CPU, add to that CPU's slot in sections of 50 µs. One of them sleeps 20 µs after each
+//! add. When it wakes, it mostly preempts the other thread, which is nearly always inside a section. If the kernel
+//! aborts that section, the sum is exact and the abort is counted. If it does not, an add may be lost.
 //!
-//! The test ends after 20 aborts, which takes 5 to 40 ms, or else after 100 ms, and then fails if there was no abort. A
-//! kernel that misses one abort of a hundred may pass.
+//! The test ends after 20 aborts, which mostly takes 5 to 40 ms, or else after 100 ms. It fails if an add was lost or
+//! if there was no abort. A kernel that misses one abort of a hundred may pass.
 //!
-//! Source. Linux 6.19 to 7.0 on arm64 missed aborts on the same core. The version number does not show whether a kernel
-//! is affected, since fixes are backported.
+//! Source. Linux 6.19 to 7.0 on arm64 missed aborts. The version number does not show whether a kernel is affected,
+//! since fixes are backported.
 
 use super::{PercpuMode, RseqArea, Unavailable, aborts, register_thread, section};
 use crate::{affinity, map::Region};

@@ -74,7 +74,7 @@ fn a_section_that_is_never_armed_loses_updates() {
     let kept_share = |armed: bool| {
         let (slots, cpu) = (Slots::new(), affinity::current_cpu());
         let began = std::time::Instant::now();
-        // One thread never sleeps and two do: when they wake, they preempt it inside the section.
+        // One thread never sleeps and two do: when they wake, they mostly preempt it inside the section.
         let adder = &|naps: bool| {
             let _ = affinity::pin(cpu);
             assert!(register_thread());

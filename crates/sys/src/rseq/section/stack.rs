@@ -58,8 +58,8 @@ pub unsafe fn pop<const SHIFT: u32>(area: RseqArea, active: &AtomicPtr<u8>) -> u
     item
 }
 
-/// Pushes an item on the slot's stack. Returns false, and changes nothing, if the stack is full or the section was
-/// aborted.
+/// Pushes an item on the slot's stack. Returns false, and leaves the stack's items as they were, if the stack is full
+/// or the section was aborted.
 ///
 /// ```text
 /// if slot.len >= slot.cap: return false

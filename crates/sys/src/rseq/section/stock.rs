@@ -4,15 +4,15 @@
 //! `slot = first + (*index << SHIFT)` has 16 aligned bytes:
 //!
 //! ```text
-//! word 0, head    key << 32 | used        the account's key; all units ever used from the stock
-//! word 1, grant   tag << 32 | granted     all units ever granted; low 5 bits of the tag: log2 of the capacity
+//! word 0, head    key << 32 | used        the account's key; units used from the stock, less those given back
+//! word 1, grant   tag << 32 | granted     units granted, less those taken out; low 5 bits of tag: log2 of the capacity
 //! free = granted - used                   modulo 2³², as a signed number: below 0 is a debt
 //! ```
 //!
-//! A CPU charges its stock by increasing its own `used`, up to `granted`, without a locked instruction. Another
-//! CPU takes units out by decreasing `granted`, without waiting for the stock's CPU. A charge in progress may
-//! miss that and leave a debt; an uncharge in progress may leave more free units than the capacity. No units are
-//! lost by this, since both words are totals of all units used and granted so far.
+//! A CPU charges its stock by increasing its own `used`, up to `granted`, without a locked instruction. Another CPU
+//! takes units out by decreasing `granted`, without waiting for the stock's CPU. A charge in progress may miss that and
+//! leave a debt; an uncharge in progress may leave more free units than the capacity. No units are lost by this, since
+//! both words are running totals.
 //!
 //! # Cost
 //!
@@ -23,7 +23,7 @@
 //!
 //! Linux `mm/memcontrol.c`, `consume_stock`, which uses a per-CPU lock.
 //!
-//! Writers. `head`: sections on the slot's CPU. `grant`: any CPU, by compare-and-swap.
+//! Writers. `head`: sections on the slot's CPU. `grant`: any CPU, by locked instructions.
 //!
 //! # Order on aarch64
 //!
@@ -214,7 +214,7 @@ pub unsafe fn stock_grant<const SHIFT: u32>(
     }
 }
 
-/// Replaces `head` by `new` if the thread runs on `cpu`, and if `head` and `grant` have the given values. This binds
+/// Replaces `head` by `new` if the thread runs on `cpu`, and if `head` and `grant` have the given values. For binding
 /// the stock to another account. Returns false, and changes nothing, if that is not so or if the section was aborted.
 ///
 /// ```text

@@ -60,7 +60,8 @@ impl FakeArea {
         RseqArea { base, index: unsafe { base.byte_add(id_field).cast() } }
     }
 
-    /// The descriptor of the section that was entered last; `None` before the first one and after `disarm`.
+    /// The descriptor of the section that was entered last. `None` before the first one, after `disarm`, and after
+    /// `add_delayed` with `armed` false, which clears `rseq_cs`.
     fn armed(&self) -> Option<&Descriptor> {
         let address = std::ptr::from_ref(&self.0).cast::<u64>().wrapping_byte_add(field::RSEQ_CS);
         // SAFETY: `rseq_cs` of this area holds null or the address of a descriptor, static data.
@@ -215,8 +216,8 @@ fn a_batch_is_cut_to_what_the_stack_can_hold_or_has() {
 }
 
 thread_local! {
-    /// The area whose `rseq_cs` the signal handler reads; null if no test runs on this thread. Const and without a
-    /// destructor, so that a signal handler may read it.
+    /// The area whose `rseq_cs` the signal handler reads; null except during an operation under test. Const and without
+    /// a destructor, so that a signal handler may read it.
     static FAULTING: Cell<*mut FakeArea> = const { Cell::new(std::ptr::null_mut()) };
 }
 

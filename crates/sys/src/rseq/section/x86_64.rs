@@ -104,8 +104,8 @@ pub(crate) fn weak_glibc_symbols() -> (*const isize, *const u32) {
 
 /// The frame of every section. `section.rs` describes its parts.
 ///
-/// Numeric labels have two digits from 2 on, since the assembler reads labels like `0`, `1` and `10` as binary numbers
-/// in this syntax.
+/// Numeric labels have no digit 0 or 1, since the assembler reads labels like `0`, `1` and `10` as binary numbers in
+/// this syntax.
 macro_rules! section {
     (
         $area:ident,

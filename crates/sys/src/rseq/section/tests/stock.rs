@@ -1,4 +1,5 @@
-//! The operations on stocks against their model, and with aborts at every instruction.
+//! The operations on stocks against their model, and with aborts: at the loads and at the commit, and on x86-64 at
+//! every instruction.
 
 use super::*;
 use fastrand::Rng;
