@@ -70,13 +70,14 @@ fn a_search_looks_at_few_cpus_however_large_the_machine() {
     assert!(view.looks.get() <= LOOKS_MAX, "{}", view.looks.get());
 }
 
-/// One distant CPU has been stuck for long, and no task nearby may be stolen yet.
+/// /// One distant CPU is stuck, and no task of another CPU may be stolen yet.
 #[test]
 fn a_stuck_cpu_far_away_is_found_in_the_end() {
     let (machine, mut view) = tasks_wait_everywhere();
     let far = CpuId(383);
     view.facts.cpus[far.index()].stuck = true;
-    // The CPU searches every 264 µs, the time after which a task nearby may be stolen.
+    // At each search, 264 µs after the one before, every waiting task has just been queued, so only the stuck CPU's may
+    // be stolen.
     let found = (0..100u64).find(|look| {
         let now = Nanos(NOW.0 + look * 264_000);
         view.facts.cpus.iter_mut().for_each(|cpu| cpu.since = now);

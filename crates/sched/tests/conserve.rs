@@ -2,8 +2,8 @@
 //!
 //! `common/model.rs` simulates the CPUs. A CPU stays idle beside one waiting task for at most the migration cost times
 //! (distance factor + 1), or `MIN_STEAL_DELAY` if that is more, plus one poll (the policy is asked for a CPU to kick
-//! after each poll), plus four kicks. The distance factor is 1 within an LLC, 2 on a node, 3 on a socket, 4 across the
-//! machine.
+//! after each poll, and when a poll gets long), plus four kicks. The distance factor is 1 within an LLC, 2 between LLCs
+//! of a node, 3 between nodes of a socket, 4 between sockets.
 
 mod common;
 
@@ -16,7 +16,7 @@ use warmcore_types::{CpuId, LlcId, Nanos};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// Measurements begin at this time, after the tasks have spread over the CPUs.
+/// Where all tasks begin on one CPU, most measurements begin at this time, after the tasks have spread over the CPUs.
 const SETTLED: u64 = 10 * MS;
 const END: u64 = 20 * MS;
 

@@ -1,4 +1,4 @@
-//! No call of a policy allocates, whatever it returns.
+//! No wake, steal or notification by a policy allocates, whatever the policy returns.
 
 mod common;
 

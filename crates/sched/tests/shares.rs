@@ -1,8 +1,9 @@
 //! Equal tasks get equal shares of CPUs that are never idle, by a scripted clock.
 //!
 //! Each simulated CPU gives the tasks of its queue one poll after the other; each poll takes a given time, and longer
-//! while the script gives the CPU to another process. As in the runtime, when 1 ms has passed since its last look, a
-//! CPU looks at a neighbour. It takes as many tasks of the neighbour's backlog as [`Shares`] returns, chosen at random.
+//! while the script gives the CPU to another process. As in the runtime, a CPU looks at a neighbour when it reads its
+//! clock and 1 ms has passed since its last look. It takes as many tasks of the neighbour's backlog as [`Shares`]
+//! returns, chosen at random.
 
 mod common;
 
@@ -296,7 +297,7 @@ fn a_cpu_that_other_processes_use_slows_all_tasks_alike() {
 }
 
 /// Whatever the script does, no CPU takes more than one task per `POLLS_PER_MOVE` polls that it does, plus
-/// `MOVES_SAVED`.
+/// `MOVES_SAVED`, besides the tasks that it steals while it is idle.
 #[test]
 fn moves_are_few_whatever_happens() {
     for seed in 1..20 {

@@ -4,7 +4,7 @@
 //! ```text
 //! cargo run --release -p warmcore --example budget_server -- 127.0.0.1:8080
 //!
-//! curl 'localhost:8080/a/work?kb=256'              # 256 KiB, filled and summed up
+//! curl 'localhost:8080/a/work?kb=256'              # 256 KiB, filled, with a checksum
 //! curl 'localhost:8080/hog/work?kb=8192&ms=500'    # 8 MiB, held for half a second
 //! curl localhost:8080/stats                        # what each account uses, and in which stocks it is
 //! curl localhost:8080/hog/kill                     # ends its account and requests, and frees their memory
@@ -15,9 +15,10 @@
 //! ```
 //!
 //! The global allocator charges all memory of a request to its tenant. Before a request begins, it reserves the memory
-//! that it needs. If that does not fit, it waits at most 100 ms for other requests to finish, and then answers 503 with
-//! the name of the full account. `a` and `b` each have a guaranteed part of the budget, which `hog` can't use; the
-//! three share the rest. Ctrl-C ends the server, which then prints that all accounts are empty.
+//! that it needs. If that does not fit now, it waits at most 100 ms for other requests to finish, and then answers 503
+//! with the name of the full account; if it can never fit, it answers 503 at once. `a` and `b` each have a guaranteed
+//! part of the budget, which `hog` can't use; the three share the rest. Ctrl-C ends the server, which then prints that
+//! all accounts are empty.
 
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
@@ -50,7 +51,7 @@ pub const LIMIT: u64 = 160 * MIB;
 const TENANTS: [(&str, u64, u64); 3] =
     [("a", 48 * MIB, 32 * MIB), ("b", 48 * MIB, 32 * MIB), ("hog", 128 * MIB, 0)];
 
-/// How long a request waits for its charge.
+/// /// How long a request waits at most for its charge.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A request allocates its memory in pieces of this size, and yields to other tasks after each.
@@ -147,7 +148,8 @@ impl Server {
     }
 }
 
-/// Fills memory with numbers and returns their sum as text: see [`expected`].
+/// Fills memory with numbers, holds it for `held`, and returns its size and a checksum of the numbers as text: the text
+/// of [`expected`].
 async fn work(account: &Account, bytes: u64, held: Duration) -> Result<String, OverBudget> {
     let mut reserved = match timeout(TIMEOUT, account.charge(bytes)).await {
         Ok(charge) => charge?,
@@ -240,7 +242,7 @@ async fn serve(server: Arc<Server>, listener: TcpListener, end: impl Future) {
                 let _ = stream.set_nodelay(true);
                 tokio::spawn(connection(server.clone(), stream, running.subscribe()));
             }
-            // Possibly out of file descriptors: wait until some are free.
+            // Possibly out of file descriptors: tries again after a pause.
             Err(_) => sleep(Duration::from_millis(10)).await,
         }
     }

@@ -1,5 +1,5 @@
-//! A server's tenants: a tenant has as many slots of data as cores run it at the same time. Thousands of tenants may be
-//! created and dropped.
+//! A server's tenants: a tenant has about as many slots of data as cores run it at the same time. Thousands of tenants
+//! may be created and dropped.
 //!
 //! `cargo run --release -p warmcore --example tenants`
 
@@ -25,7 +25,7 @@ impl Customer {
         Self { traffic: tenant.data(), tenant }
     }
 
-    /// Serves one request. The thread holds an id meanwhile, and no other thread uses that id's slot.
+    /// Serves one request. The thread holds an id of the tenant meanwhile, and no other thread uses that id's slot.
     fn serve(&self, bytes: u64) {
         let here = self.tenant.enter();
         let own = self.traffic.owned_slot(&here);

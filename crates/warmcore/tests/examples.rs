@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// The program of an example. `cargo test -p warmcore` builds it; `cargo test --test examples` does not, so an older
-/// program may be there.
+/// The program of an example. `cargo test -p warmcore` builds it; `cargo test --test examples` does not, so this builds
+/// it if it is missing or older than its sources.
 fn program(name: &str) -> PathBuf {
     let this = std::env::current_exe().unwrap();
     let folder = this.ancestors().nth(2).expect("target/PROFILE/deps/TEST");

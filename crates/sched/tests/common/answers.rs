@@ -152,7 +152,8 @@ pub fn a_cpu_to_notify_is_idle<P: Policy + Display>(
     Ok(())
 }
 
-/// A steal names a queue or another CPU, where tasks wait. A policy that looks at all CPUs finds a task if one waits.
+/// A steal names a queue or another CPU, where tasks wait. A policy that looks at all CPUs does not answer
+/// [`StealDecision::Nothing`] while a task waits elsewhere.
 pub fn a_steal_is_from_where_tasks_wait<P: Policy + Display>(
     policy: &P,
     habits: Habits,
