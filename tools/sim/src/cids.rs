@@ -94,7 +94,7 @@ impl ProcessCids {
         }
     }
 
-    /// Removes a task. It must not hold an id.
+    /// Removes a task. Panics if it holds an id.
     pub fn remove_task(&mut self, task: u32) {
         match &mut self.0 {
             State::Policy { ids, users } => {
@@ -106,7 +106,8 @@ impl ProcessCids {
         }
     }
 
-    /// Replaces the CPUs that a task may run on. For Linux 6.19's ids, adds these CPUs to those of the process.
+    /// Adds these CPUs to those of the process, and replaces the CPUs that the task may run on. Linux 6.19's ids do not
+    /// record the latter.
     pub fn allow_task(&mut self, task: u32, allowed: &CpuSet) {
         match &mut self.0 {
             State::Policy { ids, users } => ids.allow_user(user_of(users, task), allowed),

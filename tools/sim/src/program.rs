@@ -54,7 +54,7 @@ pub struct AccountId(pub u32);
 pub enum Length {
     /// Always the same.
     Fixed(Nanos),
-    /// Uniformly distributed between two values.
+    /// Uniformly distributed between two values, both included; always the first if the second is not larger.
     Between(Nanos, Nanos),
     /// Uniformly distributed around a mean, by up to this percentage of it; above 100 counts as 100.
     Around(Nanos, u32),
@@ -113,7 +113,8 @@ impl From<RangeInclusive<u64>> for Length {
 /// The task that a step wakes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum WakeTarget {
-    /// The spawned task of this name; of several, the one that was spawned last before the program's first `run`.
+    /// The spawned task of this name; of several, the last one that was spawned before the `Simulation::run` that
+    /// resolves the name.
     Named(String),
     /// This task.
     Task(TaskId),
@@ -437,7 +438,7 @@ impl Program {
         self.named_op(condition, Op::Broadcast)
     }
 
-    /// Waits until this many tasks have reached the barrier.
+    /// Waits until this many tasks, with this one, have reached the barrier. Then the barrier is empty again.
     pub fn barrier(self, name: &str, parties: u32) -> Self {
         self.named_op(name, |name| Op::Barrier { name, parties })
     }

@@ -1,7 +1,7 @@
 //! Random programs on random machines: no wake is lost, no task is on two CPUs, and time never goes back.
 //!
-//! An observer keeps its own record of which task is on which CPU or queued, and fails on an event that contradicts
-//! it. A failure ends with the command that runs exactly that case (`replay/mod.rs`). A case has some thousand wakes.
+//! An observer keeps its own record of which task is on which CPU or queued, and fails on an event that contradicts it.
+//! A failure ends with the command that runs exactly that case (`replay/mod.rs`).
 
 use proptest::prelude::*;
 use replay::{Case, REPLAY, VARIABLE, property};
@@ -422,8 +422,8 @@ fn work_is_conserved_as_the_policies_promise() {
         for seed in 0..10 {
             let load =
                 Load { pairs: 7, timers: 9, forks: 2, locks: 0, kept: 0, cids: 3, run_max: 60_000, seed };
-            // WorkSteal and GlobalFifo: the time to wake an idle CPU. SharedQueue: one run with a busy sibling more,
-            // because an LLC that is used to 100/117 is not searched.
+            // WorkSteal and GlobalFifo: the time to wake four idle CPUs, one after the other. SharedQueue: one run of
+            // 60 µs with a busy sibling more, because an LLC that is used to 100/117 is not searched.
             let one_run = Nanos(60_000 / 62 * 100 + KICKS.0);
             for (policy, bound) in [
                 (SimPolicyKind::WorkSteal, KICKS),

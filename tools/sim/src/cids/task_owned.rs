@@ -5,7 +5,8 @@
 //! keeps the id that it got first, until a compaction takes it back, and takes it to other CPUs. With more tasks, ids
 //! belong to CPUs. They belong to tasks again when the tasks are fewer than three quarters of the allowed CPUs and
 //! fewer than half of all CPUs. These limits are lower, so that one thread that comes and goes does not change the
-//! owners each time. There is no recent id and no expiry.
+//! owners each time. A CPU has no recent id that it takes again, and an id does not become free because it was unused
+//! for long.
 //!
 //! A change between tasks and CPUs frees every id of the former owners that no task holds. An id that a task holds is
 //! freed when the task leaves its CPU.

@@ -2,8 +2,8 @@
 //!
 //! A machine file has the source of a number in the comment at the line's end: `c2c_smt = 9  # [M] measured there`.
 //! The TOML parser gives the position where a value ends; the text after a `#` on that line is its comment. A number
-//! is an estimate if its comment has no tag, or if any of its tags is `[E]`; else the first tag counts. `2900  # [M]
-//! LOCAL` is measured. `35 # [S] as printed; number [E]` is estimated.
+//! is an estimate if its comment has no tag, or if any of its tags is `[E]`; else the first tag counts. For example,
+//! `2900  # [M] LOCAL` is measured, and `35  # [S] as printed; number [E]` is estimated.
 
 use super::{CostsError, Number, Trust};
 use std::collections::BTreeMap;

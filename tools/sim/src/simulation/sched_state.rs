@@ -19,7 +19,7 @@ pub(crate) enum CpuState {
     /// It is idle and parked.
     #[default]
     Idle,
-    /// It is leaving its idle state after a wake or a kick, or it searches for work.
+    /// It is leaving its idle state after a wake, a kick or the end of its search timer, or it searches for work.
     Coming,
     /// It runs a task.
     Running,
@@ -44,7 +44,8 @@ pub struct CpuCounts {
     /// elsewhere.
     pub searches: u64,
     /// With fair order: of those, searches that found nothing and ended before every CPU was examined, although a CPU
-    /// had more than one task. Mostly the CPU is usually idle for less time than the rest of the search costs.
+    /// had more than one task. The usual reason is that the CPU's average idle time is shorter than the rest of the
+    /// search.
     pub gated: u64,
     /// Time in which it searched.
     pub search_ns: u64,

@@ -35,7 +35,7 @@ pub enum Order {
     #[default]
     Fair,
     /// In batches, as in a runtime: the policy chooses the direction of a batch, and a task that is queued while a
-    /// batch runs is in the next one, unless it enters the LIFO slot.
+    /// batch runs is in the next one, unless it enters the LIFO slot (for the one task that runs next).
     Rounds,
 }
 

@@ -91,7 +91,7 @@ impl TaskCounts {
 pub(crate) struct Task {
     pub(crate) state: TaskState,
     pub(crate) allowed: Allowed,
-    /// The (previous, next) task in each of the lists that it is in.
+    /// The (previous, next) task in each of the lists that it is in: 0, a list of its CPU's queue; 1, a shared queue.
     pub(crate) links: [(u32, u32); 2],
     pub(crate) prev_cpu: u32,
     /// The CPU on which it is queued. `inject_queue`: the shared queue that it is in.

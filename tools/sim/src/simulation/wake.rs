@@ -246,8 +246,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.memory.costs().cstate_after(idle).map_or(0, |state| state.exit.0)
     }
 
-    /// Makes the idle CPU that the policy names search, unless a CPU searches already. `at`: a CPU that may have more
-    /// tasks than it will soon run.
+    /// Makes the idle CPU that the policy names search, unless a CPU searches already or no task that may move is
+    /// queued. `at`: a CPU that may have more tasks than it will soon run.
     pub(super) fn notify_idle_cpu(&mut self, at: u32) {
         if self.sched.num_searching > 0 || self.sched.idle == 0 || self.sched.waiting == 0 {
             return;
