@@ -1,13 +1,13 @@
 //! The concurrency ids of one tenant.
 //!
-//! Every CPU has a [`PcpuCid`] in the tenant. A user is a task or thread of the tenant. A user that enters takes
-//! the `PcpuCid` of its CPU and, with it, the id that is cached there. When the user leaves, the id stays cached
-//! (except under `Lowest`). Such an entry costs one compare-and-swap and the leave one store, on a line that other
-//! CPUs rarely write. A user that comes back after a compaction freed its id *retakes* the id, if the id is still
-//! free and the policy allows it: this sets a bit in `used` and one in `occupied`. It takes no lock either, because
-//! users that pause together come back at the same moment, and would wait for each other. Everything else happens
-//! under the tenant's lock. There the [`Policy`] decides which id an empty `PcpuCid` gets, what becomes of the id of
-//! a user that moved, and which ids a compaction takes.
+//! Every CPU has a [`PcpuCid`] in the tenant. A user is a task or thread of the tenant. A user that enters takes the
+//! `PcpuCid` of its CPU, if no other user holds it, and the id that is cached there. When the user leaves, the id stays
+//! cached (except under `Lowest`). Such an entry costs one compare-and-swap and the leave one store, on a cache line
+//! that other CPUs rarely write. A user that comes back after a compaction freed its id *retakes* the id, if the id is
+//! still free and the policy allows it: this sets a bit in `used` and one in `occupied`. It takes no lock either,
+//! because users that pause together come back at the same moment, and would wait for each other. Everything else
+//! happens under the tenant's lock. There the [`Policy`] decides which id an empty `PcpuCid` gets, what becomes of the
+//! id of a user that moved, and which ids a compaction takes.
 //!
 //! # Protocol
 //! An id belongs to one `PcpuCid` from the moment its bit in `used` is set until that bit is cleared, except that a
@@ -48,8 +48,8 @@ pub use stats::Stats;
 #[must_use = "it counts as a user until `remove_user`"]
 pub struct User {
     token: Token,
-    /// The CPU whose `PcpuCid` this user took last; `NOWHERE` before its first entry, and after an entry that
-    /// could not take the CPU's `PcpuCid`.
+    /// The CPU whose `PcpuCid` this user took last; `NOWHERE` before its first entry, and after an entry that did not
+    /// get the CPU's id.
     cpu: u32,
     /// The `cid_word` of that `PcpuCid` when this user took it. If the policy keeps no ids, without the recall that
     /// is set there from the start.
@@ -84,8 +84,8 @@ impl HeldCid<'_> {
         self.cid_word.assigned_cid()
     }
 
-    /// Whether this is an overflow id. [`Ids::enter`] gives one if another user still holds the CPU's id without
-    /// running there now; [`Ids::enter_overflow`] always gives one.
+    /// Whether this is an overflow id. [`Ids::enter`] gives one if another user holds the CPU's id, as after it lost
+    /// the CPU before its leave; [`Ids::enter_overflow`] gives no others.
     pub fn is_overflow(&self) -> bool {
         self.pcpu_cid.is_none()
     }
@@ -264,7 +264,8 @@ impl<S: PcpuCids> Ids<S> {
     /// A user that already holds an id gets the same id, and must leave as often as it entered.
     ///
     /// **Touches** the line of this CPU's `PcpuCid`, for writing. That is all if the user was on this CPU last and the
-    /// CPU still has an id that is not recalled; otherwise also the set of used ids, the tenant's lock, or both.
+    /// CPU still has an id that is neither held nor recalled; otherwise also the set of used ids, the tenant's lock, or
+    /// both.
     #[inline(always)]
     pub fn enter(&self, cpu: CpuId, user: &mut User) -> Option<HeldCid<'_>> {
         self.enter_fast(cpu, user).or_else(|| self.enter_slow(cpu, user))
@@ -534,7 +535,7 @@ impl<S: PcpuCids> Ids<S> {
         Some(cid)
     }
 
-    /// Takes an overflow id for a user that finds the id of its CPU in use.
+    /// Takes an overflow id for a user that cannot get the id of its CPU.
     fn overflow(&self, shared: &mut Shared, user: &mut User) -> Option<HeldCid<'_>> {
         // `NOWHERE` makes the next entry take the lock, where it finds the overflow id that this user holds.
         user.cpu = NOWHERE;

@@ -32,7 +32,8 @@ pub struct Facts {
     pub users: u32,
     /// The number of CPUs on which any of them was ever allowed or entered, or that `Ids::allow` added.
     pub nr_cpus_allowed: u32,
-    /// One more than the highest id that was allocated as [`Pick::New`]; lowered to [`Facts::bound`] after that fell.
+    /// One more than the highest id that was allocated as [`Pick::New`]; 0 if none was. Lowered to [`Facts::bound`]
+    /// after the bound fell.
     pub max_nr_cid: u32,
     /// The number of ids that CPUs have now.
     pub in_use: u32,
@@ -68,7 +69,7 @@ impl Used<'_> {
 pub enum Pick {
     /// The id that this CPU used last.
     Recent(Cid),
-    /// A free id at or above [`Facts::max_nr_cid`], which becomes one more than this id.
+    /// A free id at or above [`Facts::max_nr_cid`]. The count then becomes one more than this id.
     New(Cid),
     /// The lowest free id.
     Lowest(Cid),
@@ -96,7 +97,7 @@ pub struct Destination {
 pub enum LeftBehind {
     /// The id stays on the CPU.
     Stays,
-    /// The id goes to the user's new CPU.
+    /// The id goes to the user's new CPU, or becomes free if that CPU gets another id at the same moment.
     Follows,
     /// The id becomes free, and the CPU that had it forgets it.
     Freed,

@@ -333,7 +333,7 @@ fn a_thread_without_a_registered_area_loses_nothing() {
     assert_eq!(list.drain_all().len() as u64, 4 * EACH / 100);
 }
 
-/// Unregisters this thread's area, if glibc registered it.
+/// Unregisters this thread's area, if the backend is `rseq` and glibc registered the area.
 fn unregister_area() {
     let Backend::Rseq(rseq::Support { source: rseq::Source::Glibc, .. }) = backend() else { return };
     // SAFETY: the arguments of the very registration that glibc made for this thread; the kernel

@@ -198,8 +198,8 @@ pub(crate) fn owners<'a>(groups: impl Iterator<Item = &'a CpuSet>) -> BTreeMap<C
     (0..).zip(groups).flat_map(|(i, set)| set.iter().map(move |c| (c, i))).collect()
 }
 
-/// Adds a note on groups that overlap, as on some real machines. They are correct, but look wrong when the
-/// machine is drawn.
+/// Adds a note on LLCs and cores that span nodes or sockets, as on some real machines. They are correct, but look wrong
+/// when the machine is drawn.
 fn note_overlaps(t: &mut Topology) {
     let spans = |set: &CpuSet, of: fn(&Cpu) -> u32| {
         let mut ids = set.iter().filter_map(|c| t.cpu(c)).map(of);

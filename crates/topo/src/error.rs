@@ -1,7 +1,7 @@
 //! Why a source did not give a topology.
 //!
-//! Each error names one file, one fact about it, and the next step. There are four kinds: missing, unreadable,
-//! malformed, contradiction.
+//! Each error names one file (or the machine file's section), one fact about it, and the next step. There are four
+//! kinds: missing, unreadable, malformed, contradiction.
 
 use std::fmt;
 use std::path::{Path, PathBuf};

@@ -1,10 +1,9 @@
 //! Machines from the XML that `lstopo --of xml` writes, versions 2 and 3.
 //!
-//! Objects nest: a PU (a CPU) is within its core, caches and package, so each group is the PUs below an object.
-//! NUMA nodes do not nest: a node is a memory child of the object whose CPUs use its memory, and the node's
-//! cpuset lists these CPUs. If several nodes serve the same CPUs (HBM beside DRAM), the CPUs belong to the node
-//! that serves the fewest, then to the one with the smallest number, and the other nodes count as memory without
-//! CPUs.
+//! Objects nest: a PU (a CPU) is within its core, caches and package, so each group is the PUs below an object. NUMA
+//! nodes do not nest: a node is a memory child of the object whose CPUs use its memory, and the node's cpuset lists
+//! these CPUs. If several nodes serve the same CPUs (HBM beside DRAM), the CPUs belong to the node that serves the
+//! fewest, then to the one with the smallest number; the other nodes have the CPUs that are left to them, if any.
 //!
 //! Versions 2 and 3 differ in devices and in the place of the infos about the whole machine; this module reads
 //! neither. Version 1 nests NUMA nodes and calls caches `Cache`: it is refused.

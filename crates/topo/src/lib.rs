@@ -24,7 +24,7 @@
 //!
 //! **Invariant.** A `Topology` that a reader returns passes [`Topology::check`]. If a source would give one that does
 //! not, the reader returns an error that names the file or the source; [`Topology::this_machine`] returns a flat
-//! machine instead. No input makes a reader panic.
+//! machine instead, if the system returns the CPUs on which the process may run. No input makes a reader panic.
 //!
 //! # Source
 //! Linux Documentation/ABI/stable/sysfs-devices-system-cpu and sysfs-devices-node.

@@ -10,7 +10,7 @@
 //! alternately, for example 0 2 4 6 to one and 1 3 5 7 to the other.
 //!
 //! `inherits` names another section, whose value of a key applies if this section has none; if neither has one, that of
-//! `[defaults]` applies. `cpu_numbering` is text for people who read the file; it repeats how CPUs are numbered.
+//! `[defaults]` applies. `cpu_numbering` is text for readers of the file; it repeats how CPUs are numbered.
 //!
 //! # Source
 //! crates/topo/machines.toml names the source of each number. POWER: linuxppc-dev, December 2020, "powerpc/smp:
@@ -104,7 +104,8 @@ impl Shape {
 impl MachineSpec {
     fn parts(self, name: &str) -> Result<Parts, TopoError> {
         let shape = self.shape(name)?;
-        // The file has the size for a whole core. A cache that is for a part of the core's threads has that part of it.
+        // The file has the size for a whole core. If several caches share the threads of a core, each has an equal part
+        // of that size.
         let part = |kib: Option<u32>| kib.map(|k| k / shape.caches_per_core as u32);
         let cores =
             (0..shape.cores).map(|c| core(shape.run(c, shape.cores), self.l1d_kib, part(self.l2_kib)));

@@ -56,7 +56,7 @@ pub struct Topology {
     /// Whether only the CPUs are known, and all count as cores of one cache; the first note has the reason. See
     /// [`Topology::this_machine`].
     pub is_flat: bool,
-    /// Messages about information that was missing, and about what is assumed instead.
+    /// Messages about information that was missing, about what is assumed instead, and about groups that look unusual.
     pub notes: Vec<String>,
 }
 

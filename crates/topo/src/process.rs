@@ -20,10 +20,12 @@ mod tests;
 impl Topology {
     /// The machine that this process runs on, with the CPUs that it is allowed and its quota.
     ///
-    /// To run, a process only needs to know on which CPUs it may run, and the scheduler returns that. If `/sys` or
-    /// `/proc` is missing, replaced, or contradicts itself, the result is a *flat* machine: the allowed CPUs are cores
-    /// of one LLC, one node and one socket, and a note says what could not be read. [`Topology::from_root`] of `/`
-    /// returns that as an error.
+    /// To run, a process only needs to know on which CPUs it may run, and the scheduler returns that. If `/sys` cannot
+    /// be read, contradicts itself, or lacks CPUs on which the process may run, or if `/proc/self/status` contradicts
+    /// it, the result is a *flat* machine: the allowed CPUs are cores of one LLC, one node and one socket, and a note
+    /// says what could not be read. Without `/proc/self/status`, the scheduler's CPUs are the allowed ones.
+    /// [`Topology::from_root`] does not know these CPUs, and returns an error if files cannot be read or contradict
+    /// each other.
     ///
     /// # Errors
     /// Returns an error if the scheduler does not return the CPUs on which this process may run.
@@ -118,7 +120,7 @@ fn read(files: &Files, root: &Path, mask: Option<&CpuSet>) -> Result<Parts, Topo
     Ok(parts)
 }
 
-/// The processor's name: the line is `model name` on x86 and `cpu` on POWER; Arm has none.
+/// The processor's name: the line is `model name` on x86 and `cpu` on POWER; 64-bit Arm has none.
 fn model(files: &Files, file: &Path) -> Result<Option<String>, TopoError> {
     let Some(text) = files.read(file)? else { return Ok(None) };
     let named = text.lines().find_map(|line| {

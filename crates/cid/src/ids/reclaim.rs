@@ -1,12 +1,12 @@
 //! Takes ids back from CPUs where no user holds them.
 //!
-//! Compaction takes ids that were not used since the last one, and ids that are not below the bound
-//! (`Policy::bound`). When a user moves, the id that it left moves with it, stays or is freed, as the policy decides.
-//! Both happen under the lock, and each id is taken by a compare-and-swap that fails if a user entered. An id in use
-//! that is not below the bound is *recalled* instead: the compaction sets a flag in the `cid_word`, and the holder's
-//! last leave, or the next entry, finds the flag and gives the id back.
+//! Compaction takes ids that were not used since the last one, and ids that are not below the bound (`Policy::bound`).
+//! When a user moves, the id that it left moves with it, stays or is freed, as the policy decides. Both happen under
+//! the tenant's lock, and each id is taken by a compare-and-swap that fails if a user entered. An id in use that is not
+//! below the bound is *recalled* instead: the compaction sets a flag in the `cid_word`, and the holder's last leave, or
+//! the next entry, finds the flag and gives the id back.
 //!
-//! With 64 ids on 384 CPUs a compaction looks at 64 `PcpuCid`s, each on a line of another CPU.
+//! With 64 ids on 384 CPUs a compaction looks at 64 `PcpuCid`s, each on a cache line of another CPU.
 //!
 //! # Source
 //! Linux 6.4 `task_mm_cid_work` and `sched_mm_cid_migrate_to`, which 6.13 changed.
@@ -22,7 +22,8 @@ impl<S: PcpuCids> Ids<S> {
     /// that are not below the bound (`Policy::bound`). If CPUs then still have more ids than the bound, it takes
     /// further ids that no user holds. Returns how many CPUs have an id then. To be called every 100 ms.
     ///
-    /// An id in use is not taken: the holder of one that is not below the bound gives it back at its last leave.
+    /// An id in use is not taken: the holder of one that is not below the bound gives it back at its last leave, or the
+    /// next user that enters there does.
     ///
     /// **Touches** the lines of all `PcpuCid`s that have an id.
     pub fn compact(&self) -> u32 {

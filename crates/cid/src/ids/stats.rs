@@ -73,7 +73,8 @@ impl<S: PcpuCids> Ids<S> {
         [0..ends.cids_end.load(Relaxed), cpus..cpus + ends.overflow_end.load(Relaxed)]
     }
 
-    /// The id that a CPU has now and whether a user holds it; `None` if the CPU has no id. For displays and tests.
+    /// The id that a CPU has now and whether a user holds it; `None` if the CPU has no id. If a user is just taking
+    /// back its last id there, this may return that id as held before the user has it. For displays and tests.
     pub fn at(&self, cpu: CpuId) -> Option<(Cid, bool)> {
         let _no_move_meanwhile = ignore_poison(self.shared.lock());
         let pcpu_cid = self.pcpu_cids.pcpu_cid(cpu);

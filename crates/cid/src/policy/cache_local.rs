@@ -2,8 +2,9 @@
 //!
 //! 1. The CPU's recent id, if it is free and below the bound, min(CPUs allowed, users).
 //! 2. Otherwise the lowest free id that is not below the count (`max_nr_cid`) and below the bound. The count is one
-//!    more than the highest id that this rule gave, and falls with the bound. So each CPU gets an id of its own, and
-//!    the range is still compact: 4 threads on 384 CPUs use the ids 0 to 3.
+//!    more than the highest id that this rule gave, and falls with the bound. So until the count reaches
+//!    the bound, each CPU gets an id of its own, and the range is still compact: 4 threads on 384 CPUs mostly use the
+//!    ids 0 to 3.
 //! 3. Otherwise the lowest free id.
 //!
 //! # Source

@@ -1,12 +1,12 @@
 //! `KeptPerCpu`: an id stays with its CPU until it was not used for a while, as on Linux 6.4 to 6.12.
 //!
 //! A user (a task or thread) that enters on a CPU that has an id gets that id. An id that was not used between two
-//! compactions is taken back: after a pause of at most two periods of 100 ms the CPU gets the lowest free id, whose
-//! data may be in another core's cache.
+//! compactions is taken back. After a pause in which this happened (compactions run every 100 ms) the CPU gets the
+//! lowest free id, whose data may be in another core's cache.
 //!
-//! A user that moves to a CPU with an id frees the one that it left, unless there are at least as many users as CPUs
-//! in that user's own mask. Linux 6.13 compares with the number of CPUs in the process's set instead; earlier
-//! versions don't have that set.
+//! A user that moves to a CPU with an id frees the one that it left, unless another user holds that id now or there are
+//! at least as many users as CPUs in that user's own mask. Linux 6.13 compares with the number of CPUs in the process's
+//! set instead; earlier versions don't have that set.
 //!
 //! # Source
 //! Linux 6.4 `__mm_cid_try_get`, `sched_mm_cid_migrate_to`, `task_mm_cid_work`.

@@ -1,11 +1,11 @@
-//! `Lowest`: the lowest free id, chosen anew at each entry, as on Linux 6.3.
+//! `Lowest`: the lowest free id, chosen anew at each entry of a user that holds no id, as on Linux 6.3.
 //!
 //! A user's last leave frees the id. This is the most compact policy, and ids have no relation to cores: two CPUs that
 //! run users in turn share id 0, and its data moves between their caches.
 
 use super::*;
 
-/// The lowest free id at every entry, as in Linux 6.3.
+/// The lowest free id at every entry of a user that holds none, as in Linux 6.3.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lowest;
 

@@ -20,7 +20,7 @@ pub(super) enum Rules {
 struct CpuCid {
     id: u32,
     holder: Option<u32>,
-    /// A compaction found the id unused, and no user entered since.
+    /// No user held the id at the last compaction, and none entered since.
     is_unused: bool,
     /// Its holder must give the id back when it leaves.
     is_recalled: bool,
@@ -59,7 +59,7 @@ pub(super) struct CidModel {
     allowed: BTreeSet<u32>,
     users: BTreeMap<u32, ModelUser>,
     cids: BTreeMap<u32, CpuCid>,
-    /// The id that a CPU has or had last, unless a move took it away.
+    /// The id that a CPU has or had last, unless a move took it away or freed it.
     recent: BTreeMap<u32, u32>,
     used: BTreeSet<u32>,
     overflow: BTreeSet<u32>,
@@ -292,7 +292,7 @@ impl CidModel {
         self.counts.compacted += (before - self.used.len()) as u64;
     }
 
-    /// The CPUs whose id no user holds, and whether it was unused at the last compaction.
+    /// The CPUs whose id no user holds, and whether it was unused since the last compaction.
     fn idle(&self) -> Vec<(u32, bool)> {
         let idle = self.cids.iter().filter(|(_, cid)| cid.holder.is_none());
         idle.map(|(cpu, cid)| (*cpu, cid.is_unused)).collect()
