@@ -2,8 +2,8 @@
 //!
 //! A program is a flat list of steps, built by chaining calls or read from rt-app's JSON. A step that takes time
 //! ([`run`](Program::run), [`touch`](Program::touch)) may be preempted; a step that affects other tasks or may block
-//! ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment. If a task is
-//! woken outside of a `wait`, one later `wait` returns at once. Names of tasks and locks are resolved when the
+//! ([`wake`](Program::wake), [`wait`](Program::wait), [`lock`](Program::lock)) happens at one moment. For each wake
+//! outside of a `wait`, one later `wait` of the task returns at once. Names of tasks and locks are resolved when the
 //! simulation runs, so two programs may name each other. A step takes 32 bytes.
 //!
 //! ```

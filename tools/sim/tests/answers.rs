@@ -1,6 +1,7 @@
-//! Policies that only a simulation has: with random facts every answer names a CPU that is allowed and online; with the
-//! facts in `fixtures/wakes` the answers are the golden ones; and under a policy that never steals, a CPU is idle while
-//! a task waits for longer than Home's bound, so the model of `crates/sched/tests/conserve.rs` can fail.
+//! Policies that only a simulation has: with random facts every answer names a CPU that is allowed and online, if there
+//! is one; with the facts in `fixtures/wakes` the answers are the golden ones; and under a policy that never steals, a
+//! CPU is idle beside a waiting task for longer than Home's bound, so the test in `crates/sched/tests/conserve.rs` can
+//! fail.
 
 #[path = "../../../crates/sched/tests/common/answers.rs"]
 mod answers;

@@ -782,7 +782,7 @@ proptest! {
         prop_assert_eq!(of(false).kick.is_some(), of(true).kick.is_some());
     }
 
-    /// Nor does SIS_NODE change anything where an idle CPU was found.
+    /// If an idle CPU is found without SIS_NODE, SIS_NODE changes nothing.
     #[test]
     fn sis_node_changes_only_searches_that_found_no_idle_cpu((sim, wake) in case(), kernel in kernel()) {
         let of = |sis_node| Kernel { sis_node, ..kernel }.wake(&sim.machine, &sim, &wake);

@@ -10,7 +10,8 @@
 //! into the cache when the extent was last requested from it. The cache has evicted the extent if the bytes that have
 //! come in since then, and the extent's own bytes, are more than the cache's size.
 //!
-//! A touch examines the core's list of up to 64 entries, mostly only the first one, and up to 8 last-level caches.
+//! A touch examines the core's list of up to 64 entries, mostly only the first one. If the core does not have the
+//! extent, or has to invalidate other copies, a touch also examines up to 8 last-level caches.
 
 use super::{Access, CpuLocation, NOWHERE, PAGE_BYTES, Pages};
 use std::collections::VecDeque;

@@ -2,8 +2,8 @@
 //!
 //! [`Settings::kernel`] is a kernel: fair order, ticks, time slices, preemption by wakees that have run little.
 //! [`Settings::runtime`] is a runtime: it does not preempt tasks, and the policy decides the order of a batch. The
-//! default preempts as a kernel does, and notifies and searches at a runtime's costs. Times are in whole ns; with the
-//! default costs the wake of an idle CPU in C1 takes 1500 ns.
+//! default preempts as a kernel does, but notifies idle CPUs at once and searches at a runtime's costs. Times are in
+//! whole ns; with the default costs the wake of an idle CPU in C1 takes 1500 ns.
 //!
 //! # Source
 //!

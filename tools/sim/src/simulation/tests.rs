@@ -65,7 +65,7 @@ fn a_sleeper_preempts_a_task_that_has_run_much_more() {
     sim.spawn(&Program::new("light").repeat(20, |p| p.sleep(30_000_000).run(100_000))).unwrap();
     let report = sim.run(END).unwrap();
     let light = &report.tasks[1];
-    // At its begin it has no sleeper's credit, and waits until the slice ends.
+    // At its begin `light` has no sleeper's credit, and waits until the slice of `hog` ends.
     assert!(report.is_complete() && light.counts.wait_ns <= 4_100_000, "{light:?}");
 }
 
@@ -331,7 +331,7 @@ fn what_an_account_refused_is_not_given_back() {
     let root = sim.account("root", None, 1000);
     let both = |name: &str, ns| Program::new(name).charge(root, 1000).run(ns).uncharge(root, 1000).run(ns);
     sim.spawn(&both("a", 1_000_000)).unwrap();
-    // Its charge is refused, and it comes to uncharge while the other task still has all units.
+    // The charge of `b` is refused, and `b` uncharges while `a` still has all units.
     sim.spawn(&both("b", 100_000).after(100_000)).unwrap();
     let report = sim.run(Nanos(500_000)).unwrap();
     assert_eq!(report.outcome, Outcome::TimeIsUp);
