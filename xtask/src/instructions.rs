@@ -1,10 +1,10 @@
 //! `cargo xtask instructions`: counts the instructions of a poll with its wake under callgrind, on this runtime and on
 //! tokio.
 //!
-//! Each case of the runtime's bench `poll` runs twice under callgrind, with few polls and with many, on one worker.
-//! This runtime's clock then counts polls instead of time (`counted-clock`). The difference of the two counts, divided
-//! by the difference in polls, does not depend on start and end of the program, nor on the load of the machine. It
-//! repeats to 0.1 %, which each run checks on one case.
+//! Each case of the runtime's bench `poll` runs twice per runtime under callgrind, with few polls and with many, on one
+//! worker. This runtime's clock then counts polls instead of time (`counted-clock`). The difference of the two counts,
+//! divided by the difference in polls, does not depend on start and end of the program, nor on the load of the machine.
+//! It repeats to 0.1 %, which each run checks by measuring one case again.
 //!
 //! # Locked instructions
 //!
@@ -33,7 +33,8 @@ mod tests;
 /// instructions a poll.
 const POLLS: [u64; 2] = [20_000, 80_000];
 
-/// The case that is measured a second time. If it is not among the counted cases, it is the first of these by name.
+/// The case that is measured a second time. If it is not among the counted cases, the first of these by name is
+/// measured again instead.
 const AGAIN: &str = "8 pairs, channels";
 
 /// The largest relative difference that the two measurements of one case may have.
@@ -63,7 +64,7 @@ pub fn is_possible() -> anyhow::Result<()> {
 }
 
 /// Counts the cases whose names contain `filter`, prints a table, and counts one case again. Returns an error if no
-/// name contains `filter`, or if the second count differs by more than `REPEATS_TO`.
+/// name contains `filter`, if a case can't be counted here, or if the second count differs by more than `REPEATS_TO`.
 pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
     is_possible()?;
     let folder = root.join("target/xtask");
@@ -288,7 +289,7 @@ impl Code {
     }
 }
 
-/// Whether an instruction, in AT&T's syntax, locks the line that it writes.
+/// Whether an instruction, in AT&T's syntax, is a locked one: it has the prefix `lock`, or is an `xchg` with memory.
 fn locks(instruction: &str) -> bool {
     let mut words = instruction.split_whitespace();
     let is_prefix =

@@ -1,8 +1,8 @@
 //! Runs a process, shows its output meanwhile, and ends it if it makes no progress.
 //!
-//! Progress is new output. A process that prints nothing is ended with its descendants when they have used the CPU time
-//! of the step's limit since the last output, or when for more than [`IDLE_MAX`] they have used almost no CPU time. A
-//! test that waits for ever uses almost none; a slow test on a busy machine uses more than that.
+//! Progress is new output. If it has a limit, a process that prints nothing is ended with its descendants when they
+//! have used the CPU time of the limit since the last output, or when for more than [`IDLE_MAX`] they have used almost
+//! no CPU time. A test that waits for ever uses almost none; a slow test on a busy machine uses more than that.
 //!
 //! A process writes its output to files. A pipe would stay open until each process that a test left behind has ended.
 
@@ -47,8 +47,8 @@ impl Ended {
 }
 
 /// Runs a command to its end, or ends it if it makes no progress; without `limit` it may take as long as it needs.
-/// `outputs` are the files that the command writes. Every 50 ms `show` is called with the last 2 KiB of the first of
-/// these that is not empty.
+/// `outputs` are the files that the command writes. About every 50 ms `show` is called with the last 2 KiB of the first
+/// of these that is not empty, if there is one.
 pub fn wait(
     command: &mut Command,
     limit: Option<Duration>,
@@ -105,7 +105,7 @@ fn end_of(path: &Path, length: u64) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-/// When a process last printed something, and how much CPU time it had used then.
+/// When a process began or last printed something, and how much CPU time it had used then.
 struct Progress {
     since: Instant,
     /// The CPU time of the process and its descendants at the first reading after that output.
@@ -146,8 +146,9 @@ pub fn last_compiled(text: &str) -> String {
     crates.into_iter().next().unwrap_or_default()
 }
 
-/// A command that calls cargo in the folder `root`: the cargo that runs this program, or, if the first argument is a
-/// toolchain such as `+nightly`, rustup's, because only rustup's cargo takes a toolchain.
+/// A command that calls cargo in the folder `root`: the cargo that runs this program, if one does, or the `cargo` in
+/// the `PATH`. If the first argument is a toolchain such as `+nightly`, it is always the latter, because only rustup's
+/// cargo takes a toolchain.
 pub fn cargo(root: &Path, args: &[&str]) -> Command {
     let is_of_rustup = args.first().is_some_and(|arg| arg.starts_with('+'));
     let mut cargo = match std::env::var_os("CARGO").filter(|_| !is_of_rustup) {
@@ -175,7 +176,7 @@ pub fn has_target(target: &str) -> bool {
     output.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
-/// The CPU time of all descendants of this process that have ended and were waited for.
+/// The CPU time of all descendants of this process that have ended and were waited for; 0 if it can't be read.
 pub fn children_cpu() -> Duration {
     tree::cpu_fields("/proc/self/stat").map_or(Duration::ZERO, |[_, of_children]| of_children)
 }

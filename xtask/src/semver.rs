@@ -1,4 +1,5 @@
-//! `cargo xtask semver`: compares the public interface of each product crate with that of an earlier revision.
+//! `cargo xtask semver`: compares the public interface of each product crate, but for procedural macros, with that of
+//! an earlier revision.
 
 use crate::process::cargo;
 use anyhow::{Context, bail};

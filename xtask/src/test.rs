@@ -1,13 +1,13 @@
 //! `cargo xtask test`: runs the steps of [`steps`] one after the other and prints a line for each.
 //!
-//! A step is one cargo command, the tests of some packages, or test programs that an earlier step built, run again. A
-//! step that fails does not stop the run, so that one run shows everything that is broken.
+//! A step is one cargo command, the tests of some packages, or test programs of an earlier step, run again (and built,
+//! if that step did not run). A step that fails does not stop the run, so that one run shows everything that is broken.
 //!
 //! The test programs are built first (`cargo test --no-run`), without a limit, and then run one by one. A test program
 //! that makes no progress is ended and reported, and so is each cargo command but those that build test programs.
 //!
-//! The output of a step is kept in `target/xtask/STEP.txt`. The times of the steps are kept in `target/xtask/times`,
-//! from which the next run estimates how much time is left.
+//! The output of a step is kept in files of `target/xtask` that have the step's name. The times of the steps are kept
+//! in `target/xtask/times`, from which the next run estimates how much time is left.
 
 mod binaries;
 mod estimate;
@@ -98,8 +98,8 @@ struct Run<'a> {
     times: Vec<(String, f64, f64)>,
 }
 
-/// Runs the steps of these levels, and before those of [`Level::Test`] checks the lock files. Fails if a step or the
-/// check fails, or if no test passed.
+/// Runs the steps of these levels that can run on this machine, and before those of [`Level::Test`] checks the lock
+/// files. Fails if a step or the check fails, or if no test passed.
 pub fn run(root: &Path, range: Range) -> anyhow::Result<()> {
     let began = Instant::now();
     let folder = root.join("target/xtask");
@@ -229,7 +229,7 @@ impl Run<'_> {
         self.folder.join(format!("{}{end}.txt", step.name.replace([' ', ',', '\''], "-")))
     }
 
-    /// Builds the test programs of a step. `None` if they do not build.
+    /// Builds the test programs of a step, with cargo's arguments `args`. `None` if they do not build.
     fn build(&mut self, step: &Step, args: &[&str]) -> anyhow::Result<Option<Vec<Binary>>> {
         let more = ["--no-run", "--message-format", "json-render-diagnostics"];
         let args: Vec<&str> = args.iter().copied().chain(more).collect();
@@ -309,7 +309,7 @@ impl Run<'_> {
     }
 
     /// Whether restartable sequences work on this machine, as the command `warmcore` reports, which an earlier step
-    /// built. False if no step has built it.
+    /// built. False if no step has built it or it can't be run.
     fn has_rseq(&self) -> bool {
         let Some(command) = &self.command else { return false };
         let doctor = Command::new(command).arg("doctor").env_remove("WARMCORE_PERCPU").output();
@@ -318,7 +318,7 @@ impl Run<'_> {
         said.lines().any(|line| line.starts_with("ok") && line.contains("per-CPU data rseq"))
     }
 
-    /// Prints how long each step took and how the tests ended.
+    /// Prints how long each step took and how the tests ended. Returns an error if a step failed or no test passed.
     fn end(self, began: Instant) -> anyhow::Result<()> {
         self.live.line("\nstep                                seconds   of CPU");
         for (name, seconds, cpu) in &self.times {
@@ -342,13 +342,14 @@ fn words(args: &str) -> Vec<&str> {
     args.split(' ').filter(|word| !word.is_empty()).collect()
 }
 
-/// Splits arguments at ` -- ` into cargo's and the test programs'.
+/// Splits arguments at the first ` -- ` into cargo's and the test programs'.
 fn split(args: &str) -> (Vec<&str>, Vec<&str>) {
     let (cargo, harness) = args.split_once(" -- ").unwrap_or((args, ""));
     (words(cargo), words(harness))
 }
 
-/// The CPU time that a program may use without printing anything: see [`process::wait`].
+/// The CPU time that a program may use without printing anything, if its step has no other limit: see
+/// [`process::wait`].
 pub const LIMIT: Duration = Duration::from_mins(15);
 
 #[cfg(test)]

@@ -112,7 +112,7 @@ fn tracked(root: &Path) -> anyhow::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// A crate: the files that its root declares, tests left out.
+/// A crate: the files that its roots declare, directly or through other files, without those for tests only.
 pub struct Crate {
     /// From the repository's root: `crates/cid`.
     pub folder: PathBuf,

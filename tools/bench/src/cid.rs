@@ -8,8 +8,8 @@
 //! A burst is one pass over 16 KiB: 0.3 µs in a loop. The published times for a burst after a pause are 1.3 µs if its
 //! data is still in the core's cache, 19 µs if not.
 //!
-//! Source: the published tables and the program behind them, linux-kernel, "Improve cache locality of RSEQ concurrency IDs
-//! for intermittent workloads", 2024; librseq's basic per-CPU benchmark.
+//! Source: the published tables and the program behind them, linux-kernel, "Improve cache locality of RSEQ concurrency
+//! IDs for intermittent workloads", 2024; librseq's basic per-CPU benchmark.
 
 mod area;
 mod elsewhere;

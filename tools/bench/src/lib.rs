@@ -6,8 +6,8 @@
 //!
 //! On two cores `percpu` takes about 25 s and `false-sharing` 10 s; with `--quick` a quarter of that. `cid` takes 75 s,
 //! most of it waiting; with `--quick` half. `budget` takes 35 s, with `--quick` a third. `wake` takes eight minutes,
-//! most of them for the 36 kinds of `warm` cases; with `--quick` one and a half. `http` takes five minutes, with `--quick`
-//! one.
+//! most of them for the 36 kinds of `warm` cases; with `--quick` one and a half. `http` takes five minutes, with
+//! `--quick` one.
 
 pub mod budget;
 mod case;

@@ -100,8 +100,8 @@ impl BenchCpus {
     }
 }
 
-/// The state that the measuring thread and the partner's thread share. The measuring thread writes `assigned` and `done`,
-/// the partner's thread `acts` and `seen`.
+/// The state that the measuring thread and the partner's thread share. The measuring thread writes `assigned` and
+/// `done`, the partner's thread `acts` and `seen`.
 #[derive(Line)]
 #[line(pair)]
 #[repr(C, align(128))]

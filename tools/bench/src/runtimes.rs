@@ -81,8 +81,8 @@ pub fn ours(policy: PolicyKind) -> &'static Runtime {
     RUNTIMES[policy as usize].get_or_init(|| make("warmcore", policy))
 }
 
-/// A second runtime of Warmcore's, for servers that start each connection's task on the less loaded of two workers: tasks
-/// of the other servers must not count as load there.
+/// A second runtime of Warmcore's, for servers that start each connection's task on the less loaded of two workers:
+/// tasks of the other servers must not count as load there.
 pub fn ours_apart() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
     RUNTIME.get_or_init(|| make("spread", PolicyKind::Home))

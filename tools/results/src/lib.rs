@@ -52,7 +52,7 @@ pub struct Results {
 /// The properties of the machine on which results may depend.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct HostInfo {
-    /// The processor's name, as the kernel reports it; on Arm its part number.
+    /// The processor's name, as the kernel reports it; on Arm its part number; the architecture if there is neither.
     pub cpu: String,
     /// Kernel release.
     pub kernel: String,
@@ -71,11 +71,12 @@ pub struct HostInfo {
 /// The load of the machine during the measurement.
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Load {
-    /// Load average over one minute, before the run.
+    /// Load average over one minute, before the run; 0 if it can't be read.
     pub loadavg_1m: f64,
     /// Share of all CPU time that the hypervisor gave to other machines during the run, 0 to 1.
     pub steal_share: f64,
-    /// Share of all CPU time that other processes used during the run, 0 to 1.
+    /// Share of all CPU time during the run, 0 to 1, that was neither idle, nor stolen, nor used by this process or by
+    /// children that it has waited for.
     pub others_share: f64,
 }
 
@@ -104,7 +105,7 @@ pub struct Row {
     pub metric: String,
     /// `ns`, `x`, `pages`, `%`, `cycles`, `k/s`, `ms`, or what was counted: `units`, `refusals`.
     pub unit: String,
-    /// The first quartile: a quarter of the slices have this value or less.
+    /// The first quartile: a quarter of the slices have about this value or less. Interpolated.
     pub p25: f64,
     /// The median of the slices, interpolated.
     pub median: f64,
@@ -114,9 +115,9 @@ pub struct Row {
     pub max: f64,
     /// The number of slices, or of the samples or things over which a count was made.
     pub n: u64,
-    /// Whether the 95 % interval of the median reaches more than 10 % away from the median.
+    /// Whether the 95 % interval reaches more than 10 % away from the median, to either side.
     pub noisy: bool,
-    /// The 95 % interval of the median.
+    /// The 95 % interval of the median, or in a row of [`Row::quantile`] of that quantile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ci95: Option<[f64; 2]>,
     /// In a ratio: the variant in the denominator.
@@ -198,7 +199,7 @@ pub enum Bound {
     AtMost,
 }
 
-/// The ids that CPUs had in one tenant, in simulated time.
+/// The ids that CPUs had in one process or tenant, in simulated time.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Timeline {
     /// The policy that chose the ids: `cache-local`.
@@ -220,7 +221,7 @@ pub struct Lane {
     pub kept: Vec<Span>,
 }
 
-/// An id, and when it was in use.
+/// An id, and when a CPU used it or kept it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Span {
     /// The id.
@@ -263,7 +264,8 @@ impl Row {
         row.with_interval(&sorted, 0.5)
     }
 
-    /// Makes a row that has the quantile `q` of the samples as its `median`, with the interval of that quantile.
+    /// Makes a row that has the quantile `q` of the samples as its `median`, with the interval of that quantile. Panics
+    /// if there are no samples.
     pub fn quantile(case: &str, variant: &str, metric: &str, unit: &str, samples: &[f64], q: f64) -> Self {
         let mut sorted = samples.to_vec();
         sorted.sort_by(f64::total_cmp);
@@ -278,7 +280,8 @@ impl Row {
         Self { noisy, ci95: Some(ci), ..self }
     }
 
-    /// Makes the row of the ratio `variant ÷ over`, from slices of the same rounds.
+    /// Makes the row of the ratio `variant ÷ over`, from slices of the same rounds. Panics if the numbers of slices
+    /// differ or are 0.
     pub fn ratio(case: &str, variant: &str, over: &str, above: &[f64], below: &[f64]) -> Self {
         assert_eq!(above.len(), below.len(), "{case}: {variant} and {over} ran different rounds");
         let ratios: Vec<f64> = above.iter().zip(below).map(|(a, b)| a / b).collect();
@@ -306,8 +309,8 @@ fn quantile(sorted: &[f64], q: f64) -> f64 {
     sorted[below] + (sorted[above] - sorted[below]) * part
 }
 
-/// The ranks between which the true quantile `q` lies in 95 of 100 runs: the binomial interval in its normal
-/// approximation, which holds for any distribution of the samples.
+/// The ranks between which the true quantile `q` lies in about 95 of 100 runs: the binomial interval in its normal
+/// approximation, which holds for any distribution of the samples if there are enough of them.
 fn ranks_95(n: usize, q: f64) -> [usize; 2] {
     let (at, half) = (q * (n as f64 - 1.0), 1.96 * (q * (1.0 - q) * n as f64).sqrt());
     [(at - half).floor().max(0.0) as usize, ((at + half).ceil() as usize).min(n - 1)]
@@ -317,16 +320,16 @@ fn ranks_95(n: usize, q: f64) -> [usize; 2] {
 ///
 /// A regular file is replaced as a whole: a reader sees the old file or the new one, never a part. The new file gets
 /// the mode and the access control list of the old file, and no other extended attribute; if there is no old file, the
-/// umask determines the mode. Where a replacement would change the kind or the owner of the file, or break a link, the
-/// file is written in place: a device, a FIFO, a symbolic link, a file of another user or with several names, standard
-/// output and standard error. So is a file whose folder refuses a new file, or whose access control list can't be
-/// copied.
+/// umask determines the mode. Where a replacement would change the kind, the owner or the group of the file, or break a
+/// link, the file is written in place: a device, a FIFO, the target of a symbolic link, a file of another user or with
+/// several names, standard output and standard error. So is a file whose folder refuses a new file, or whose access
+/// control list can't be copied.
 ///
 /// # Errors
 ///
 /// Returns an error if the file can't be written. A symbolic link in a sticky folder that all users may write to, such
 /// as `/tmp`, is an error too if neither the caller nor the folder's owner made it, even if the kernel would follow it
-/// (`fs.protected_symlinks` is 0).
+/// (`fs.protected_symlinks` is 0), unless it leads to standard output or standard error.
 pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let fail =
@@ -346,14 +349,13 @@ pub fn write_whole(path: &Path, bytes: &[u8]) -> anyhow::Result<()> {
     }
 }
 
-/// Whether a later version can replace what was written to `path`: true if it is a regular file, a folder or nothing,
-/// and not standard output or standard error. A pipe or a terminal gets the result once, at the end.
+/// Whether a later version can replace what was written to `path`: true if it is a regular file, a folder or nothing
+/// that can be found, and not standard output or standard error. A pipe or a terminal gets the result once, at the end.
 pub fn is_rewritable(path: &Path) -> bool {
     stream_of(path).is_none() && fs::metadata(path).map_or(true, |it| it.is_file() || it.is_dir())
 }
 
-/// Whether the error means that the folder refuses a new file in place of the old file. The old file may still be
-/// writable.
+/// Whether the error means that no new file can be put in place of the old file. The old file may still be writable.
 fn is_refusal(error: &io::Error) -> bool {
     use io::ErrorKind::{CrossesDevices, PermissionDenied, ReadOnlyFilesystem, ResourceBusy};
     matches!(error.kind(), CrossesDevices | PermissionDenied | ReadOnlyFilesystem | ResourceBusy)
@@ -369,8 +371,8 @@ fn as_refusal(error: io::Error) -> io::Error {
     }
 }
 
-/// Makes `path` a new file, with the mode and list of `old` if there is one; refuses if the owner would change. After
-/// an error the old file is unchanged.
+/// Makes `path` a new file, with the mode and access control list of `old` if there is one; returns an error if the
+/// owner or the group would change. After an error the old file is unchanged.
 fn replace(path: &Path, folder: &Path, old: Option<&fs::Metadata>, bytes: &[u8]) -> io::Result<()> {
     // By default a temporary file is readable by its owner only; with an explicit mode the umask applies.
     let mode = fs::Permissions::from_mode(if old.is_some() { 0o600 } else { 0o666 });
@@ -406,7 +408,7 @@ fn write_through(path: &Path, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-/// The target of a symbolic link.
+/// Where a path leads.
 #[derive(Debug, PartialEq)]
 enum Leads {
     /// To this path, where [`follow`] found no link.

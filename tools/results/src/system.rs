@@ -1,7 +1,7 @@
 //! The machine and its load, as a result records them.
 //!
 //! [`LoadMeter`] reads `/proc/stat` and `/proc/self/stat` before and after the measurement. The differences give the
-//! time that the hypervisor stole and the time that other processes used, as shares of all CPU time.
+//! time that the hypervisor stole and the time that other processes and the kernel used, as shares of all CPU time.
 //!
 //! Source: proc(5), both files in ticks of 10 ms.
 
@@ -83,7 +83,7 @@ impl LoadMeter {
     }
 }
 
-/// Builds the results around `rows`.
+/// Builds the results around `rows`, with the load since the start of `meter` and without timelines.
 pub fn results(what: &str, command: &str, when: String, meter: &LoadMeter, rows: Vec<Row>) -> Results {
     Results {
         schema: SCHEMA,

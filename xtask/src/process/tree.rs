@@ -16,7 +16,7 @@ pub struct Tree(Vec<u32>);
 const TICKS: u64 = 100;
 
 /// The CPU time of a process, and that of its children that have ended and were waited for, from its file `stat` in
-/// `/proc`. `None` if the process has ended.
+/// `/proc`. `None` if the file can't be read, as after the process has ended.
 pub fn cpu_fields(stat: &str) -> Option<[Duration; 2]> {
     let stat = std::fs::read_to_string(stat).ok()?;
     // The fields from the third on; the second, a name, may contain blanks. The 14th to 17th are times.

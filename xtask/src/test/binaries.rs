@@ -28,7 +28,7 @@ impl Binary {
         if self.is_library { self.package.clone() } else { format!("{} {}", self.package, self.target) }
     }
 
-    /// The arguments with which the program skips the tests of [`LONG`]. `None` if it has no other tests.
+    /// The arguments with which the program skips the tests of [`LONG`]. `None` if all of its tests are in [`LONG`].
     pub fn without_long(&self) -> Option<Vec<&'static str>> {
         let mut args = Vec::new();
         for test in self.long() {
@@ -67,7 +67,7 @@ impl Binary {
         Ok(command)
     }
 
-    /// A command line that runs all tests of this program.
+    /// A command line that runs all tests of this program, with these environment variables but without cargo's.
     pub fn again(&self, env: &[(&str, &str)]) -> String {
         let env: String = env.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
         format!("cd {} && {env}{}", self.folder.display(), self.program.display())

@@ -1,8 +1,8 @@
 //! Estimates how much time is left, from the times of the last run, or else from the estimates in `steps.rs`.
 //!
-//! A machine that is slower than the estimates is taken to be slower in all steps by one factor. So the estimates of
-//! the steps that are left are multiplied by measured time ÷ estimated time of the finished steps, a factor from 0.2 to
-//! 10.
+//! A machine that is slower than the estimates is taken to be slower in all steps by one factor. So when the finished
+//! steps were estimated at 20 s or more, the estimates of the steps that are left are multiplied by measured time ÷
+//! estimated time of the finished steps, a factor from 0.2 to 10.
 
 use super::steps::Step;
 use std::collections::BTreeMap;
@@ -22,7 +22,7 @@ pub struct Estimates {
 }
 
 impl Estimates {
-    /// The estimates of `steps`, with the times of the last run from the file `path`.
+    /// The estimates of `steps`: for each its time in the file `path`, from its last run, or else its own estimate.
     pub fn read<'a>(path: &Path, steps: impl Iterator<Item = &'a Step>) -> Self {
         let text = std::fs::read_to_string(path).unwrap_or_default();
         let line = |line: &str| {

@@ -3,7 +3,8 @@
 use super::LIMIT;
 use std::time::Duration;
 
-/// Which command runs a step. Each command also runs the steps of the levels before.
+/// Which command runs a step. Each command also runs the steps of the levels before; `--rest` runs those of `Full`
+/// alone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
     /// `cargo xtask test`
@@ -37,8 +38,8 @@ pub enum Work {
     /// Builds and runs the tests that the arguments name, without those of [`LONG`] if `leaves_out_long`; then the
     /// examples in the documentation, if `also_documentation`.
     Tests { also_documentation: bool, leaves_out_long: bool },
-    /// Runs again the test programs of `packages` (all if it is empty) that the step `of` built, or of these programs
-    /// only the tests of [`LONG`] if `only_long`.
+    /// Runs again the test programs of `packages` (all if it is empty) of the step `of`, or of these programs only the
+    /// tests of [`LONG`] if `only_long`. Builds them if that step has not.
     Again { of: &'static str, packages: &'static [&'static str], only_long: bool },
 }
 
@@ -115,7 +116,7 @@ const OWN_AREAS: &[(&str, &str)] = &[("GLIBC_TUNABLES", "glibc.pthread.rseq=0")]
 const STRICT: &[(&str, &str)] = &[("WARMCORE_BUDGET", "atomic")];
 
 impl Step {
-    /// The command line that runs this step's cargo command alone.
+    /// The command line that runs this step's cargo command alone; without arguments for [`Work::Again`].
     pub fn command(&self) -> String {
         let env: String = self.env.iter().map(|(key, value)| format!("{key}=\"{value}\" ")).collect();
         format!("{env}cargo {}", self.args)

@@ -3,7 +3,7 @@
 use super::Crate;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The paths of the files of the largest circle of all crates. Empty if no two files import each other.
+/// The paths of the files of the largest circle of all crates. Empty if there is no circle.
 pub fn largest(crates: &[Crate]) -> Vec<String> {
     let circles = crates.iter().flat_map(|krate| {
         let imports = imports(krate);

@@ -21,7 +21,7 @@ pub struct RustFile {
     pub paths: BTreeSet<Vec<String>>,
     /// Names that a `use` that is not private makes available in this module, with the paths that the `use` names.
     pub reexports: Vec<(String, Vec<String>)>,
-    /// Public structs.
+    /// The names of structs that are `pub`.
     pub public_structs: Vec<String>,
     /// Named constants: name and line.
     pub consts: Vec<(String, usize)>,

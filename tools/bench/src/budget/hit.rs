@@ -131,8 +131,9 @@ impl<'a> All<'a> {
     }
 }
 
-/// Charges 1 and uncharges it, `times` times. The closure has a copy of the reference to the account: so the compiler knows
-/// that nothing writes the account's handle during the loop, and keeps it in registers, as in a loop of a user's program.
+/// Charges 1 and uncharges it, `times` times. The closure has a copy of the reference to the account: so the compiler
+/// knows that nothing writes the account's handle during the loop, and keeps it in registers, as in a loop of a user's
+/// program.
 pub(super) fn pairs(gate: impl Gate + Copy, times: u64) {
     (0..times).for_each(move |_| gate.pair());
 }

@@ -37,8 +37,8 @@ const THREADS_MAX: usize = 4;
 /// A debug build takes 50 times as long for a pass, and its times are not used.
 const WARM_PASSES: u64 = if cfg!(debug_assertions) { 200 } else { 20_000 };
 const TIMED_PASSES: u32 = 5;
-/// The shortest pause with a promise that cache-local ids stay. Compaction runs every 100 ms and takes back ids that were
-/// not used since the last one, so only longer pauses tell apart the policies that keep an idle CPU's id.
+/// The shortest pause with a promise that cache-local ids stay. Compaction runs every 100 ms and takes back ids that
+/// were not used since the last one, so only longer pauses tell apart the policies that keep an idle CPU's id.
 const PROMISED_FROM_MS: u64 = 100;
 /// The duration of one step of the progress bar, roughly that of a round of another case.
 const STEP_MS: u64 = 10;
