@@ -80,7 +80,7 @@ const SHORT: [Short; 5] = [
     Short { what: What::Http, cases: &["hello.8", "hello.64"], effort: Effort::QUICK, seconds: 30 },
 ];
 
-/// The durations of the probe and of the simulated tables, in seconds on two cores.
+/// The expected durations of the probe and of the simulated tables, in seconds on two cores.
 const PROBE_SECONDS: u64 = 5;
 const TABLES_SECONDS: u64 = 60;
 

@@ -335,7 +335,7 @@ impl Analyzer {
     pub fn field_lines(&self, layout: &Layout) -> Vec<FieldLine<'_>> {
         let fields = self.touched.iter().filter_map(|(name, rates)| {
             let range = layout.byte_range(name).ok()?;
-            // Fields that the same cores touch at the same rates are one group, named by its first field.
+            // A group of fields that are written is named by its first field.
             let first = self.touched.iter().find(|(_, other)| other == rates)?.0.as_str();
             let group = match rates.writers() {
                 0 => Group { access: Access::ReadMostly, name: "" },

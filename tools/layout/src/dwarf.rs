@@ -379,7 +379,8 @@ impl<'a> Search<'a> {
         Ok(end.saturating_sub(bits))
     }
 
-    /// The offset of a member: a number, or, from old compilers, an expression that adds a number.
+    /// The offset of a member: a number, or, from old compilers, an expression that adds a number; 0 if the entry has
+    /// none, as in a union.
     fn location(&self, unit: &Unit<'a>, entry: &Entry<'a>) -> Result<usize, Why> {
         if let Some(offset) = number(entry, gimli::DW_AT_data_member_location) {
             return Ok(offset);

@@ -2,11 +2,13 @@
 //! three published tables that have a row for each load.
 //!
 //! The simulations run pairs of tasks that wake each other (`hot_windows::pairs`), as many as the published run had
-//! clients. A row compares a change of the kernel with Linux under the same load and seed. A row whose published effect
-//! is at most 5 %, or at most twice its variation and Linux's together, claims that nothing changes; the others claim
-//! the sign of the effect and its size within a factor of two. Where Linux's own variation is above 15 %, nothing is
-//! claimed. Predictions from before the first run are in `predictions.toml`; those that failed are printed. The tables
-//! have 8, 11 and 11 loads, each for Linux and for one, one and two changes: with five seeds these are 355 simulations.
+//! clients (on another machine as many per CPU, at most 8). A row compares a change of the kernel with Linux under the
+//! same load and seed. A row whose published effect is at most 5 %, or at most twice its variation and Linux's
+//! together, claims that nothing changes; the others claim the sign of the effect and its size within a factor of two.
+//! Where Linux's own variation is above 15 %, nothing is claimed. Predictions from before the first run are in
+//! `predictions.toml`; those that failed are printed with the table of the published machine. The tables have 8, 11 and
+//! 11 loads (a quick run has every third), each for Linux and for one, one and two changes: with five seeds these are
+//! 355 simulations.
 //!
 //! # Source
 //!

@@ -1,10 +1,10 @@
 //! Sensitivity: which of the unmeasured numbers changes an answer, and by how much.
 //!
-//! An answer is a simulated number. It is simulated again with half and with twice each input that is neither
-//! published nor measured, one at a time; inputs that are derived from the varied one change too. Inputs without an
-//! effect are counted; the others are listed with the results, the largest effect first. There are five answers: one of
-//! the published table of ids, and four that are not published. 30 inputs are 61 simulations per answer; all of it
-//! takes about 40 s on one core, almost all for hot windows on 384 CPUs.
+//! An answer is a simulated number, such as a burst's time. It is simulated again with half and with twice each input
+//! that is neither published nor measured, one at a time; inputs that are derived from the varied one change too.
+//! Inputs without an effect are counted; the others are listed with the results, the largest effect first. There are
+//! five answers: one of the published table of ids, and four that are not published. 30 inputs are 61 simulations per
+//! answer; all of it takes about 40 s on one core, almost all for hot windows on 384 CPUs.
 
 use super::cid::sim::{Index, Setup, run};
 use super::cid::{CHURN_PERCENT, PUBLISHED, at_usual_clock, given};

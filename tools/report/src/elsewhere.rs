@@ -1,8 +1,9 @@
 //! Curves of simulated machines over a number of threads, CPUs or clients, from the simulator's tables.
 //!
-//! A table's rows are named `8 CPUs, queued`: a number, what it counts, and the series. A series with three published
-//! numbers or more is drawn as a curve of its simulated numbers, with rings for the published ones, at most four curves
-//! in a chart; a series of ids is not drawn. All other series are only in the table.
+//! A table's rows are named `8 CPUs, queued`: a number, what it counts, and the series; rows with other names are not
+//! drawn. A series with three published numbers or more is drawn as a curve of its simulated numbers, with rings for
+//! the published ones, at most four curves in a chart; a series of ids is not drawn. All other series are only in the
+//! table.
 
 use super::plot::{self, Curve};
 use std::collections::BTreeMap;

@@ -1,5 +1,5 @@
 //! The report as text for a terminal, its rows as CSV for a spreadsheet, and the page of the docs with those promises
-//! of the benches that are not met.
+//! of the benches (bounds that rows should meet) that are missed or undecided.
 
 use super::answers::{self, Answer};
 use super::inputs::{Inputs, PROBE_COMMAND, State};
@@ -18,7 +18,7 @@ fn table(title: &str, rows: Vec<Vec<String>>) -> String {
 }
 
 /// The short form of the report: the number of comparisons by `answers::Standing`, the machine, a line for each
-/// comparison, and which runs were disturbed.
+/// comparison, and which runs other processes disturbed.
 pub fn short(inputs: &Inputs) -> String {
     let mut out =
         format!("{}\n\n{}.\n", sentence(&tally(inputs)), machine_picture::in_words(inputs.topology));

@@ -8,7 +8,7 @@ use warmcore_results::{Bound, HostInfo, Lane, Load, Row, SCHEMA, Span, Timeline}
 use warmcore_topo::{Core, Cpu, Distance, Llc, MACHINES, Node, Socket, Topology, machines};
 use warmcore_types::{CoreId, CpuId, CpuSet, LlcId, NodeId, SocketId};
 
-/// A machine whose CPUs are numbered as Linux does it: first one CPU of each core, then the siblings.
+/// A machine whose CPUs are numbered as on many x86 servers: first one CPU of each core, then the siblings.
 fn machine(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
     let n = sockets * llcs * cores;
     let place = |id: u32| {

@@ -1,9 +1,10 @@
-//! Texts about rows: what was compared, the interval, the promise, and whether the run was disturbed.
+//! Texts about rows: what was compared, the interval, the promise (the bound that a row should meet), and whether other
+//! processes disturbed the run.
 
 use super::markup::amount;
 use warmcore_results::{Bound, OTHERS_MAX, Results, Row, Target};
 
-/// `Not quiet: other processes used 46 % of the CPUs during budget; …`, if a run was disturbed.
+/// `Not quiet: other processes used 46 % of the CPUs during budget; …`, if other processes disturbed a run.
 pub(super) fn disturbed(runs: &[Results]) -> Option<String> {
     let percent = |share: f64| format!("{:.0} %", share * 100.0);
     let parts: Vec<String> = runs

@@ -55,8 +55,8 @@ fn shown(name: &str) -> String {
 }
 
 impl Snapshot {
-    /// Reads a report, which may come from any process: its names are made printable, and error messages repeat no part
-    /// of its text but the version's number.
+    /// Reads a report of this version of the schema or of the previous one. It may come from any process: its names are
+    /// made printable, and error messages repeat no part of its text but the version's number.
     pub fn parse(line: &str) -> anyhow::Result<Self> {
         const PREVIOUS: u32 = SCHEMA - 1;
         #[derive(Deserialize)]
