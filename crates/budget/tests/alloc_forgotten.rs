@@ -47,7 +47,8 @@ fn a_forgotten_scope_ends_with_its_account() {
 
 #[test]
 fn slots_of_a_counter_are_not_charged_to_the_first_adder() {
-    // One chunk holds 256 of them: the account that makes the next chunk would be charged for it.
+    // One chunk of slots serves 256 counters: the account that is active when the next chunk is made would be charged
+    // for it.
     static COUNTERS: [[Counter; 600]; 2] = [const { [const { Counter::new() }; 600] }; 2];
     on_each_kind(|kind| {
         let counters = &COUNTERS[usize::from(kind == StockKind::Atomic)];

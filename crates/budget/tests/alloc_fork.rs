@@ -28,7 +28,8 @@ const CHILDREN: usize = 200;
 /// After this time a child counts as hung.
 const HANGS_AFTER: Duration = Duration::from_secs(20);
 
-/// Allocates in the account, at and over its limit, also in sizes that do not use stocks.
+/// Allocates in the account. One of the blocks is larger than what the root's limit leaves, so its charge is refused
+/// and then forced.
 fn allocate(account: &Account, rounds: usize) {
     let _current = enter(account);
     for round in 0..rounds {

@@ -1,4 +1,4 @@
-//! Forgotten charges: a `ChargeFuture` that is neither polled nor dropped has no effect after the end of its
+//! Forgotten charges: a `ChargeFuture` that is neither polled again nor dropped has no effect after the end of its
 //! account.
 //!
 //! It stays in its queue, and charges behind it wait unless they fit in addition, until its account has neither a

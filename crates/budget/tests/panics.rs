@@ -63,7 +63,7 @@ fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// Only the background thread takes back the units of a stock that is not used any more.
+/// Waits until the background thread has taken back the units of an idle stock; no charge here needs them.
 #[track_caller]
 fn the_thread_goes_on(kind: StockKind) {
     let account = Account::root("idle").kind(kind).build();

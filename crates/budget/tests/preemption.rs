@@ -64,7 +64,8 @@ enum End {
 }
 
 /// Runs `low` again and again on a thread of low priority, and `high` at each wake of a thread of high priority, on the
-/// same CPU. Returns `None` if there is one CPU only, or real-time threads are not permitted.
+/// same CPU. The thread of high priority counts as hung only while `is_stuck` returns true. Returns `None` if there is
+/// one CPU only, or real-time threads are not permitted.
 fn contend(
     low: impl Fn(u64) + Sync,
     high: impl Fn(u64) + Sync,
@@ -97,7 +98,7 @@ fn contend(
         let high = scope.spawn(move || {
             if begin(0, 2) {
                 for wake in 0..WAKES {
-                    // The wake comes at a random moment of the low thread's operation.
+                    // The times differ, so that the wakes come at different moments of the low thread's operations.
                     std::thread::sleep(Duration::from_nanos(20_000 + wake * 7919 % 50_000));
                     inside.store(true, Release);
                     high(wake);

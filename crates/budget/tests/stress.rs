@@ -1,9 +1,9 @@
 //! Runs all operations on accounts concurrently, on real threads, and checks that no unit is lost or created.
 //!
-//! Workers charge and give back while they are signalled and moved every millisecond, and while other threads
-//! drain, reclaim, change limits, and make and drop accounts. At the end everything must be exactly 0. Other tests
-//! record when each call began and ended, and check afterwards: with the strict kind no limit was exceeded at any
-//! moment, and no refusal was false.
+//! In the first test, workers charge and give back while they are signalled and moved every millisecond, and while
+//! other threads drain, reclaim, change limits, and make and drop accounts. At its end everything must be exactly 0.
+//! Other tests record when each call began and ended, and check afterwards: with the strict kind no limit was exceeded
+//! at any moment, and no refusal was false.
 //!
 //! 10⁸ operations for each kind in the first test, in some seconds on two CPUs.
 #![cfg(not(loom))]
@@ -387,8 +387,8 @@ fn judge(laws: &[Law], calls: &[Call]) -> Verdict {
     verdict
 }
 
-/// Runs threads that together ask for more than the limits. `wants`: for each thread, the most that it asks of
-/// each account.
+/// Runs threads that together ask for more than the limits. `wants`: for each thread, pairs of an account and the most
+/// units that one charge asks of it; each charge takes a random pair.
 fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: usize) -> Verdict {
     let mut accounts: Vec<Account> = Vec::new();
     for (i, law) in laws.iter().enumerate() {
@@ -429,7 +429,7 @@ fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: u
                 }
                 let (account, most) =
                     wants[thread as usize][rng.u64(..wants[thread as usize].len() as u64) as usize];
-                // At least half of the charges are of the largest size.
+                // Half of the charges or more, on average, are of the largest size.
                 let n = if rng.u64(..2) == 0 { most } else { 1 + rng.u64(..most) };
                 let began = tick();
                 let result = accounts[account].try_charge(n);
@@ -464,7 +464,7 @@ fn tried(kind: StockKind, laws: &[Law], wants: &[&[(usize, u64)]], calls_each: u
 
 const CALLS: usize = if cfg!(debug_assertions) { 20_000 } else { 300_000 };
 
-/// Three levels, each with a limit that is too small for four threads.
+/// Three levels, each with an account whose limit is too small for what the four threads ask of it.
 const NARROW: [Law; 4] = [
     Law { up: None, limit: 50_000, guarantee: 0 },
     Law { up: Some(0), limit: 40_000, guarantee: 0 },
@@ -505,7 +505,7 @@ fn rseq_stocks_exceed_a_limit_by_at_most_their_capacity() {
     let _alone = alone();
     let verdict = tried(StockKind::Rseq, &NARROW, &NARROW_WANTS, CALLS);
     let cpus = affinity::allowed().unwrap().len() as u64;
-    // No stock below the largest limit here has a larger capacity.
+    // No stock has a larger capacity: it takes its capacity from the share of the root's limit too.
     let largest = capacity::share(50_000);
     assert!(verdict.overshoot <= cpus * largest, "{verdict:?}");
 }

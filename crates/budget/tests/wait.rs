@@ -1,8 +1,8 @@
 //! Waiting charges: first come, first served, and no charge keeps waiting while it fits.
 //!
-//! Where the order matters, futures are polled by hand, and a waker records that it was called before the call
-//! that freed the units returned. Under stress, three or four threads sleep until they are woken: 30 000 charges for
-//! each thread.
+//! Where the order matters, futures are polled by hand, and a waker records its calls: the test then checks whether the
+//! call that freed units had called the waker when it returned. Under stress, three or four threads sleep until they
+//! are woken: 30 000 charges for each thread.
 #![cfg(not(loom))]
 
 use fastrand::Rng;

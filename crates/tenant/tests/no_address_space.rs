@@ -1,7 +1,7 @@
 //! A tenant that can't be made, for lack of address space, gives its index back.
 //!
 //! The test limits the address space of its process to 64 MiB more than it has, so it is the only one in this file.
-//! 65536 CPU numbers need 256 MiB of addresses.
+//! 65536 CPU numbers need more than 256 MiB of addresses.
 
 #![cfg(target_os = "linux")]
 

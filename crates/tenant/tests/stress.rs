@@ -1,5 +1,5 @@
-//! More threads than CPUs, which are moved while they run, enter tenants and end. `cargo xtask test --full` runs this
-//! on every backend.
+//! Eight threads, which are moved while they run, enter tenants and end. `cargo xtask test --full` runs this on every
+//! backend.
 
 use bytemuck::Zeroable;
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
@@ -21,8 +21,8 @@ struct Slot {
     inside: AtomicU32,
 }
 
-/// Repeats the test until a thread has lost its CPU while it held an id: without that, uniqueness was not tested.
-/// With a CPU for each thread, the test runs once.
+/// Repeats the test until a thread has lost its CPU while it held an id: without that, uniqueness was not tested. Fails
+/// after `ROUNDS_MAX` rounds without it. With a CPU for each thread, the test runs once.
 fn stress(policy: &'static dyn Policy, entries: u64) {
     const ROUNDS_MAX: u32 = 100;
     let has_cpu_each = affinity::allowed().unwrap().len() >= THREADS as usize;

@@ -332,7 +332,7 @@ fn a_leaked_guard_keeps_its_cpus_id_in_use_and_nothing_else() {
     assert_eq!(tenant.stats().users, 1, "the thread that leaked it is still a user");
 }
 
-/// Thread-locals end in no particular order: one of them may hold a guard, or enter.
+/// Thread-locals are dropped in no particular order; a destructor may drop a guard, or enter.
 #[test]
 fn thread_locals_may_hold_guards_and_enter_while_the_thread_ends() {
     struct Late(&'static Tenant, Option<Guard<'static>>);
@@ -359,7 +359,8 @@ fn thread_locals_may_hold_guards_and_enter_while_the_thread_ends() {
     assert_eq!(tenant.stats().overflow_in_use, 0);
 }
 
-/// As metrics that are flushed by a thread-local's destructor: it is older than the thread's records of tenants.
+/// As if a thread-local's destructor flushed metrics. The thread-local is older than the thread's records of tenants,
+/// so its destructor runs after that of the records.
 #[test]
 fn a_thread_that_enters_while_it_ends_does_not_stay_a_user() {
     struct Flush(&'static Tenant);

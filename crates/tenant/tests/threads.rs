@@ -11,7 +11,7 @@ thread_local! {
 /// Runs a thread that ends with this many guards of a tenant.
 fn end_with(tenant: &'static Tenant, guards: usize) {
     let ends = move || {
-        // The first thread-local that is used is dropped last.
+        // Rust promises no order; in fact the thread-local that is used first is dropped last.
         HELD.with(|held| held.borrow_mut().reserve(guards));
         let here: Vec<_> = (0..guards).map(|_| tenant.enter()).collect();
         HELD.with(|held| held.borrow_mut().extend(here));

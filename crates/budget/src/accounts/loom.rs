@@ -25,7 +25,8 @@ fn model_of(preemptions: usize, act: impl Fn() + Sync + Send + 'static) {
     builder.check(act);
 }
 
-/// A hundredth of this limit, 10 units, may be in stocks; a stock has a capacity of 3.
+/// A hundredth of this limit, 10 units, may be in stocks; the first stock that opens for charges of 1 unit has a
+/// capacity of 3.
 const LIMIT: u64 = 1000;
 /// Up to this usage, stocks have their full capacity.
 const BASE: u64 = 980;
@@ -101,8 +102,8 @@ impl<const N: usize, S: Stocks> Tree<N, S> {
         self.accounts.uncharge(self.node(i), || cpu, n).unwrap();
     }
 
-    /// Charges `BASE` units without stocks, and one more unit, so that a stock of capacity 3 with 1 free unit
-    /// opens on that CPU. `free`: the number of free units that the stock must have.
+    /// Charges `BASE` units without stocks, and one more unit, so that a stock of capacity 3 with 1 free unit opens on
+    /// that CPU. Then charges or gives back units until the stock has `free` free units.
     fn open(&self, i: usize, cpu: CpuId, free: u64) {
         assert!(self.charge(i, cpu, BASE));
         self.open_only(i, cpu, free);
@@ -213,8 +214,7 @@ impl Seen {
 }
 
 /// With what was charged before, the function `other` on CPU 1 never holds more than `most` units, so a charge of the
-/// rest of the limit always fits. `free`:
-/// the units in CPU 1's stock at first; `None` if the stock is closed.
+/// rest of the limit always fits. `free`: the units in CPU 1's stock at first; `None` if that stock is closed.
 fn fits_always(free: Option<u64>, most: u64, other: impl Fn(&Tree<2>) + Copy + Send + Sync + 'static) {
     for limited in [0, 1] {
         model(move || {

@@ -28,7 +28,7 @@ pub fn on_each_kind(test: impl Fn(StockKind) + Clone + Send + 'static) {
     }
 }
 
-/// Units in use by an account, read on a thread without an active account.
+/// Units in use by an account. What this call itself allocates is charged to no account.
 pub fn used(account: &Account) -> u64 {
     account.exact_usage()
 }

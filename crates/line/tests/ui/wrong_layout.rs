@@ -29,7 +29,7 @@ struct Counts(#[line(owner)] u64, #[line(contended)] u64);
 #[repr(align(64))]
 struct OneLine(u64);
 
-// A line each is enough ...
+// Builds: each field has a line of its own.
 #[derive(Line)]
 #[repr(C, align(128))]
 struct Apart {
@@ -39,7 +39,7 @@ struct Apart {
     head: OneLine,
 }
 
-// ... until pairs count.
+// Does not build: with `pair`, the two lines are one pair.
 #[derive(Line)]
 #[repr(C, align(128))]
 #[line(pair)]

@@ -484,7 +484,8 @@ impl<'a, S: Stocks, C: Fn() -> CpuId> Story<'a, S, C> {
         let mut pads = Vec::new();
         while self.steps.len() < STORY {
             if self.known.len() == pads_at && pads.is_empty() {
-                // Every account that gets a new key after this shares a slot with one of the first accounts.
+                // Every account that gets a new key after this shares a slot with one of the first accounts or with a
+                // pad.
                 while pads.last().is_none_or(|node: &&Node| node.key() < SLOTS) {
                     pads.push(self.accounts.create(None, config("pad", 0)).unwrap());
                 }
