@@ -220,14 +220,15 @@ impl<L: Listener, S> Server<L, S> {
         Self { tenant_of: Some(Arc::new(of)), ..self }
     }
 
-    /// Sets the time that a client has for a request's head, from the connection's begin or from the first byte after an
-    /// answer. Then the connection is closed. Default: 30 s; `Duration::MAX`: no limit.
+    /// Sets the time that a client has for a request's head, from the connection's begin or, with HTTP/1, from the
+    /// first byte after an answer. Then the connection is closed. Default: 30 s; `Duration::MAX`: no limit.
     pub fn head_timeout(self, timeout: Duration) -> Self {
         Self { bounds: Bounds { head: timeout, ..self.bounds }, ..self }
     }
 
     /// Sets the time that a connection may be idle: from the end of an answer to the next byte, with HTTP/2 to the next
-    /// request or byte of a body. Then the connection is closed. Default: 30 s; `Duration::MAX`: no limit.
+    /// request or byte of a body. Then the connection is closed; with HTTP/2 the client is first asked to close it, and
+    /// has a second for that. Default: 30 s; `Duration::MAX`: no limit.
     pub fn idle_timeout(self, timeout: Duration) -> Self {
         Self { bounds: Bounds { idle: timeout, ..self.bounds }, ..self }
     }

@@ -47,7 +47,8 @@ pub enum Smt {
     /// A worker on every CPU that the runtime may use.
     #[default]
     EveryCpu,
-    /// A worker on one CPU of every physical core. Two workers on one core would share its caches.
+    /// /// A worker on one CPU of every physical core that has such a CPU. Two workers on one core would share its
+    /// caches.
     OnePerCore,
 }
 

@@ -1,10 +1,10 @@
 //! TenantStats: polls, run time and tasks of each tenant, in one runtime.
 //!
-//! A tenant has a slot here from its first task on. The slot's index is the tenant's index among the tenants that are
-//! alive. The next tenant with that index takes over the slot; the counts that are in the slot by then are subtracted
-//! from its numbers. Polls and tasks are counted exactly, on the CPU where they happen. Run time is measured if a
-//! task's polls take 4 µs or more on average; of shorter polls a random sample is measured, and each measured poll
-//! counts several times.
+//! A tenant has a slot here from the first `TaskBuilder` that gets it. The slot's index is the tenant's index among the
+//! tenants that are alive. The next tenant with that index takes over the slot; the counts that are in the slot by then
+//! are subtracted from its numbers. Polls and tasks are counted exactly, on the CPU where they happen. Run time is
+//! measured if a task's polls take 4 µs or more on average; of shorter polls a random sample is measured, and each
+//! measured poll counts several times.
 //!
 //! # Cost
 //! A task without a tenant costs two branches a poll. A tenant's task costs 13 ns when it begins and when it ends, an

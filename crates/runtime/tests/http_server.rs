@@ -141,7 +141,8 @@ fn a_connection_that_idles_is_closed_with_http1_and_http2() {
 /// A body of 4 MiB.
 const BIG: usize = 4 << 20;
 
-/// Bytes read or written at a time, and the pause after them: a body takes longer than the bound plus one second.
+/// Bytes read or written at a time, and the pause after them: a body of [`BIG`] bytes takes 9 s, longer than the idle
+/// bound of each test plus one second.
 const PIECE: usize = 16 << 10;
 const PAUSE: Duration = Duration::from_millis(36);
 

@@ -2,7 +2,7 @@
 //!
 //! A connection is *quiet* while no request of it is under way: from its begin, or the end of its last answer, until
 //! the head of the next request is complete. After an answer it may be quiet for the bound `idle`. At its begin, and
-//! from the first byte of a head on, the bound is `head`.
+//! with HTTP/1 from the first byte of a later head on, the bound is `head`.
 //!
 //! With HTTP/2, bytes that belong to no request (pings) don't count as activity, but bytes of bodies do: of an answer
 //! that hyper took in one piece and sends as fast as the client reads (`CountedData`), and of a request that was
@@ -38,9 +38,9 @@ const TIMER_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 /// Longest times that a connection may be quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Bounds {
-    /// From the connection's begin, or the first byte after an answer, to the end of a request's head.
+    /// From the connection's begin or, with HTTP/1, the first byte after an answer, to the end of a request's head.
     pub(super) head: Duration,
-    /// From the end of an answer to the next byte.
+    /// /// From the end of an answer to the next byte, with HTTP/2 to the next request or byte of a body.
     pub(super) idle: Duration,
 }
 

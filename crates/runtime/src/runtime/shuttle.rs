@@ -27,7 +27,7 @@ const SCHEDULES: usize = 500;
 /// Preemptions in a schedule of `PctScheduler`.
 const PREEMPTIONS: usize = 3;
 
-/// How often the thread that waits for the end yields at most. By then all other threads must have parked or ended.
+/// How often the thread that waits for the end yields at most. By then all tasks must have ended.
 const YIELDS_MAX: usize = 20_000;
 
 /// Whether timers expire.
