@@ -107,7 +107,7 @@ impl Host {
         (0..case.times).flat_map(|_| (case.make)(count, self)).collect()
     }
 
-    /// /// The average time of a poll in ns, in a run of [`SLICE`] with the spawns and the end of its tasks.
+    /// The average time of a poll in ns, in a run of [`SLICE`] with the spawns and the end of its tasks.
     fn slice(&self, case: &Case) -> f64 {
         let count = Count::new(u64::MAX);
         let began = Instant::now();

@@ -5,7 +5,7 @@
 //! the task's runtime, it calls `Worker::schedule`, else `Shared::schedule_external`. [`measured`] wraps every poll of
 //! a task's future.
 //!
-//! //! A wake by a task that runs on the worker that polled the woken task last reads the pointer, makes a few
+//! A wake by a task that runs on the worker that polled the woken task last reads the pointer, makes a few
 //! comparisons and locks the worker's run queue.
 
 use crate::header::{Header, RunnableTask};
@@ -108,7 +108,7 @@ pub(crate) fn exit_all() {
     drop(all);
 }
 
-/// /// The scheduler of a task that this thread spawns on its current runtime. `None`: it is inside no runtime.
+/// The scheduler of a task that this thread spawns on its current runtime. `None`: it is inside no runtime.
 pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
     let entered = ENTERED.try_with(|entered| entered.borrow().last().map(scheduler)).ok().flatten();
     entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.scheduler.clone())))

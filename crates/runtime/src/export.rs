@@ -48,9 +48,9 @@ names! {
     POLLS: describe_counter Count = "polls_total",
     /// Times that a worker without tasks took tasks from another queue.
     STEAL_OPERATIONS: describe_counter Count = "steal_operations_total",
-    /// /// Wakes on a worker's thread that put a task into another worker's inbox or into an injection queue.
+    /// Wakes on a worker's thread that put a task into another worker's inbox or into an injection queue.
     REMOTE_WAKES: describe_counter Count = "remote_wakes_total",
-    /// /// Tasks that a worker with tasks took from a neighbour, because they were polled less often there or their
+    /// Tasks that a worker with tasks took from a neighbour, because they were polled less often there or their
     /// tenant was behind.
     BALANCED: describe_counter Count = "balanced_total",
     /// Tasks that other workers took from this one.
@@ -70,7 +70,7 @@ names! {
     HOT_WINDOWS: describe_counter Count = "hot_windows_total",
     /// Wakes and spawns by threads that are not workers of the runtime.
     REMOTE_SCHEDULES: describe_counter Count = "remote_schedules_total",
-    /// /// Tasks in a worker's run queue that other workers may steal.
+    /// Tasks in a worker's run queue that other workers may steal.
     LOCAL_QUEUE_DEPTH: describe_gauge Count = "local_queue_depth",
     /// 1: the worker is parked.
     IDLE: describe_gauge Count = "idle",
@@ -87,7 +87,7 @@ names! {
     ALIVE_TASKS: describe_gauge Count = "num_alive_tasks",
     /// Polls of a tenant's tasks.
     TENANT_POLLS: describe_counter Count = "tenant_polls_total",
-    /// /// Run time of a tenant's tasks. Of short polls about one of sixteen is measured, and the others are taken to
+    /// Run time of a tenant's tasks. Of short polls about one of sixteen is measured, and the others are taken to
     /// be as long.
     TENANT_RUN: describe_counter Nanoseconds = "tenant_run_nanoseconds_total",
     /// A tenant's tasks that are alive.

@@ -47,7 +47,7 @@ pub(crate) struct Header {
     /// When the task last returned pending, if the time to its next wake is measured. 0: it is not measured.
     slept_at: AtomicU64,
     state: AtomicU32,
-    /// /// Index in the list of owned tasks. `u32::MAX`: not in the list.
+    /// Index in the list of owned tasks. `u32::MAX`: not in the list.
     pub(crate) owned_slot: AtomicU32,
     pub(crate) allowed: Allowed,
     pub(crate) attrs: Option<Box<TaskAttrs>>,

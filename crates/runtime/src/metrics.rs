@@ -73,12 +73,12 @@ stats! {
         other_node,
         /// First polls of tasks.
         first_polls,
-        /// /// Wakes on the worker's thread, by tasks or its driver, that put a task into another worker's inbox or
+        /// Wakes on the worker's thread, by tasks or its driver, that put a task into another worker's inbox or
         /// into an injection queue.
         remote_wakes,
         /// Times that the worker had no task and took tasks from another queue.
         steal_operations,
-        /// /// Tasks that the worker took from a neighbour while it had tasks itself, because they were polled less
+        /// Tasks that the worker took from a neighbour while it had tasks itself, because they were polled less
         /// often there or their tenant was behind.
         balanced,
         /// Times that the worker parked.

@@ -250,7 +250,7 @@ fn user_folder(base: &Path, user: u32) -> PathBuf {
     base.join(format!("{PREFIX}{user}"))
 }
 
-/// /// Whether `folder` is a folder, and no link, that belongs to this user and that no other user except root may
+/// Whether `folder` is a folder, and no link, that belongs to this user and that no other user except root may
 /// enter.
 fn is_private(folder: &Path, user: u32) -> bool {
     fs::symlink_metadata(folder).is_ok_and(|it| it.is_dir() && it.uid() == user && it.mode() & 0o077 == 0)

@@ -64,7 +64,7 @@ impl OpBudget {
         }
     }
 
-    /// /// Ends a poll whose task was woken before the poll ended.
+    /// Ends a poll whose task was woken before the poll ended.
     #[inline]
     pub(crate) fn was_woken_in_poll(&self) {
         self.left.set(0);

@@ -47,7 +47,7 @@ impl OwnedTasks {
         Self { list: Mutex::new(list), count: AtomicU32::new(0) }
     }
 
-    /// /// Adds a task, and returns its index. `None`: the list is closed.
+    /// Adds a task, and returns its index. `None`: the list is closed.
     pub(crate) fn insert(&self, waker: Waker, header: NonNull<Header>) -> Option<u32> {
         let mut list = ignore_poison(self.list.lock());
         if list.is_closed {

@@ -47,7 +47,7 @@ pub enum Smt {
     /// A worker on every CPU that the runtime may use.
     #[default]
     EveryCpu,
-    /// /// A worker on one CPU of every physical core that has such a CPU. Two workers on one core would share its
+    /// A worker on one CPU of every physical core that has such a CPU. Two workers on one core would share its
     /// caches.
     OnePerCore,
 }
@@ -331,7 +331,7 @@ impl Runtime {
         Builder::default()
     }
 
-    /// /// Runs a future on this thread until it is ready. Tasks that the future spawns with [`spawn`](crate::spawn())
+    /// Runs a future on this thread until it is ready. Tasks that the future spawns with [`spawn`](crate::spawn())
     /// run on the workers, and a worker drives the sockets and timers that the future creates.
     ///
     /// Panics on a worker's thread, because the worker's other tasks would wait. Inside

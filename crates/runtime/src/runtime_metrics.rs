@@ -64,7 +64,7 @@ pub struct WorkerMetrics {
     pub is_stuck: bool,
     /// Tasks in the worker's run queue that other workers may steal.
     pub local_queue_depth: u32,
-    /// /// Running average of the duration of a poll on this worker, in ns. 0: not known yet.
+    /// Running average of the duration of a poll on this worker, in ns. 0: not known yet.
     pub mean_poll_ns: u32,
     /// Tasks of `tokio::spawn` on the worker's driver. They never move to another worker.
     pub foreign_tasks: usize,

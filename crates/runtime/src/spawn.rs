@@ -111,7 +111,7 @@ pub struct TaskBuilder {
     scheduler: Arc<SchedulerRef>,
     attrs: Option<Box<TaskAttrs>>,
     placement: Placement,
-    /// /// `Some`: the task begins on the less loaded of two of these workers, if it may run on any of them.
+    /// `Some`: the task begins on the less loaded of two of these workers, if it may run on any of them.
     begins_among: Option<Allowed>,
 }
 

@@ -63,7 +63,7 @@ impl VirtualTimes {
         self.known.load(Relaxed) > 1
     }
 
-    /// /// The virtual time of a tenant, which is added if it is not known yet.
+    /// The virtual time of a tenant, which is added if it is not known yet.
     pub(crate) fn of(&self, tenant: u64) -> Arc<VirtualTime> {
         let mut all = ignore_poison(self.all.lock());
         if let Some(vtime) = all.get(&tenant) {

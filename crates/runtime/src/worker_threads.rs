@@ -69,7 +69,7 @@ impl WorkerThreads {
         ignore_poison(self.threads.lock()).iter().any(|thread| thread.thread().id() == me)
     }
 
-    /// /// Ends all threads that wait, except those to which a worker has been handed.
+    /// Ends all threads that wait, except those to which a worker has been handed.
     pub(crate) fn end(&self) {
         self.state().is_shutdown = true;
         self.condvar.notify_all();

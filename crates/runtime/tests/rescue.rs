@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::time;
 use warmcore_runtime::{Handle, Placement, Runtime, block_in_place, spawn, task_builder, yield_now};
 
-/// /// Shortest duration of a call of [`hog_until`], the long poll of most tests.
+/// Shortest duration of a call of [`hog_until`], the long poll of most tests.
 const HOG: Duration = Duration::from_millis(10);
 
 const SHORT: Duration = Duration::from_millis(1);

@@ -51,7 +51,7 @@ struct Case {
 #[derive(Debug)]
 struct Seen {
     polls: Vec<u64>,
-    /// /// Part of all polls that were on another worker than the task's previous poll.
+    /// Part of all polls that were on another worker than the task's previous poll.
     moved: f64,
     /// CPU time of each worker, in ns.
     ran: [u64; 2],

@@ -101,7 +101,7 @@ fn rss_kib() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// /// Waits up to five seconds until the process has at most as many threads and descriptors as the arguments, since
+/// Waits up to five seconds until the process has at most as many threads and descriptors as the arguments, since
 /// threads may still be ending. Returns both numbers.
 fn settle(threads: usize, fds: usize) -> (usize, usize) {
     for _ in 0..500 {
@@ -120,7 +120,7 @@ fn can_open(files: u64) -> bool {
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) == 0 && limit.rlim_cur >= files }
 }
 
-/// /// Restricts each of up to 64 threads of the process to a random CPU, or, in two of three cases, allows it the CPUs
+/// Restricts each of up to 64 threads of the process to a random CPU, or, in two of three cases, allows it the CPUs
 /// 0 to 63.
 fn shake(rng: &mut Rng) {
     let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get()).max(2) as u64;

@@ -132,7 +132,7 @@ impl SchedDomains {
         self.cpu_infos.len()
     }
 
-    /// /// The number of shards: one per LLC that has CPUs of the scheduler, more for an LLC with many.
+    /// The number of shards: one per LLC that has CPUs of the scheduler, more for an LLC with many.
     pub fn shards(&self) -> usize {
         self.shards.len()
     }

@@ -70,7 +70,7 @@ fn a_search_looks_at_few_cpus_however_large_the_machine() {
     assert!(view.looks.get() <= LOOKS_MAX, "{}", view.looks.get());
 }
 
-/// /// One distant CPU is stuck, and no task of another CPU may be stolen yet.
+/// One distant CPU is stuck, and no task of another CPU may be stolen yet.
 #[test]
 fn a_stuck_cpu_far_away_is_found_in_the_end() {
     let (machine, mut view) = tasks_wait_everywhere();

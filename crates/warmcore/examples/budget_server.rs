@@ -51,7 +51,7 @@ pub const LIMIT: u64 = 160 * MIB;
 const TENANTS: [(&str, u64, u64); 3] =
     [("a", 48 * MIB, 32 * MIB), ("b", 48 * MIB, 32 * MIB), ("hog", 128 * MIB, 0)];
 
-/// /// How long a request waits at most for its charge.
+/// How long a request waits at most for its charge.
 const TIMEOUT: Duration = Duration::from_millis(100);
 
 /// A request allocates its memory in pieces of this size, and yields to other tasks after each.

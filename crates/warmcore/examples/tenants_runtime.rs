@@ -41,7 +41,7 @@ struct Traffic {
 pub struct Report {
     /// Its name.
     pub name: &'static str,
-    /// /// Requests that the tenant served in the run, which ends soon after one of the tenants has served enough.
+    /// Requests that the tenant served in the run, which ends soon after one of the tenants has served enough.
     pub requests: u64,
     /// Bytes that these requests allocated.
     pub bytes: u64,

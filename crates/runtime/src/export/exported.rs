@@ -16,7 +16,7 @@ pub(super) struct OfName {
 pub(crate) struct Exported {
     /// The tenants that were alive at the last report, sorted by serial number.
     pub(super) last: Vec<TenantMetrics>,
-    /// /// Polls and run time, by name, of tenants that have ended, as of each tenant's last report.
+    /// Polls and run time, by name, of tenants that have ended, as of each tenant's last report.
     pub(super) gone: BTreeMap<String, (u64, u64)>,
 }
 

@@ -40,7 +40,7 @@ const TIMER_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 pub(super) struct Bounds {
     /// From the connection's begin or, with HTTP/1, the first byte after an answer, to the end of a request's head.
     pub(super) head: Duration,
-    /// /// From the end of an answer to the next byte, with HTTP/2 to the next request or byte of a body.
+    /// From the end of an answer to the next byte, with HTTP/2 to the next request or byte of a body.
     pub(super) idle: Duration,
 }
 
@@ -73,7 +73,7 @@ impl Quiet {
         self.requests.fetch_add(1, Relaxed);
     }
 
-    /// /// Records that a request has ended: its answer was handed over to hyper, or its service failed or was dropped.
+    /// Records that a request has ended: its answer was handed over to hyper, or its service failed or was dropped.
     fn end(&self, now: Nanos) {
         self.since.store(now.0, Relaxed);
         self.is_idle.store(true, Relaxed);

@@ -5,9 +5,9 @@
 //! offline, the task runs on the nearest online CPU, as in Linux.
 //!
 //! A search for an idle CPU reads a count of idle CPUs per shard, and enters only shards with idle CPUs: 24 loads on
-//! 384 CPUs in 24 shards if no CPU is idle. It misses an idle CPU only if that CPU's count is late, so that no CPU
-//! stays parked while a task waits. [`find_idle`] passes over idle CPUs whose hot windows are open (CPUs that are kept
-//! for another task); the fuller the LLC, the fewer of them.
+//! 384 CPUs in 24 shards if no CPU is idle. It misses an idle CPU only if the count of its shard is late, so that no
+//! CPU stays parked while a task waits. [`find_idle`] passes over idle CPUs whose hot windows are open (CPUs that are
+//! kept for another task); the fuller the LLC, the fewer of them.
 //!
 //! # Source
 //! SIS_CACHE, 2023; SIS_UTIL: Linux `update_idle_cpu_scan`, `select_idle_cpu`; `select_fallback_rq`. Differences to
