@@ -131,7 +131,7 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
     /// The name in reports: `cache-local`.
     fn name(&self) -> &'static str;
 
-    /// Whether an id stays on its CPU when the user leaves.
+    /// Whether an id stays on its CPU when the user leaves, unless it was recalled (a compaction wants it back).
     fn keeps(&self) -> bool {
         true
     }
@@ -141,8 +141,9 @@ pub trait Policy: fmt::Debug + Send + Sync + sealed::Sealed {
         true
     }
 
-    /// Whether a CPU gets its recent id again without a call of [`pick`](Policy::pick), if the id is free and below
-    /// [`Facts::bound`]. Then a user that comes back after a pause takes no lock.
+    /// Whether a user that comes back to the CPU where it was last takes the id that it had there without a call of
+    /// [`pick`](Policy::pick) and without a lock, if that id is free and below [`Facts::bound`], and the CPU has had no
+    /// other since.
     fn retakes(&self) -> bool {
         false
     }

@@ -64,7 +64,8 @@ impl Counter {
     /// Adds `n`; wraps around at 2⁶⁴. The first add panics if [`backend`](crate::backend()) does, or if no
     /// address space is left for the slots.
     ///
-    /// **Touches** one line of this CPU's slot, for writing, and the counter's first line, for reading. Only the
+    /// **Touches** one cache line of this CPU's slot, for writing, and the counter's first line, for reading. The first
+    /// add also takes the counter's lock, and so does an add on `rseq` by a thread that cannot run a section. Only
     /// first adds and snapshots write the counter's first line.
     #[inline(always)]
     pub fn add(&self, n: u64) {

@@ -2,7 +2,7 @@
 //!
 //! Slots start as zeros and get memory when they are first written. So all zeros must be a valid `T`, and `T` must not
 //! need `Drop`. Access is shared (`&T`): [`PerCid::current`] is only a hint, since the thread may migrate immediately
-//! after it. Therefore the fields are atomics, or [`LocalU64`] numbers, to which [`PerCid::add`] adds.
+//! after it. Therefore fields that change are atomics, or [`LocalU64`] numbers, to which [`PerCid::add`] adds.
 //!
 //! The ids of [`PerCid`] come from the kernel or from an [`IdSource`] that allocates its own, such as a tenant.
 //!

@@ -1,7 +1,7 @@
 //! Fork: handlers that run in a child of fork(2) before other code of the child.
 //!
-//! The child has one thread and a copy of all memory. A lock that another thread of the parent held is never released
-//! in the child.
+//! The child has one thread and a copy of all memory. A lock that another thread of the parent held during the fork
+//! stays locked in the child, unless a handler of its owner releases it there.
 //!
 //! Source. pthread_atfork(3).
 

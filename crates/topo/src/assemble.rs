@@ -41,7 +41,7 @@ pub(crate) fn llc(cpus: CpuSet, level: u8, size_kib: Option<u32>) -> Llc {
 
 impl Parts {
     /// A machine of which only the CPUs are known: each is a core, all are in one socket and node, no caches are
-    /// listed, and a line has 64 bytes.
+    /// listed, and a cache line has 64 bytes.
     pub fn flat(online: CpuSet) -> Self {
         let alone = |cpu| core(CpuSet::from_iter([cpu]), None, None);
         Self {

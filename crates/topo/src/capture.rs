@@ -69,8 +69,8 @@ pub(crate) type Entries = BTreeMap<PathBuf, Option<Vec<u8>>>;
 impl Topology {
     /// Copies the files from which a topology is read into one text, which [`Topology::from_captured`] reads.
     ///
-    /// `root` is `/` or a copy of it, or a /sys tree. Of `/proc` the capture holds the files with the CPUs on
-    /// which this process may run, its quota, and the processor's name.
+    /// `root` is `/` or a copy of it, or a /sys tree. Of `/proc` the capture holds the files with the CPUs on which the
+    /// process may run (this one, or the one that made the copy), its quota, and the processor's name.
     ///
     /// # Errors
     /// Returns an error if `root` has neither `devices/system/cpu` nor `sys/devices/system/cpu`.

@@ -34,8 +34,8 @@ impl Topology {
     /// file, are `offline` here.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, is not such XML or has version 1, or if objects contradict
-    /// each other.
+    /// Returns an error if the file cannot be read, is not such XML, or has a version other than 2 and 3, or if objects
+    /// contradict each other.
     pub fn from_hwloc(path: &Path) -> Result<Self, TopoError> {
         Reader { path }.parts(&Files::Folder.need(path, "hwloc XML")?)?.assemble()
     }

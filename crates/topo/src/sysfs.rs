@@ -1,10 +1,11 @@
 //! Machines from a /sys tree: the running machine's, or a captured copy.
 //!
-//! `online` lists the CPUs, and `possible` without `offline` lists them if a container replaced `online`. Each
-//! CPU lists the CPUs of its core and of its package, and the caches that it uses; nodes list their CPUs. Lists
-//! must agree: a CPU's list is compared as text with that of the first CPU that named it, and parsed only if the
-//! texts differ. If some kernels or firmware are known to omit a fact, or to list a CPU in two nodes, the reader
-//! assumes a value and adds a note. If a file is missing that every kernel writes, that is an error.
+//! A CPU is online if `online` lists it; or, since a container may replace that file, if `possible` lists it, `offline`
+//! does not, and it has a directory. Each CPU lists the CPUs of its core and of its package, and the caches that it
+//! uses; nodes list their CPUs. Lists must agree: a CPU's list is compared as text with that of the first CPU that
+//! named it, and parsed only if the texts differ. If some kernels or firmware are known to omit a fact, or to list a
+//! CPU in two nodes, the reader assumes a value and adds a note. If a file is missing that every kernel writes, that is
+//! an error.
 //!
 //! # Cost
 //! 8192 CPUs: about 70 000 small files and 4096 parsed lists of cores; 0.6 s with warm caches on two shared virtual

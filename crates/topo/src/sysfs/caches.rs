@@ -2,8 +2,8 @@
 //!
 //! The first CPU of a cache (its leader) is read in full: level, type, size, shared list. Every other CPU of that list
 //! must list the same CPUs. If its text at the same index equals the leader's, only that file is read, and the leader's
-//! level applies. Instruction caches are skipped. The LLC of a CPU is its cache of the highest level; if there is none,
-//! or only a private L2, `assemble` assumes one.
+//! level applies. Instruction caches are skipped. The LLC of a CPU is its cache of the highest level, from 2 up, whose
+//! list is not empty; if there is none, or only a private L2, `assemble` assumes one.
 //!
 //! 8192 CPUs × 3 caches: 24 576 shared lists are read, and the other files of each cache once.
 //!
