@@ -12,8 +12,8 @@ use warmcore_topo::Topology;
 use warmcore_types::{CpuId, CpuSet};
 
 /// Up to this many CPUs, all pairs are timed and, from three CPUs on, printed as a matrix. With more CPUs it is also
-/// the size up to which all cores of the first cache are timed, and about the number of cores that stand for their
-/// caches.
+/// the size up to which all cores of the first cache are timed, and, with up to 16 caches, the most cores that are
+/// timed with cores of other caches.
 pub(super) const ALL_PAIRS_CPUS_MAX: usize = 16;
 /// The most pairs of one kind that are timed; they are picked at equal steps from all pairs of the kind.
 const PAIRS_OF_A_KIND_MAX: usize = 512;

@@ -256,7 +256,8 @@ pub(super) fn levels(pairs: &[Timed]) -> Vec<(f64, f64)> {
     times.chunk_by(|a, b| *b <= a * GAP).map(|level| (level[0], level[level.len() - 1])).collect()
 }
 
-/// The CPUs of the pairs, in groups that pairs of at most `ns` link. A CPU that no such pair links is a group.
+/// The CPUs of the pairs, in groups that pairs of at most `ns` link. A CPU that no such pair links is a group of its
+/// own.
 pub(super) fn groups(pairs: &[Timed], ns: f64) -> Vec<CpuSet> {
     let mut groups: Vec<CpuSet> = Vec::new();
     let mut join = |cpus: CpuSet| {

@@ -6,7 +6,8 @@
 //! except an array of unknown length, which stays the last field. Each candidate is analyzed. The cheapest one adds the
 //! fewest bytes, then moves the fewest fields, then has the lowest cost of all touches. A candidate whose total cost is
 //! not below that of the given layout is dropped. If no single move is enough, the best one is made and the search
-//! continues from there, up to six moves. A struct of 140 fields of which four are touched has about 300 candidates.
+//! continues from there, up to six moves, as long as each removes more than 1 % of the excess that is left. A struct of
+//! 140 fields of which four are touched has about 300 candidates.
 //!
 //! An exchange is only safe if the profile is complete: a field that the profile does not name counts as untouched.
 //! The report states this.
@@ -28,9 +29,9 @@ pub enum RelayoutKind {
     Hole,
     /// In exchange with a field of the same size on another line.
     Exchange,
-    /// To a line of its own after all others; an array of unknown length stays behind it.
+    /// To one or more lines of its own after all others; an array of unknown length stays behind it.
     End,
-    /// To a line of its own before all others.
+    /// To one or more lines of its own before all others.
     Front,
     /// Several of the changes above, one after the other.
     Several,

@@ -106,7 +106,7 @@ pub struct Outcome {
 
 struct Thread {
     cpu: CpuId,
-    /// Its task's number in the process. None: the task ended, and a new one replaces it at the next burst; or areas
+    /// Its task's number in the process. `None`: the task ended, and a new one replaces it at the next burst; or areas
     /// are found by the CPU's number.
     task: Option<u32>,
     area: Option<u32>,
@@ -131,14 +131,14 @@ pub fn run(costs: &Costs, topology: &Topology, setup: &Setup, seed: u64) -> Outc
     CidSim::new(costs, topology, setup, seed).run()
 }
 
-/// Overflow ids. None is used: no two threads run on one CPU.
+/// The number of overflow ids, of which none is used: no two threads run on one CPU.
 const OVERFLOW: u32 = 4;
 
 struct CidSim<'a> {
     setup: &'a Setup,
     random: Random,
     memory: Memory,
-    /// None: areas are found by the CPU's number.
+    /// `None`: areas are found by the CPU's number.
     cids: Option<ProcessCids>,
     all: CpuSet,
     /// By slot. A slot is the index of a CPU among those that take part.
@@ -247,7 +247,7 @@ impl<'a> CidSim<'a> {
         order
     }
 
-    /// Adds a task to the process. None: areas are found by the CPU's number.
+    /// Adds a task to the process. `None`: areas are found by the CPU's number.
     fn new_task(&mut self) -> Option<u32> {
         let task = self.next_task;
         self.next_task += 1;
