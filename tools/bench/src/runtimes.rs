@@ -21,12 +21,13 @@ use warmcore_types::CpuId;
 pub enum Contender {
     /// Warmcore's runtime with its default policy. The promises are about this one.
     Ours,
-    /// Warmcore with a queue per last-level cache, as in the published shared wake queue.
+    /// Warmcore with a queue per last-level cache and Linux's placement of woken tasks, after the patches `shared_runq`
+    /// for Linux.
     OursSharedQueue,
     /// Warmcore's runtime, whose tasks have no tenant.
     OursWithoutTenants,
-    /// Warmcore with connections spread over the workers: each starts on the less loaded of two random workers, and its
-    /// task registers the socket there.
+    /// Warmcore with connections spread over the workers: each starts on the less loaded of two workers, and its task
+    /// registers the socket there.
     OursSpread,
     /// Tokio's multi-threaded runtime with default settings and a worker for each CPU.
     Tokio,

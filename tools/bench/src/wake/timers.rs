@@ -1,9 +1,9 @@
 //! The CPU time of a runtime that has almost nothing to do.
 //!
 //! `timers`: a thousand tasks sleep for 10 ms again and again. The result is the CPU time of the process, whose other
-//! runtimes sleep; for Go, of the Go program. `idle`: a hundred tasks wait for ever. The result is the CPU time of a
-//! separate process, in which nothing else runs. For comparison there is a process without a runtime, which only reads
-//! its CPU time.
+//! runtimes are idle. `idle`: a hundred tasks wait for ever. The result is the CPU time of a separate process, in which
+//! nothing else runs. For Go both are the CPU time of the Go program. For comparison with `idle` there is a process
+//! without a runtime, which only reads its CPU time.
 //!
 //! 1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A runtime whose timers are
 //! late wakes less often, so the number of wakes is a row too.
