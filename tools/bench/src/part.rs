@@ -1,9 +1,9 @@
 //! Parts: measurements that run in a process of their own; and child processes that answer each line of text.
 //!
-//! The kernel gives out concurrency ids and counts memory per process, so a case that measures one of them starts a
-//! child process. The child runs the same program: the parent passes the part as JSON on the command line of a hidden
-//! command, and the child answers with JSON on stdout. Starting a child takes about 10 ms, half of it to calibrate the
-//! clock.
+//! The kernel gives out concurrency ids and counts memory and CPU time per process, so a case that measures one of them
+//! in isolation starts a child process. The child runs the same program: the parent passes the part as JSON on the
+//! command line of a hidden command, and the child answers with JSON on stdout. Starting a child takes about 10 ms, half
+//! of it to calibrate the clock.
 //!
 //! The measuring thread stores the child process of one part at a time in `UNDER_WAY`; the thread that waits for
 //! signals kills that child.

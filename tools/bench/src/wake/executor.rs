@@ -80,8 +80,8 @@ pub fn me() -> u32 {
     ME.with(|me| *me)
 }
 
-/// One of tokio's runtimes of several threads, or one of its single-threaded runtimes on each CPU: tasks of these never
-/// move.
+/// Tokio's multi-threaded runtime (one handle), or its single-threaded runtimes (one handle for each CPU), between which
+/// tasks do not move.
 #[derive(Clone, Copy)]
 pub struct Tokio(pub &'static [tokio::runtime::Handle]);
 

@@ -1,5 +1,5 @@
-//! A noisy neighbour: 64 tasks that compute and yield (the hogs), and one task of another tenant that is woken about
-//! once per millisecond.
+//! A noisy neighbour: 64 tasks that compute and yield (the hogs), and one other task that is woken about once per
+//! millisecond.
 //!
 //! A thread that is not a worker wakes the task, whether or not the task has run since the last wake. The measured time
 //! begins before the wake and ends when the task runs. Each poll of a hog does a fixed amount of work, and the polls
