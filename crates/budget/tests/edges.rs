@@ -223,7 +223,7 @@ fn charges_outlive_their_accounts() {
         drop(group);
         Account::reclaim_idle_all();
         assert_eq!(root.exact_usage(), 4950);
-        // Their nodes are not reused meanwhile.
+        // The nodes of accounts that still have units are not reused meanwhile.
         let others: Vec<Account> = (0..100).map(|_| root.child("other").limit(10).build()).collect();
         others.iter().for_each(|other| other.try_charge(10).unwrap());
         elsewhere(|| drop(charges));
@@ -503,7 +503,7 @@ fn threads_without_an_area_lose_nothing() {
     }
 }
 
-/// Runs every other test of this file in a process in which glibc registers no area, and in one without any
+/// Runs every other test of this file in a process in which glibc registers no area, and in two processes without
 /// sections.
 #[test]
 fn all_tests_pass_without_rseq() {

@@ -13,7 +13,7 @@ use warmcore_types::{Cid, CpuId, CpuSet};
 
 const POLICIES: [&dyn Policy; 3] = [&Lowest, &KeptPerCpu, &CacheLocal];
 
-/// The longest wait for the compactor, which needs a tenth of a second; long enough for a slow machine.
+/// The longest wait for the compactor, which runs every tenth of a second; long enough for a slow machine.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 #[derive(Zeroable)]
@@ -263,7 +263,7 @@ fn cpus_are_added_to_the_allowed_set_at_run_time() {
             // The thread keeps its id while it holds the guard.
             affinity::pin(cpu).unwrap();
             assert_eq!(tenant.enter().cid(), guard.cid());
-            // Another thread on this CPU adds it: one CPU more each time.
+            // Another thread on this CPU adds the CPU to the tenant's set, where the first one is already.
             on(Some(cpu), || drop(tenant.enter()));
             assert_eq!(tenant.stats().nr_cpus_allowed as usize, n + 1);
         }

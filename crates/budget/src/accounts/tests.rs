@@ -166,7 +166,7 @@ fn a_second_attempt_takes_the_slot_of_an_idle_stock() {
     assert_eq!((accounts.exact_usage(first), accounts.exact_usage(last)), (5, 10));
 }
 
-/// Many accounts that are created and dropped leave no units and no memory behind.
+/// Many accounts that are created and dropped leave no units behind, and later accounts reuse their nodes.
 #[test]
 fn accounts_made_again_and_again_use_the_same_nodes() {
     /// The number of accounts at the same time, and the number of rounds.
@@ -202,7 +202,7 @@ fn accounts_made_again_and_again_use_the_same_nodes() {
     }
     accounts.drop_handle(root);
     assert_eq!(accounts.accounts(), 0);
-    // The stocks take at most one page per CPU for each 256 accounts.
+    // The stocks take at most the tables of four CPUs, 32 KiB each.
     assert!(accounts.stocks().resident_bytes().unwrap() <= 4 << 15);
 }
 

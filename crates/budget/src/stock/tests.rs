@@ -1,4 +1,5 @@
-//! Performs the same steps on the three kinds and checks that they return the same results.
+//! Performs the same steps on the three kinds (on the rseq kind if sections run here) and checks that they return the
+//! same results.
 
 use super::*;
 use fastrand::Rng;
@@ -30,7 +31,8 @@ fn do_step<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, stale: Optio
     }
 }
 
-/// Repeats an operation: a section that is aborted returns false and has changed nothing.
+/// Repeats an operation that is expected to succeed, up to 100 times: a section that is aborted returns false and has
+/// changed nothing.
 fn do_undisturbed<S: Stocks>(stocks: &S, cpu: CpuId, key: Key, step: Step, expected: bool) -> bool {
     let tries = if expected { 100 } else { 1 };
     (0..tries).any(|_| do_step(stocks, cpu, key, step, None))

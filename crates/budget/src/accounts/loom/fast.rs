@@ -36,7 +36,7 @@ fn reclaiming_loses_nothing() {
     conserves(3, |tree| tree.accounts.reclaim_idle());
 }
 
-/// A limit is exceeded by at most the units that a section under way spends; the next slow charge on that CPU
+/// A limit is exceeded by at most the units that a section under way spends; the next charge that refills the stock
 /// charges them.
 #[test]
 fn a_limit_is_exceeded_by_at_most_a_capacity_and_the_debt_is_paid() {

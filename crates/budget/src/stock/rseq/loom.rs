@@ -106,7 +106,7 @@ impl Stock {
         (seen.is_leaving || seen.free == 0 && !seen.is_open()) && self.rseq.bind(HERE, key, &seen)
     }
 
-    /// Fills the stock, on its CPU.
+    /// Fills the stock, on its CPU, if the slot is bound to `key`.
     fn fill(&self, key: Key) {
         let seen = self.snapshot();
         let units = capacity(CAPACITY_LOG2) as i32 - seen.free;
@@ -118,7 +118,7 @@ impl Stock {
         }
     }
 
-    /// On its CPU.
+    /// Charges the stock, on its CPU.
     fn charge(&self, key: Key, n: u32) {
         if self.rseq.charge(|| HERE, key, n) {
             add(&self.spent, key, n.into());
@@ -131,7 +131,7 @@ impl Stock {
         }
     }
 
-    /// On any CPU: as `Accounts::close`, with a bound on the attempts and without an account.
+    /// Closes the stock, from any CPU: as `Accounts::close`, with a bound on the attempts and without an account.
     fn close(&self, key: Key, tries: u32) {
         for _ in 0..tries {
             let seen = self.snapshot();
@@ -146,7 +146,8 @@ impl Stock {
         }
     }
 
-    /// When no operation is under way: every unit that was put there was spent, was taken, or is there.
+    /// Called when no operation is under way. Asserts that every unit that was put there was spent, was taken, or is
+    /// there.
     fn end(&self) -> StockSnapshot {
         let seen = self.snapshot();
         let grant = Tag::of(seen.words[1]);
