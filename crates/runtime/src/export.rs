@@ -4,9 +4,9 @@
 //! gauges. Labels name the worker, CPU, last-level cache and node. The label `runtime` is the runtime's name, `tenant`
 //! a tenant's name.
 //!
-//! Tenants of the same name share one series, which is the sum of their numbers. When a tenant ends, its reported
-//! numbers stay in the sum, since an exporter ignores a counter that falls. Polls and run time of a tenant between the
-//! last report and its end are not reported.
+//! In [`record_now`], tenants of the same name share one series, which is the sum of their numbers. When a tenant ends,
+//! its reported polls and run time stay in the sum, since an exporter ignores a counter that falls. Polls and run time
+//! of a tenant between the last report and its end are not reported.
 //!
 //! # Cost
 //! There are 21 series for each worker, 3 for each name of tenants, 1 for each shard, and 2 for the runtime;

@@ -374,7 +374,8 @@ where
         }
     }
 
-    /// Starts a connection's task on the less loaded of two workers.
+    /// Starts a connection's task on the less loaded of two workers, which are of the last-level cache `llc` if there
+    /// is one.
     fn begin(&self, socket: L::Socket, peer: L::Peer) {
         self.connections.fetch_add(1, Relaxed);
         // The closure calls user code: `tenant_of`, and the service's `clone`. If that panics, the connection is

@@ -2,6 +2,8 @@
 //!
 //! The worker adds to its own counters by a load and a store, which takes 1 ns. Other threads add to `unparks`,
 //! `stolen_tasks` and `hot_*` by atomic additions. A reader gets each counter as it was at some moment during the read.
+//! `polls` and `same_worker` are computed by the reader (`runtime_metrics.rs`), and `parked_ns` includes the park that
+//! goes on.
 
 use crate::sync::{AtomicU64, Ordering::*};
 use warmcore_line::{Line, Padded};

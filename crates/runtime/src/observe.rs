@@ -7,11 +7,11 @@
 //! if it is the user's own.
 //!
 //! # Other users
-//! The folder is `warmcore-USER`, mode 0700, in the first of `$XDG_RUNTIME_DIR`, `/run/user/USER` and `/tmp` where it
-//! is or can be made. A folder of that name that belongs to another user, is a link, or can be entered by other users
-//! is not used. A client asks the kernel which user and process listen (`SO_PEERCRED`), and does not trust the name. It
-//! never waits to be connected, waits at most a second for the answer, and reads at most 16 MiB of it. Root sees the
-//! runtimes of all users.
+//! The folder is `warmcore-USER` (USER is the user's number), mode 0700, in the first of `$XDG_RUNTIME_DIR`,
+//! `/run/user/USER` and `/tmp` where it is or can be made. A folder of that name that belongs to another user, is a
+//! link, or can be entered by other users is not used. A client asks the kernel which user and process listen
+//! (`SO_PEERCRED`), and does not trust the name. It never waits to be connected, waits at most a second for the answer,
+//! and reads at most 16 MiB of it. Root sees the runtimes of all users.
 //!
 //! # While a client looks
 //! A *look* is one request of a client. CPU time outside of a worker's driver is counted from a look until five seconds

@@ -1,5 +1,5 @@
-//! Spans: a subscriber at level `trace` sees each task's polls in a span with the task's name. The subscriber gets the
-//! spans of the whole process, so this file has one test.
+//! Spans: a subscriber at level `trace` sees each task's polls in a span with the task's name and tenant, or in the
+//! span that the task was given. The subscriber gets the spans of the whole process, so this file has one test.
 
 mod common;
 

@@ -27,7 +27,7 @@ pub const MOVES_SAVED: u64 = 8;
 /// A move between the nearest CPUs costs as much as this many polls. Wake placement uses the same number.
 const POLLS_PER_MIGRATION: i64 = super::policy::MIGRATION_COST_PER_POLL as i64;
 
-/// The number of neighbours with which a CPU compares itself.
+/// The number of neighbours with which a CPU compares itself: the nearest ones, or all other CPUs if they are fewer.
 pub const NEIGHBOURS: usize = 8;
 
 /// The speeds of two CPUs are compared over about this many recent polls. Enough that a time slice of another process,

@@ -1,4 +1,5 @@
-//! The dependencies of a program that uses Warmcore: no parser, no test framework, and of tokio only what a driver needs.
+//! The dependencies of a program that uses Warmcore: no parser, no test framework, and of tokio only what a driver
+//! needs, and with the feature `http` what hyper needs.
 //!
 //! A new dependency must be added to a list in this file, so that it is never added by accident.
 #![cfg(target_os = "linux")]

@@ -73,8 +73,8 @@ impl Remote {
     }
 }
 
-/// Two threads push while the worker takes tasks and parks. No task is lost, and if the worker parked it is unparked
-/// once.
+/// Two threads push while the worker takes tasks and parks. No task is lost, and if a task is pushed after the worker
+/// parked, the worker is unparked once.
 #[test]
 fn a_parked_worker_is_unparked_once_and_no_task_is_lost() {
     model(|| {
@@ -163,8 +163,7 @@ fn a_push_after_close_returns_the_task() {
     });
 }
 
-/// Two threads unpark and one pushes. One of the three ends the park, and the worker sees what that thread wrote
-/// before.
+/// Two threads unpark and one pushes. Exactly one of the three ends the park, and the pushed task is there.
 #[test]
 fn one_of_several_unparks_ends_the_park() {
     model(|| {
