@@ -4,8 +4,8 @@
 //! that queue, at most [`HANDFUL_MAX`] at a time. Such a task yields after each handful, so other tasks run on the
 //! workers in between. The scope ends when every job has ended.
 //!
-//! A job costs a box, and two locks of the scope's queue, or less than two if many jobs wait; a scope with few jobs
-//! also spawns a task for each job, up to one for each worker.
+//! A job costs a box, and two locks of the scope's queue, or less than two if many jobs wait; a scope also spawns a
+//! task with each job until it has one for each worker.
 
 use crate::block;
 use crate::context;
