@@ -35,7 +35,8 @@ pub struct Facts {
     pub limit: u64,
     /// The account's usage, units in stocks included.
     pub usage: u64,
-    /// How many units of the share are taken, without the capacity of the stock that asks.
+    /// How many units of the share are taken, without the capacity of the stock that asks. An operation under way
+    /// counts as one.
     pub taken: u64,
     /// The number of open stocks, including the one that asks.
     pub stocks: u64,

@@ -1,5 +1,6 @@
-//! Extreme numbers and lifetimes: zero, all units, overflow, forks, threads without rseq, accounts that end
-//! before their units come back. Each test runs with both kinds of stocks.
+//! Extreme numbers and lifetimes: zero, all units, overflow, forks, threads without rseq, accounts that end before
+//! their units come back. Each test but the last runs with both kinds of stocks; the last runs the others again without
+//! rseq.
 #![cfg(not(loom))]
 
 use std::sync::atomic::{AtomicU64, Ordering::*};

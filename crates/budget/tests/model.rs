@@ -1,8 +1,8 @@
 //! Compares the public interface of accounts with a model of a few integers, on the stocks of this machine.
 //!
-//! A server, two tenants with limits, a query in each; the model is an integer per account for the units that
-//! are held of it. A charge fits if it fits every account on its path. The larger model, with guarantees and
-//! drops, is in `accounts/tests`. Half a million steps for each kind.
+//! A server, two tenants with limits, a query in each; the model is an integer per account for the units that are held
+//! of it. A charge fits if it fits every account on its path. The larger model, with guarantees and drops, is
+//! `src/accounts/tests/model.rs`. Half a million steps for each kind.
 #![cfg(not(loom))]
 
 use fastrand::Rng;

@@ -493,7 +493,7 @@ fn a_waiter_in_one_leaf_does_not_block_another() {
     }
 }
 
-/// Runs threads that charge, hold the units for a while, and give them back; together they ask for more than the
+/// Runs threads that charge, hold the units for a while, and give them back; together they may ask for more than the
 /// limit.
 fn every_waiter_is_served(kind: StockKind, threads: u64, limit: u64, most: u64) {
     let _alone = alone();

@@ -66,7 +66,7 @@ pub(crate) struct Inner {
     threads: Mutex<BTreeMap<u32, usize>>,
     /// The account to which a thread's allocations are charged while it holds a guard of the tenant.
     pub(crate) account: Option<Account>,
-    /// Whether the compactor must compact the tenant's ids: see `registry`.
+    /// Whether the compactor must compact the tenant's ids: see `registry.rs`.
     is_busy: &'static AtomicBool,
 }
 

@@ -29,8 +29,8 @@ impl<S: Stocks> Accounts<S> {
         drained
     }
 
-    /// As `drain_all`, but calls no listener: for charges that wait for units which a section has left in a closed
-    /// stock.
+    /// As `drain_all`, but calls no listener: for charges that wait for units which a restartable section (of the rseq
+    /// kind) has left in a closed stock.
     pub fn settle(&self, node: &Node) -> Drained {
         self.drain(node, true)
     }
@@ -116,7 +116,7 @@ impl<S: Stocks> Accounts<S> {
     /// Closes stocks that were not used since they were marked, by the last call or by a charge that needed their slot,
     /// and those that have more than twice the capacity that is allowed now; takes back what sections have left in
     /// closed stocks; frees accounts that have ended and have no charges left. The caller's period is the time after
-    /// which a stock counts as unused; `process` calls this function every 100 ms.
+    /// which a stock counts as unused; `process/reclaim.rs` calls this function every 100 ms.
     pub fn reclaim_idle(&self) {
         for node in self.nodes.all() {
             for cpu in self.cpus_of(node) {

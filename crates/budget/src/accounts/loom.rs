@@ -1,5 +1,5 @@
-//! Loom models of accounts with [`AtomicStocks`]: a charge that fits is not refused, no limit is exceeded, no
-//! unit is lost, and no charge keeps waiting while it fits. Models with [`RseqStocks`] are in `fast`. Run by
+//! Loom models of accounts with [`AtomicStocks`]: a charge that fits is not refused, no limit is exceeded, no unit is
+//! lost, and no charge keeps waiting while it fits. Models with [`RseqStocks`] are in `loom/fast.rs`. Run by
 //! `cargo xtask test --full`.
 //!
 //! Loom's read-modify-writes always read the newest store, so a compare-and-swap that fails on an old value is

@@ -52,7 +52,7 @@ pub struct Node {
     /// that waits here, and the end of the account.
     #[line(read_mostly)]
     pub(super) stocks_disabled: AtomicU32,
-    /// How many charges wait here. Counted for `process::wait`.
+    /// How many charges wait here. Counted for `process/wait.rs`.
     #[line(read_mostly)]
     pub(super) waiting: AtomicU32,
     /// How many charges to this account wait, here or at an account above. The node is reused only when this is
@@ -91,11 +91,11 @@ pub struct Node {
     begin_rest: [Padded<()>; 0],
     #[line(owner = "slow paths")]
     pub(super) cold: Mutex<ColdFields>,
-    /// Held while usage and reserve change, if there is a guarantee: see `ancestors`.
+    /// Held while usage and reserve change, if there is a guarantee: see `ancestors.rs`.
     #[line(owner = "slow paths")]
     pub(super) guarantee_lock: Mutex<()>,
-    /// Held while usage is read exactly, if a first attempt failed, and by a charge that goes up the tree through
-    /// this account while `stocks_disabled` is not 0: see `exact`.
+    /// Held while usage is read exactly, if a first attempt failed, and by a charge that goes up the tree through this
+    /// account while `stocks_disabled` is not 0: see `exact.rs`.
     #[line(owner = "slow paths")]
     pub(super) exact_lock: Mutex<()>,
 }
@@ -200,7 +200,7 @@ impl Node {
 
     /// The units in `slack`. If there are none, no unit in `usage` is in a stock or about to be subtracted again.
     pub(super) fn slack_units(&self) -> u64 {
-        // ORDERING: SeqCst; pairs with the additions in `add_slack`: see "Notes on refusing" in `exact`.
+        // ORDERING: SeqCst; pairs with the additions in `add_slack`: see "Notes on refusing" in `exact.rs`.
         let slack = self.slack.load(SeqCst);
         slack & SLACK_UNITS
     }
@@ -214,7 +214,7 @@ impl Node {
             }
             // The version may wrap around: it is compared for equality only.
             let more = slack.wrapping_add(SLACK_VERSION + units);
-            // ORDERING: SeqCst; before the caller's load of `stocks_disabled`. See "Notes on refusing" in `exact`.
+            // ORDERING: SeqCst; before the caller's load of `stocks_disabled`. See "Notes on refusing" in `exact.rs`.
             match self.slack.compare_exchange_weak(slack, more, SeqCst, Relaxed) {
                 Ok(_) => return true,
                 Err(now) => slack = now,
@@ -231,7 +231,7 @@ impl Node {
 
     /// Whether this account keeps the stocks here and below closed.
     pub(super) fn are_stocks_disabled(&self) -> bool {
-        // ORDERING: SeqCst; pairs with `DisableStocks::new`: see "Notes on refusing" in `exact`.
+        // ORDERING: SeqCst; pairs with `DisableStocks::new`: see "Notes on refusing" in `exact.rs`.
         let disabled = self.stocks_disabled.load(SeqCst);
         disabled > 0
     }
@@ -239,7 +239,7 @@ impl Node {
     /// The usage at a moment when it had only units in use, and what `observe` returned at that moment. `None` if
     /// this call did not find such a moment.
     pub(super) fn exact<T>(&self, observe: impl Fn() -> T) -> Option<(u64, T)> {
-        // ORDERING: SeqCst, all three; see "Notes on refusing" in `exact`.
+        // ORDERING: SeqCst, all three; see "Notes on refusing" in `exact.rs`.
         let before = self.slack.load(SeqCst);
         let usage = self.usage.load(SeqCst);
         let found = observe();

@@ -1,4 +1,4 @@
-//! Making an account the one to which this thread's memory is charged. `account_ptr` says how it is stored.
+//! Making an account the one to which this thread's memory is charged. `account_ptr.rs` says how it is stored.
 
 use super::Account;
 use super::account_ptr::{ACTIVE, VersionedPtr};

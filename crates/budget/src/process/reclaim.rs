@@ -17,8 +17,8 @@ use std::time::Duration;
 use warmcore_sys::background::{Background, Task};
 use warmcore_sys::fork;
 
-/// The time between two rounds of the background thread. A stock that is not used is taken back after one to two such
-/// times.
+/// The time between two rounds of the background thread. A stock that is not used is taken back one to two such times
+/// after its last use.
 pub const RECLAIM_PERIOD: Duration = Duration::from_millis(100);
 
 /// The period while a charge waits in an account of the rseq kind.

@@ -1,4 +1,4 @@
-//! The queues of charges that wait, and how these charges are woken. The protocol is in `wait`.
+//! The queues of charges that wait, and how these charges are woken. The protocol is in `wait.rs`.
 
 use super::account_ptr::{AccountPtr, on_account, unaccounted};
 use crate::outcome::contain;
