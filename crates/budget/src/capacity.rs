@@ -1,11 +1,11 @@
 //! How many units a stock may hold.
 //!
-//! All stocks of an account and of the accounts below together may hold [`share`] units: a hundredth of the
-//! account's limit, and at most [`SHARE_MAX`]. A stock takes its capacity from the share of every account on its
-//! path when it opens or grows, and returns it when it closes, so the bound holds for any number of threads and
-//! tenants. A stock asks for capacity for [`CHARGES`] charges of the present charge's size. Each share, and what is
-//! left below each limit, is divided equally among the open stocks; a stock gets at most half of its part of the
-//! share and a quarter of its part of what is left, rounded down to a power of two less one. Near a limit that is
+//! All stocks of an account and of the accounts below together may hold [`share`] units: a hundredth of the account's
+//! limit, and at most [`SHARE_MAX`]. A stock takes its capacity from the share of every account on its path (from its
+//! account to the root) when it opens or grows, and returns it when it closes, so the bound holds for any number of
+//! threads and tenants. A stock asks for capacity for [`CHARGES`] charges of the present charge's size. Each share, and
+//! what is left below each limit, is divided equally among the open stocks; a stock gets at most half of its part of
+//! the share and a quarter of its part of what is left, rounded down to a power of two less one. Near a limit that is
 //! 0, and each charge goes up the tree.
 //!
 //! Example: with a limit of 1 GiB, 10.7 MB may be in stocks. The stock that opens as the 384th gets at most 8191

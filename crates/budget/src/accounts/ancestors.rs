@@ -1,12 +1,12 @@
 //! How a charge is added to an account and its ancestors, and how units return to them.
 //!
-//! A charge is added to the usage of the account, then of its parent, up to the root. If it does not fit an
-//! account, the additions to the accounts below are undone. Until it is known that an addition stays, the charge
-//! is *in flight*: it counts as one unit in the slack of every account on the path except the root, so that no
-//! other charge is refused because of an addition that may be undone. An account's guarantee is charged to its
-//! parent in advance; the part of a charge that the guarantee covers is not added to the accounts above. With a
-//! guarantee, usage and reserve change under `guarantee_lock`, so that no other holder of the lock finds the
-//! reserve without units that a refused charge takes and puts back.
+//! A charge is added to the usage of the account, then of its parent, up to the root. If it does not fit an account,
+//! the additions to the accounts below are undone. Until it is known that an addition stays, the charge is *in flight*:
+//! it counts as one unit in the `slack` (see `node.rs`) of every account on the path except the root, so that no other
+//! charge is refused because of an addition that may be undone. An account's guarantee is charged to its parent in
+//! advance, and its unused part is the account's `reserve`; the part of a charge that the reserve covers is not added
+//! to the accounts above. With a guarantee, usage and reserve change under `guarantee_lock`, so that no other holder of
+//! the lock finds the reserve without units that a refused charge takes and puts back.
 //!
 //! # Cost
 //!

@@ -41,8 +41,8 @@ impl<S: Stocks> Accounts<S> {
         self.drain(node, false)
     }
 
-    /// Drains the account's stocks and those of all below. Unless `thorough`, skips accounts below without slack: their
-    /// stocks are closed, though a section that was under way may have left units or a debt there.
+    /// Drains the account's stocks and those of all below. Unless `thorough`, skips accounts below without slack (see
+    /// `node.rs`): their stocks are closed, though a section that was under way may have left units or a debt there.
     fn drain(&self, node: &Node, thorough: bool) -> Drained {
         let mut drained = self.close_all(node);
         // While this lock is held, no child is removed. No deadlock: a drain of a child does not take this lock of its

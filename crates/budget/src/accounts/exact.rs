@@ -20,11 +20,11 @@
 //! open the stock | know that it stays
 //! ```
 //!
-//! All of these operations are SeqCst. Either the left side sees `stocks_disabled` and undoes its slack, or its
-//! slack comes first in the single order and the right side sees it. In the second case the right side closes the
-//! stock, or waits for the charge in flight. A slack of 0 that is the same before and after the load means that
-//! usage is exact at the moment of the load: every addition to it stays, and every drain has subtracted its units
-//! before it lowered the slack. So a refusal is exact with the strict kinds.
+//! (`slack`: see `node.rs`.) All of these operations are SeqCst. Either the left side sees `stocks_disabled` and undoes
+//! its slack, or its slack comes first in the single order and the right side sees it. In the second case the right
+//! side closes the stock, or waits for the charge in flight. A slack of 0 that is the same before and after the load
+//! means that usage is exact at the moment of the load: every addition to it stays, and every drain has subtracted its
+//! units before it lowered the slack. So a refusal is exact with the strict kinds.
 //!
 //! Charges that do not find such a moment at once decide one after the other, under the account's `exact_lock`. A
 //! charge that goes up the tree through an account with `stocks_disabled` takes the lock as well, so a deciding

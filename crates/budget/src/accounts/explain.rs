@@ -182,8 +182,8 @@ impl fmt::Display for Explain {
 impl<S: Stocks> Accounts<S> {
     /// Returns what is charged to an account, and how exact that number is.
     pub fn usage(&self, node: &Node) -> Usage {
-        // The slack is read first: the units of a stock that opens between the two reads are in `charged` and not in
-        // `error`, so they count as used.
+        // The slack (see `node.rs`) is read first: the units of a stock that opens between the two reads are in
+        // `charged` and not in `error`, so they count as used.
         let error = node.slack_units();
         Usage { charged: node.usage.load(Acquire), error }
     }
