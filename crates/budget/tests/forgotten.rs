@@ -74,8 +74,8 @@ fn a_forgotten_charge_does_not_block_the_account_above_for_ever() {
         flag.0.store(false, SeqCst);
         drop(child);
         Account::reclaim_idle_all();
-        // The forgotten charge is removed by this thread, or by the background thread, which may have begun a
-        // round just before.
+        // The forgotten charge is removed by this thread in `reclaim_idle_all`, or by the crate's background thread if
+        // that had begun to reclaim just before.
         let began = Instant::now();
         while !flag.0.load(SeqCst) {
             assert!(began.elapsed() < Duration::from_secs(60), "{kind}: the next one was not woken");

@@ -23,7 +23,7 @@
 //!
 //! # Cost
 //! Enter and leave: 2.3 ns on a 3.7 GHz Zen 4, where a compare-and-swap and a store alone take 2.2; no clock is read.
-//! With an entry under the lock, and 64 ids on 384 CPUs: about 35 ns.
+//! With an entry under the lock, in a tenant of 384 CPUs that uses 64 ids: about 35 ns.
 //!
 //! # Source
 //! Linux `kernel/sched/core.c`, concurrency ids. Not from Linux: that a `PcpuCid` is two words (its state and its
@@ -118,7 +118,7 @@ pub struct Ids<S: PcpuCids> {
 }
 
 /// The fields that are accessed without the lock. `cids_end` and `overflow_end` are written under the lock, and read
-/// by every sum over slots.
+/// by each sum over the data that users keep per id.
 #[derive(Debug, Default)]
 struct Lockless {
     /// One more than the highest id that a `PcpuCid` ever had.

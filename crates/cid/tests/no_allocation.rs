@@ -35,7 +35,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static COUNTING: Counting = Counting;
 
-/// Enough users and CPUs for every path: moves, overflow, ids above the bound.
+/// Does every operation, with enough users and CPUs for every path: moves, overflow ids, ids above the policy's bound.
 fn every_operation(policy: &'static dyn Policy) {
     const CPUS: u32 = 96;
     let ids = Ids::new(pcpu_cids(CPUS), 8, policy);

@@ -2,7 +2,7 @@
 //!
 //! Each worker has a list. A task enters the list of the worker in its `SchedulerRef` (mostly the one that spawns it)
 //! when it is created, and leaves it when its future is dropped, on any thread. A closed list takes no more tasks. A
-//! slot is 24 bytes. All methods lock the list, except `count`.
+//! slot is 24 bytes. All methods that use the list lock it, except `count`.
 
 use crate::header::Header;
 use crate::sync::{AtomicU32, Mutex, Ordering::*};

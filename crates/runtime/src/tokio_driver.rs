@@ -89,7 +89,8 @@ struct Threads {
 }
 
 impl Threads {
-    /// The current thread and its CPU time. The thread can't end meanwhile, because it detaches itself under the lock.
+    /// The current thread and its CPU time. That thread can't end meanwhile: before it ends it calls `end`, which locks
+    /// `used`, as the caller of this function has.
     fn read(&self) -> Option<(ThreadCpu, u64)> {
         self.now.map(|(clock, _)| (clock, clock.read().0))
     }

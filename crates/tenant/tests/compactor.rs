@@ -1,4 +1,5 @@
-//! The compactor's thread. This test has a process of its own, because other tests make tenants too.
+//! The compactor (the thread `warmcore-cids`) runs only while there are tenants. This test has a process of its own,
+//! because other tests make tenants too.
 
 use std::time::{Duration, Instant};
 use warmcore_tenant::Tenant;

@@ -40,6 +40,21 @@
 //! }
 //! ```
 //!
+//! A tenant is a group of tasks with data, a weight and a budget of its own:
+//!
+//! ```
+//! use warmcore::prelude::*;
+//!
+//! let account = Account::root("orders").limit(1 << 20).build();
+//! let orders = Tenant::builder().name("orders").weight(3).account(&account).build();
+//!
+//! let buffer: Charge = account.try_hold(64 << 10)?; // units that are uncharged when it is dropped
+//! assert_eq!(orders.account().unwrap().exact_usage(), 64 << 10);
+//! drop(buffer);
+//! assert!(account.try_hold(2 << 20).is_err());
+//! # Ok::<(), OverBudget>(())
+//! ```
+//!
 //! Features: `runtime`, on by default; `http` adds the module [`runtime::http`](mod@runtime), and `metrics` the module
 //! `runtime::export`. `hwloc`, `machine-files` and `serde` add readers of machines to [`topo`].
 //!

@@ -5,19 +5,20 @@
 //! `make -jN` as a graph of tasks: make forks N shells, one for a file, and another one as soon as a file is done. The
 //! shell forks the driver. The driver forks the compiler, and the assembler, which sleeps until data has come through
 //! the pipe. Each parent waits for its children. Then the shell forks the checker and the dependency fixer. At the end
-//! of the build the last jobs run alone, and then make links. Every setting compiles the same files in the same order:
-//! the random lengths are drawn per file.
+//! of the build fewer and fewer jobs run; after the last one make links. Every setting compiles the same files in the
+//! same order: the random lengths are drawn per file.
 //!
 //! A simulation has 32 files per CPU (a quick one 8) instead of some hundred, 0.25 s each. Only ratios are compared,
-//! since the time at the end when few jobs run is a larger part of a shorter build. `tolerances.toml` allows time
-//! ratios of −0.6 %…0 for the queue and 0…+1 % for SIS_NODE. Three forms of newidle balancing, the search of a CPU that
-//! runs out of work (gated: only if the CPU is usually idle for at least as long as the search takes; always; never)
-//! test an objection to the queue: that it only makes up for a balancer that stops too early. The share of searches
-//! that the gate ends is shown too.
+//! since the time at the end when few jobs run is a larger part of a shorter build. `tolerances.toml` allows the
+//! build's time to change by −0.6 % to 0 with the queue and by 0 to +1 % with SIS_NODE. Three forms of newidle
+//! balancing, the search of a CPU that runs out of work (gated: only if the CPU is usually idle for at least as long
+//! as the search takes; always; never) test an objection to the queue: that it only makes up for a balancer that stops
+//! too early. The share of searches that the gate ends is shown too.
 //!
 //! # Source
 //!
-//! `swqueue`, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an allyesconfig; `crates/topo/machines.toml`.
+//! "sched: Implement shared wakequeue in CFS", linux-kernel, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an
+//! allyesconfig. The machines are those of `crates/topo/machines.toml`.
 
 use super::{Options, Row, Table, row_named};
 use serde::Deserialize;

@@ -146,7 +146,7 @@ fn allowed(row: &Row) -> String {
     format!("{} to {}", of(low, row), of(high, row))
 }
 
-/// The kind of the row, and how many of its seeds were transient.
+/// The kind of the row, and in how many of its seeds the simulation had not settled (was transient).
 fn is(row: &Row) -> String {
     let mark = row.mark().name().replace('_', " ");
     match row.transient {

@@ -27,7 +27,7 @@ pub(super) enum What {
     /// Which field makes reads of another field miss, and the cheapest layout without that
     #[command(after_help = table("warmcore sim false-sharing --quick"))]
     FalseSharing(FalseSharing),
-    /// CPUs kept for tasks that sleep shortly: clients and servers that answer each other
+    /// CPUs kept idle for tasks that sleep briefly: clients and servers that answer each other
     #[command(after_help = table("warmcore sim hot-windows --quick --machine this"))]
     HotWindows(Run),
     /// Draining the stocks of 1 to 8192 CPUs
@@ -356,7 +356,7 @@ impl FalseSharing {
         common.check(&[&self.layout, &self.profile], &[])
     }
 
-    /// The command that finds the same culprit again.
+    /// The `warmcore layout` command that finds the same culprit (the field that makes reads of another miss) again.
     pub fn said(&self) -> String {
         let path = |path: &Option<PathBuf>| path.as_ref().map(|path| path.display().to_string());
         let mut words = vec!["warmcore layout".to_owned()];

@@ -239,7 +239,7 @@ proptest! {
             });
             times.sum::<u64>()
         };
-        // A step coprime to 24 maps each cache to another one.
+        // A step coprime to 24 permutes the caches: no two are mapped to the same one.
         let elsewhere = |llc: u32| llc * step % 24;
         let flat = costs.with_equal_latencies();
         prop_assert_eq!(run(&flat, &|llc| llc), run(&flat, &elsewhere));

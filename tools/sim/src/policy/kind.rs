@@ -10,10 +10,10 @@
 //! before. A task that may not run everywhere goes to the least loaded CPU of those that it may run on.
 //!
 //! `WorkSteal`: a task that another task or a timer wakes goes to the waker's CPU if it may run there. A wakee of
-//! another task may run next there, at most 3 such polls in a row while other tasks wait there. Any other wakee goes to
-//! one injection queue for all CPUs, as in `GlobalFifo`. An idle CPU takes from that queue, or else steals half of the
-//! backlog of another CPU, rounded up; it tries the CPUs in order from a random one. When a task must wait and no CPU
-//! is searching, one parked CPU is kicked, if there is one.
+//! another task may run next there, at most 3 such polls in a row while other tasks wait there. A wakee that does not
+//! go to its waker's CPU goes to one injection queue for all CPUs, as in `GlobalFifo`. An idle CPU takes from that
+//! queue, or else steals half of the backlog of another CPU, rounded up; it tries the CPUs in order from a random one.
+//! When a task must wait and no CPU is searching, one parked CPU is kicked, if there is one.
 //!
 //! # Source
 //! `PrevCpu`: seastar, glommio, a current-thread runtime per core. `GlobalFifo`: smol's executor, without the local

@@ -19,7 +19,7 @@ fn an_item_is_seen_with_its_contents() {
         let pusher = thread::spawn({
             let (stacks, content) = (stacks.clone(), content.clone());
             move || {
-                // SAFETY: no thread reads it before it is pushed.
+                // SAFETY: no thread reads the content before the item is pushed.
                 content.with_mut(|c| unsafe { *c = 7 });
                 stacks.try_lock(0).is_some_and(|stack| stack.push(1))
             }
