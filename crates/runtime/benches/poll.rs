@@ -268,7 +268,7 @@ fn time() {
         let ours = Host::ours(case.how);
         let round = |_| [ours.slice(case), tokio.slice(case)];
         let rounds: Vec<[f64; 2]> = (0..ROUNDS).map(round).collect();
-        let [a, b] = [0, 1].map(|who| quartiles(rounds.iter().map(|round| round[who])));
+        let [a, b] = [0, 1].map(|host| quartiles(rounds.iter().map(|round| round[host])));
         let ratio = quartiles(rounds.iter().map(|[ours, tokio]| ours / tokio));
         let spread = format!("{:.2} to {:.2}", ratio[0], ratio[2]);
         println!("{:<22}{:>10.1}{:>10.1}{:>8.2}×{spread:>16}", case.name, a[1], b[1], ratio[1]);

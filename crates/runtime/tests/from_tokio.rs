@@ -200,7 +200,7 @@ fn tokios_block_in_place_just_calls() {
         drop(spawn(async move { runs.store(true, SeqCst) }));
         tokio::task::block_in_place(|| {
             assert_eq!(thread::current().id(), before);
-            assert!(!ran.load(SeqCst), "nobody else is this worker meanwhile");
+            assert!(!ran.load(SeqCst), "no other thread is this worker meanwhile");
         });
     });
 }

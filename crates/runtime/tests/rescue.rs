@@ -152,7 +152,7 @@ fn a_long_poll_that_begins_while_all_sleep_is_watched() {
                 yield_now().await;
                 hog_until(|| is_rung.load(SeqCst))
             });
-            assert!(runtime.block_on(hog).unwrap(), "nobody served the timers of a worker in a long poll");
+            assert!(runtime.block_on(hog).unwrap(), "no thread served the timers of a worker in a long poll");
         }
     });
 }

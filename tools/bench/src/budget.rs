@@ -32,10 +32,10 @@ use crate::case::Case;
 
 /// The cases, in the order of the report.
 pub const CASES: &[Case] = &[
-    Case::new("hit", |ctx| hit::run(ctx, hit::Beside::Nobody)),
+    Case::new("hit", |ctx| hit::run(ctx, hit::Beside::Nothing)),
     Case::new("hit.2threads", |ctx| hit::run(ctx, hit::Beside::SameLeaf)).needs_two_cpus(),
     Case::new("hit.2leaves", |ctx| hit::run(ctx, hit::Beside::OtherLeaf)).needs_two_cpus(),
-    Case::new("ring", |ctx| hit::ring(ctx, hit::Beside::Nobody)),
+    Case::new("ring", |ctx| hit::ring(ctx, hit::Beside::Nothing)),
     Case::new("ring.2threads", |ctx| hit::ring(ctx, hit::Beside::SameLeaf)).needs_two_cpus(),
     Case::new("ring.2leaves", |ctx| hit::ring(ctx, hit::Beside::OtherLeaf)).needs_two_cpus(),
     Case::new("swing.below", |ctx| swing::run(ctx, swing::BELOW)),

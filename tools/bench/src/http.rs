@@ -81,10 +81,10 @@ impl Servers {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(COMMAND).arg(serde_json::json!({ load::PART: null }).to_string());
         let mut servers = Self(LineChild::start(&mut command).context("can't start the client")?);
-        for who in ALL {
-            let port = serve(who, handler).with_context(|| who.name())?;
+        for contender in ALL {
+            let port = serve(contender, handler).with_context(|| contender.name())?;
             let open = LoadCommand::Open { manner: Manner { port, handler, afresh_after }, connections };
-            servers.ask(&open).with_context(|| who.name())?;
+            servers.ask(&open).with_context(|| contender.name())?;
         }
         Ok(servers)
     }
@@ -152,7 +152,7 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Ve
     })?;
     let mut rows = race.numbers(&[]);
     rows.extend(errors_rows(ctx.name, &sums));
-    let ratio = |metric, who| race.ratio(metric, who, Contender::Tokio);
+    let ratio = |metric, contender| race.ratio(metric, contender, Contender::Tokio);
     let promise = |metric, kind, value| race.promise(metric, Contender::Tokio, kind, value);
     let (requests, p99) = match handler {
         Handler::Hello | Handler::Axum => {
@@ -188,9 +188,9 @@ impl Sums {
 
 /// The rows of the servers' errors. Warmcore's variants have the promise that there are none.
 fn errors_rows(case: &str, sums: &[Sums]) -> Vec<Row> {
-    let row = |(who, sums): (Contender, &Sums)| {
-        let row = Row::exact(case, who.name(), ERRORS, "errors", sums.errors as f64, sums.answers);
-        row.promise_if(who.is_ours(), Bound::AtMost, 0.0)
+    let row = |(contender, sums): (Contender, &Sums)| {
+        let row = Row::exact(case, contender.name(), ERRORS, "errors", sums.errors as f64, sums.answers);
+        row.promise_if(contender.is_ours(), Bound::AtMost, 0.0)
     };
     ALL.into_iter().zip(sums).map(row).collect()
 }

@@ -66,7 +66,7 @@ pub const STALLED: &str = "stalled slices";
 /// The results of all slices of a case.
 pub struct Race {
     case: String,
-    who: Vec<Contender>,
+    contenders: Vec<Contender>,
     metrics: &'static [Metric],
     /// The numbers, indexed by variant, metric and round.
     samples: Vec<Vec<Vec<f64>>>,
@@ -99,15 +99,15 @@ impl Race {
     /// does or if a signal came.
     pub fn run(
         case: &str,
-        who: &[Contender],
+        contenders: &[Contender],
         metrics: &'static [Metric],
         plan: Plan,
         tick: impl Fn(usize),
         mut slice: impl FnMut(usize) -> anyhow::Result<Vec<f64>>,
     ) -> anyhow::Result<Self> {
-        let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; who.len()];
-        let mut stalled = vec![0; who.len()];
-        in_rounds(plan.rounds, who.len(), tick, |i| {
+        let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; contenders.len()];
+        let mut stalled = vec![0; contenders.len()];
+        in_rounds(plan.rounds, contenders.len(), tick, |i| {
             let values = slice(i)?;
             check_interrupted()?;
             debug_assert_eq!(values.len(), metrics.len());
@@ -117,21 +117,22 @@ impl Race {
             }
             Ok(())
         })?;
-        Ok(Self { case: case.to_owned(), who: who.to_vec(), metrics, samples, stalled })
+        Ok(Self { case: case.to_owned(), contenders: contenders.to_vec(), metrics, samples, stalled })
     }
 
     /// Returns a variant's numbers in a metric, by round; `None` if the case has no such variant or metric.
-    pub fn of(&self, who: Contender, metric: &str) -> Option<&[f64]> {
-        let variant = self.who.iter().position(|w| *w == who)?;
+    pub fn of(&self, contender: Contender, metric: &str) -> Option<&[f64]> {
+        let variant = self.contenders.iter().position(|one| *one == contender)?;
         let metric = self.metrics.iter().position(|m| m.name == metric)?;
         Some(&self.samples[variant][metric])
     }
 
     /// Returns the variant with the lowest median in a metric, without those of Warmcore; `None` if there is no other.
     pub fn lowest_peer(&self, metric: &str) -> Option<Contender> {
-        let median =
-            |who: Contender| Row::of("", "", "", "", self.of(who, metric).unwrap_or(&[f64::MAX])).median;
-        let peers = self.who.iter().copied().filter(|who| !who.is_ours());
+        let median = |contender: Contender| {
+            Row::of("", "", "", "", self.of(contender, metric).unwrap_or(&[f64::MAX])).median
+        };
+        let peers = self.contenders.iter().copied().filter(|contender| !contender.is_ours());
         peers.min_by(|a, b| median(*a).total_cmp(&median(*b)))
     }
 
@@ -140,11 +141,11 @@ impl Race {
         self.ratio(metric, Contender::Ours, over).map(|row| row.promise(kind, value))
     }
 
-    /// Returns the ratio `who ÷ over` in a metric; `None` if the case has not both variants or the ratio is not finite
+    /// Returns the ratio `contender ÷ over` in a metric; `None` if the case has not both variants or the ratio is not finite
     /// in some round.
-    pub fn ratio(&self, metric: &str, who: Contender, over: Contender) -> Option<Row> {
-        let (above, below) = (self.of(who, metric)?, self.of(over, metric)?);
-        let row = Row::ratio(&self.case, who.name(), over.name(), above, below);
+    pub fn ratio(&self, metric: &str, contender: Contender, over: Contender) -> Option<Row> {
+        let (above, below) = (self.of(contender, metric)?, self.of(over, metric)?);
+        let row = Row::ratio(&self.case, contender.name(), over.name(), above, below);
         // Leave out a ratio that is not finite, such as a share of 0 over a share of 0.
         if ![row.p25, row.median, row.min, row.max].iter().all(|v| v.is_finite()) {
             return None;
@@ -164,19 +165,20 @@ impl Race {
     pub fn numbers(&self, own: &[(&str, Bound, f64)]) -> Vec<Row> {
         let mut rows = Vec::new();
         for (m, metric) in self.metrics.iter().enumerate() {
-            for (who, samples) in self.who.iter().zip(&self.samples) {
-                let row = Row::of(&self.case, who.name(), metric.name, metric.unit, &samples[m]);
-                let promised = own.iter().find(|(name, ..)| *name == metric.name && *who == Contender::Ours);
+            for (contender, samples) in self.contenders.iter().zip(&self.samples) {
+                let row = Row::of(&self.case, contender.name(), metric.name, metric.unit, &samples[m]);
+                let promised =
+                    own.iter().find(|(name, ..)| *name == metric.name && *contender == Contender::Ours);
                 rows.push(match promised {
                     Some((_, kind, value)) => row.promise(*kind, *value),
                     None => row,
                 });
             }
         }
-        for ((who, stalled), samples) in self.who.iter().zip(&self.stalled).zip(&self.samples) {
+        for ((contender, stalled), samples) in self.contenders.iter().zip(&self.stalled).zip(&self.samples) {
             if *stalled > 0 {
-                let (case, who, slices) = (&self.case, who.name(), samples[0].len() as u64);
-                rows.push(Row::exact(case, who, STALLED, "slices", *stalled as f64, slices));
+                let (case, contender, slices) = (&self.case, contender.name(), samples[0].len() as u64);
+                rows.push(Row::exact(case, contender, STALLED, "slices", *stalled as f64, slices));
             }
         }
         rows
@@ -185,7 +187,7 @@ impl Race {
     /// Returns the rows with the promises, then Warmcore's other finite ratios over the other variants in the first
     /// metric.
     pub fn ratios(&self, promises: impl IntoIterator<Item = Option<Row>>) -> Vec<Row> {
-        let others = self.who.iter().filter(|who| **who != Contender::Ours);
+        let others = self.contenders.iter().filter(|contender| **contender != Contender::Ours);
         let ratio = |over: &Contender| self.ratio(self.metrics[0].name, Contender::Ours, *over);
         promised_first(promises, others.filter_map(ratio).collect())
     }

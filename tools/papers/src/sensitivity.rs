@@ -266,7 +266,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_nobody_measured_is_varied_and_what_follows_it_only_with_it() {
+    fn only_unmeasured_numbers_are_varied_and_derived_ones_only_with_their_source() {
         let machine = SimMachine::named(given::MACHINE).unwrap();
         let of = |name: &str| is_varied(&machine.costs, name, machine.costs.get(name).unwrap());
         assert!(of("mlp_read") && of("boost_mhz") && of("dram_remote"));

@@ -828,7 +828,7 @@ proptest! {
     /// Runs wakes as a scheduler does: after each wake each CPU without a task takes one from its own queue, or else
     /// steals.
     #[test]
-    fn with_the_wake_queue_nobody_idles_beside_one_that_was_woken_in_its_llc(
+    fn with_the_wake_queue_no_cpu_idles_while_a_wakee_of_its_llc_waits(
         wakes in prop::collection::vec((0..16u32, 0..16u32, 0..8u8), 1..60)
     ) {
         let kernel = Kernel { wake_queue: true, newidle: Newidle::Off, ..LINUX };

@@ -239,19 +239,22 @@ fn a_parked_worker_sees_the_work_or_is_unparked_for_it() {
 #[test]
 fn a_worker_that_wakes_while_assigned_sees_it_or_is_seen_awake() {
     model(|| {
-        let (remote, who) = (Remote::new(), Arc::new(AtomicUsize::new(0)));
+        let (remote, watchdog) = (Remote::new(), Arc::new(AtomicUsize::new(0)));
         assert!(remote.inbox.try_park());
         let appointer = thread::spawn({
-            let (remote, who) = (remote.clone(), who.clone());
+            let (remote, watchdog) = (remote.clone(), watchdog.clone());
             move || {
-                who.store(1, Relaxed);
+                watchdog.store(1, Relaxed);
                 fence(SeqCst);
                 !remote.inbox.is_parked()
             }
         });
         assert!(remote.inbox.try_unpark());
         fence(SeqCst);
-        let knows = who.load(Relaxed) == 1;
-        assert!(appointer.join().unwrap() || knows, "it works, and all take it for the watcher");
+        let is_seen = watchdog.load(Relaxed) == 1;
+        assert!(
+            appointer.join().unwrap() || is_seen,
+            "a worker that polls tasks stays assigned as the watchdog"
+        );
     });
 }

@@ -395,7 +395,7 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
 
 /// A tenant whose tasks come back runs alone for [`MAX_CREDIT`] of virtual time, and not for longer.
 #[test]
-fn who_comes_back_catches_up_a_slice_and_no_more() {
+fn a_tenant_that_comes_back_catches_up_a_slice_and_no_more() {
     let virtual_times = Arc::<VirtualTimes>::default();
     let mut queue = RunQueue::new(virtual_times.clone());
     let (old, new) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });

@@ -26,7 +26,7 @@ use warmcore_results::{Bound, Row};
 /// What the other CPU does during the measurement.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Beside {
-    Nobody,
+    Nothing,
     SameLeaf,
     OtherLeaf,
 }
@@ -94,7 +94,7 @@ impl<'a> All<'a> {
     /// A variant that charges 1 and uncharges it in a loop, on each CPU that takes part.
     fn pairs<'v, G: Gate + Copy + 'v>(&self, name: &str, [own, other]: [G; 2]) -> Variant<'v> {
         let variant = Variant::new(name, move |n| pairs(own, n.div_ceil(2)));
-        variant.beside_if(self.beside != Beside::Nobody, move || {
+        variant.beside_if(self.beside != Beside::Nothing, move || {
             pairs(other, 128);
             256
         })
@@ -122,7 +122,7 @@ impl<'a> All<'a> {
             }
         });
         let there = AtomicUsize::new(0);
-        variant.beside_if(self.beside != Beside::Nobody, move || {
+        variant.beside_if(self.beside != Beside::Nothing, move || {
             let at = there.load(Relaxed);
             (at..at + 128).for_each(|at| step(other, sizes, at));
             there.store(at + 128, Relaxed);
@@ -185,7 +185,7 @@ pub(super) fn run(ctx: &CaseCtx, beside: Beside) -> anyhow::Result<Vec<Row>> {
     ]);
     let measured = ctx.interleave(variants)?;
     let promises = match beside {
-        Beside::Nobody => vec![
+        Beside::Nothing => vec![
             // Each charge checks that its thread has a registered area. The bound was 8 before that check was added.
             measured.promise(ATOMIC, RSEQ, Bound::AtLeast, 6.0),
             measured.promise(ATOMIC_STOCKS, ATOMIC, Bound::AtMost, 1.1),

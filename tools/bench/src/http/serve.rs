@@ -31,12 +31,12 @@ pub const ALL: [Contender; 6] = [
 ];
 
 /// Starts a server that lives as long as the process. Returns its port; an error for a variant that is not in [`ALL`].
-pub fn serve(who: Contender, handler: Handler) -> anyhow::Result<u16> {
+pub fn serve(contender: Contender, handler: Handler) -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
     let on_tokio = move |stream| _ = tokio::spawn(connection(TokioIo::new(stream), handler));
-    match who {
+    match contender {
         Contender::Ours => drop(runtimes::ours(PolicyKind::Home).spawn(accept(listener, move |stream| {
             drop(warmcore_runtime::spawn(connection(TokioIo::new(stream), handler)));
         }))),
@@ -54,7 +54,7 @@ pub fn serve(who: Contender, handler: Handler) -> anyhow::Result<u16> {
             })));
         }
         Contender::Smol => smol_threads().spawn(accept_smol(listener, handler)).detach(),
-        _ => anyhow::bail!("there is no server on {}", who.name()),
+        _ => anyhow::bail!("there is no server on {}", contender.name()),
     }
     Ok(port)
 }

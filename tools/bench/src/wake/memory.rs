@@ -23,7 +23,7 @@ const BATCH: usize = 100;
 /// Waiting tasks in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    who: Contender,
+    contender: Contender,
     tasks: usize,
 }
 
@@ -33,8 +33,8 @@ impl Part for Waiting {
 
     /// Returns the bytes of memory that each task takes.
     fn answer(self) -> anyhow::Result<f64> {
-        if self.who != Contender::Go {
-            return visit(self.who, self);
+        if self.contender != Contender::Go {
+            return visit(self.contender, self);
         }
         let at_once = Plan { rounds: 1, warm: Duration::ZERO, measure: Duration::ZERO };
         Ok(go::ask(&format!("memory {} {BATCH}", self.tasks), at_once)?[0])
@@ -70,16 +70,17 @@ impl Visit for Waiting {
 }
 
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
-    let hosts = there(EACH);
+    let hosts = available(EACH);
     let mut taken = Vec::new();
-    for (i, who) in hosts.iter().enumerate() {
-        taken.push(part::ask(&Waiting { who: *who, tasks: TASKS })?.round());
+    for (i, contender) in hosts.iter().enumerate() {
+        taken.push(part::ask(&Waiting { contender: *contender, tasks: TASKS })?.round());
         ctx.part_of(i + 1, hosts.len());
     }
-    let tokio = hosts.iter().position(|who| *who == Contender::Tokio).map_or(f64::NAN, |i| taken[i]);
-    let row = |(who, bytes): (&Contender, &f64)| {
-        let row = Row::exact(ctx.name, who.name(), "memory each", "bytes", *bytes, TASKS as u64);
-        row.promise_if(*who == Contender::Ours, Bound::AtMost, tokio)
+    let tokio =
+        hosts.iter().position(|contender| *contender == Contender::Tokio).map_or(f64::NAN, |i| taken[i]);
+    let row = |(contender, bytes): (&Contender, &f64)| {
+        let row = Row::exact(ctx.name, contender.name(), "memory each", "bytes", *bytes, TASKS as u64);
+        row.promise_if(*contender == Contender::Ours, Bound::AtMost, tokio)
     };
     Ok(hosts.iter().zip(&taken).map(row).collect())
 }

@@ -121,8 +121,8 @@ fn floor_ns(poll: Duration, workers: usize, q: f64) -> f64 {
 }
 
 pub(super) fn run(ctx: &CaseCtx, poll: Duration) -> anyhow::Result<Vec<Row>> {
-    let who = each_and(Contender::OursWithoutTenants);
-    let race = whole(ctx, &who, &Noisy { poll }, Plan::slow(ctx.effort, 6))?;
+    let contenders = each_and(Contender::OursWithoutTenants);
+    let race = whole(ctx, &contenders, &Noisy { poll }, Plan::slow(ctx.effort, 6))?;
     let p99_max = if poll <= Duration::from_micros(20) { 0.3 } else { 0.5 };
     let mut rows = race.rows([
         race.promise("p99", Contender::Tokio, Bound::AtMost, p99_max),

@@ -64,6 +64,6 @@ impl Slice for Parked {
 
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let race = whole(ctx, EACH, &Parked, Plan::slow(ctx.effort, 3))?;
-    let best = race.lowest_peer("p50").map(|who| race.promise("p50", who, Bound::AtMost, 1.0));
+    let best = race.lowest_peer("p50").map(|contender| race.promise("p50", contender, Bound::AtMost, 1.0));
     Ok(race.rows(best))
 }

@@ -62,6 +62,6 @@ impl Slice for Scope {
 }
 
 pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
-    let who = [Contender::Ours, Contender::Rayon, Contender::Alone, Contender::Go];
-    Ok(whole(ctx, &who, &Scope, Plan::busy(ctx.effort))?.rows([]))
+    let contenders = [Contender::Ours, Contender::Rayon, Contender::Alone, Contender::Go];
+    Ok(whole(ctx, &contenders, &Scope, Plan::busy(ctx.effort))?.rows([]))
 }

@@ -40,9 +40,9 @@ pub fn all() -> Vec<Contender> {
     each_and(Contender::OursSharedQueue)
 }
 
-/// Returns those of `who` that can run here: without Go if its program can't be built and started.
-pub fn there(who: &[Contender]) -> Vec<Contender> {
-    who.iter().copied().filter(|who| *who != Contender::Go || go::is_there()).collect()
+/// Returns those of `contenders` that can run here: without Go if its program can't be built and started.
+pub fn available(contenders: &[Contender]) -> Vec<Contender> {
+    contenders.iter().copied().filter(|contender| *contender != Contender::Go || go::is_there()).collect()
 }
 
 /// The time in which a slice counts events, on [`clock`].
@@ -168,8 +168,8 @@ pub trait Visit {
 }
 
 /// Calls the function with the executor of this contender. Panics if it has none, such as Go.
-pub fn visit<V: Visit>(who: Contender, function: V) -> V::Out {
-    match who {
+pub fn visit<V: Visit>(contender: Contender, function: V) -> V::Out {
+    match contender {
         Contender::Ours => function.visit(Ours::get(PolicyKind::Home)),
         Contender::OursSharedQueue => function.visit(Ours::get(PolicyKind::SharedQueue)),
         Contender::OursWithoutTenants => function.visit(Ours::without_tenants()),
@@ -178,7 +178,7 @@ pub fn visit<V: Visit>(who: Contender, function: V) -> V::Out {
         Contender::TokioPerCore => function.visit(Tokio(tokio_per_core())),
         Contender::Smol => function.visit(Smol(smol_threads())),
         Contender::OursSpread | Contender::Rayon | Contender::Alone | Contender::Go => {
-            unreachable!("{who:?} is no executor")
+            unreachable!("{contender:?} is no executor")
         }
     }
 }
@@ -191,37 +191,42 @@ impl<S: Slice> Visit for (&S, Plan) {
     }
 }
 
-fn run_on(who: Contender, slice: &impl Slice, plan: Plan) -> anyhow::Result<Vec<f64>> {
-    let values = match who {
+fn run_on(contender: Contender, slice: &impl Slice, plan: Plan) -> anyhow::Result<Vec<f64>> {
+    let values = match contender {
         Contender::Rayon => Ok(slice.rayon(rayon_pool(), plan)),
         Contender::Alone => Ok(slice.alone(plan)),
         Contender::Go => go::ask(&slice.go(), plan),
-        who => Ok(visit(who, (slice, plan))),
+        contender => Ok(visit(contender, (slice, plan))),
     };
-    values.with_context(|| who.name())
+    values.with_context(|| contender.name())
 }
 
-/// Runs all slices of a case on those of `who` that can run here; `tick` as for [`Race::run`].
+/// Runs all slices of a case on those of `contenders` that can run here; `tick` as for [`Race::run`].
 pub fn race(
     case: &str,
-    who: &[Contender],
+    contenders: &[Contender],
     slice: &impl Slice,
     plan: Plan,
     tick: impl Fn(usize),
 ) -> anyhow::Result<Race> {
-    let who = there(who);
+    let contenders = available(contenders);
     // The first slices are not timed: the first use makes threads, builds the Go program and grows queues.
     let short = Plan { warm: Duration::from_millis(1), measure: Duration::from_millis(2), ..plan };
-    for who in &who {
+    for contender in &contenders {
         check_interrupted()?;
-        run_on(*who, slice, short)?;
+        run_on(*contender, slice, short)?;
     }
-    Race::run(case, &who, slice.metrics(), plan, tick, |i| run_on(who[i], slice, plan))
+    Race::run(case, &contenders, slice.metrics(), plan, tick, |i| run_on(contenders[i], slice, plan))
 }
 
 /// Runs a case that has a single race.
-pub fn whole(ctx: &CaseCtx, who: &[Contender], slice: &impl Slice, plan: Plan) -> anyhow::Result<Race> {
-    race(ctx.name, who, slice, plan, |round| ctx.part_of(round, plan.rounds))
+pub fn whole(
+    ctx: &CaseCtx,
+    contenders: &[Contender],
+    slice: &impl Slice,
+    plan: Plan,
+) -> anyhow::Result<Race> {
+    race(ctx.name, contenders, slice, plan, |round| ctx.part_of(round, plan.rounds))
 }
 
 #[cfg(test)]

@@ -98,13 +98,13 @@ impl Slice for Spawn {
 }
 
 pub(super) fn run(ctx: &CaseCtx, from: From) -> anyhow::Result<Vec<Row>> {
-    let who: &[Contender] = match from {
+    let contenders: &[Contender] = match from {
         From::Task => &[EACH, &[Contender::Rayon]].concat(),
         From::One => EACH,
         // Go always spawns from inside: see the module's documentation.
         From::Outside => &EACH[..EACH.len() - 1],
     };
-    let race = whole(ctx, who, &Spawn(from), Plan::busy(ctx.effort))?;
+    let race = whole(ctx, contenders, &Spawn(from), Plan::busy(ctx.effort))?;
     let promise = |over, value| {
         let row = race.promise("spawned and joined", over, Bound::AtLeast, value);
         row.filter(|_| from == From::Task)

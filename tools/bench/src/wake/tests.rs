@@ -5,12 +5,12 @@ use crate::race::STALLED;
 
 /// Runs one short timed slice of every contender, and checks that the slice ends and has a finite number for each
 /// metric.
-fn runs_on(who: &[Contender], slice: &impl Slice) {
+fn runs_on(contenders: &[Contender], slice: &impl Slice) {
     let plan = Plan { rounds: 1, warm: Duration::from_millis(1), measure: Duration::from_millis(8) };
-    let rows = race("case", who, slice, plan, |_| ()).unwrap().rows([]);
+    let rows = race("case", contenders, slice, plan, |_| ()).unwrap().rows([]);
     for metric in slice.metrics() {
         let measured = rows.iter().filter(|row| row.metric == metric.name && row.median.is_finite()).count();
-        assert!(measured + usize::from(!go::is_there()) >= who.len(), "{}: {rows:?}", metric.name);
+        assert!(measured + usize::from(!go::is_there()) >= contenders.len(), "{}: {rows:?}", metric.name);
     }
 }
 
@@ -69,16 +69,16 @@ fn a_slice_in_which_nothing_happened_is_kept_and_reported() {
 
 #[test]
 fn a_waiting_task_takes_memory_and_an_idle_pool_can_be_watched() {
-    for who in there(&[Contender::Smol, Contender::Go]) {
+    for contender in available(&[Contender::Smol, Contender::Go]) {
         let waiting: memory::Waiting =
-            serde_json::from_str(&format!(r#"{{"who":"{who:?}","tasks":1000}}"#)).unwrap();
-        assert!(waiting.answer().unwrap().is_finite(), "{who:?}");
+            serde_json::from_str(&format!(r#"{{"contender":"{contender:?}","tasks":1000}}"#)).unwrap();
+        assert!(waiting.answer().unwrap().is_finite(), "{contender:?}");
     }
-    for who in there(&[Contender::Tokio, Contender::Go, Contender::Alone]) {
-        let spans = timers::Idle { who, spans: 2, span_ms: 10 }.answer().unwrap();
+    for contender in available(&[Contender::Tokio, Contender::Go, Contender::Alone]) {
+        let spans = timers::Idle { contender, spans: 2, span_ms: 10 }.answer().unwrap();
         assert!(
             spans.len() == 2 && spans.iter().all(|ms| ms.is_finite() && *ms >= 0.0),
-            "{who:?}: {spans:?}"
+            "{contender:?}: {spans:?}"
         );
     }
 }

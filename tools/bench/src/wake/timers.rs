@@ -65,7 +65,7 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
 /// An idle runtime (or none, for `Contender::Alone`) in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
-    pub(super) who: Contender,
+    pub(super) contender: Contender,
     pub(super) spans: usize,
     pub(super) span_ms: u64,
 }
@@ -76,14 +76,14 @@ impl Part for Idle {
 
     /// Measures the CPU time per second, in ms, in every span.
     fn answer(self) -> anyhow::Result<Vec<f64>> {
-        match self.who {
+        match self.contender {
             // This process only waits for the Go process, which measures its CPU time itself.
             Contender::Go => {
                 let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
                 go::ask(&format!("idle {WAITING} {}", self.spans), plan)
             }
             Contender::Alone => Ok(self.spans()),
-            who => Ok(visit(who, self)),
+            contender => Ok(visit(contender, self)),
         }
     }
 }
@@ -119,11 +119,11 @@ pub(super) fn idle(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (spans, span_ms) = if ctx.effort.is_quick() { (3, 500) } else { (5, 1000) };
     let mut rows = Vec::new();
     // The last process has no runtime: its CPU time is the cost of measuring.
-    let hosts = [there(EACH), vec![Contender::Alone]].concat();
-    for (i, who) in hosts.iter().enumerate() {
-        let samples = part::ask(&Idle { who: *who, spans, span_ms })?;
-        let row = Row::of(ctx.name, who.name(), "CPU per second", "ms", &samples);
-        rows.push(row.promise_if(*who == Contender::Ours, Bound::AtMost, IDLE_MS_MAX));
+    let hosts = [available(EACH), vec![Contender::Alone]].concat();
+    for (i, contender) in hosts.iter().enumerate() {
+        let samples = part::ask(&Idle { contender: *contender, spans, span_ms })?;
+        let row = Row::of(ctx.name, contender.name(), "CPU per second", "ms", &samples);
+        rows.push(row.promise_if(*contender == Contender::Ours, Bound::AtMost, IDLE_MS_MAX));
         ctx.part_of(i + 1, hosts.len());
     }
     Ok(rows)
