@@ -153,13 +153,17 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// Changes the limit. With a limit below usage, charges that would add to this account's usage are refused until
-    /// enough units were given back, unless they are forced.
+    /// enough units were given back, unless they are forced. A lower limit empties the stocks of the account and of all
+    /// below.
     pub fn set_limit(&self, node: &Node, limit: u64) {
         // ORDERING: SeqCst; before the drain, so that after the drain no stock opens with a share of the old
         // limit.
         let before = node.limit.swap(limit, SeqCst);
         if limit < before {
             let _disabled = DisableStocks::new(node);
+            // Closed stocks too: a section (of the rseq kind) may have returned units there, and the stock would
+            // serve charges with these although the account is over the new limit.
+            self.settle(node);
             // `exact` waits for a stock that is being opened; the rseq kind stops waiting after `FAST_TRIES`.
             self.exact(node, FAST_TRIES, || ());
         }

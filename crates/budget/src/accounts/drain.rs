@@ -29,8 +29,8 @@ impl<S: Stocks> Accounts<S> {
         drained
     }
 
-    /// As `drain_all`, but calls no listener: for charges that wait for units which a restartable section (of the rseq
-    /// kind) has left in a closed stock.
+    /// As `drain_all`, but calls no listener: for a lower limit, and for charges that wait for units which a restartable
+    /// section (of the rseq kind) has left in a closed stock.
     pub fn settle(&self, node: &Node) -> Drained {
         self.drain(node, true)
     }
@@ -72,11 +72,19 @@ impl<S: Stocks> Accounts<S> {
     }
 
     /// Closes one stock, if the slot is bound to this account. Returns its units up the tree, or charges its debt.
+    ///
+    /// With the rseq kind, `reduce` also succeeds if the stock's CPU has spent or returned units since the snapshot.
+    /// So the stock is read again, until it is even; only a section that is still under way then can leave units or a
+    /// debt. The capacity goes back last: until then no other thread takes `usage` for exact.
     pub(super) fn close(&self, node: &Node, cpu: CpuId) -> Drained {
+        let (mut closed, mut units) = (None::<StockSnapshot>, 0);
         loop {
             let seen = self.stocks.snapshot(cpu, node.key);
-            if seen.key != node.key || seen.is_leaving || (!seen.is_open() && seen.free == 0) {
-                return Drained::default();
+            let is_ours = seen.key == node.key && !seen.is_leaving;
+            let is_even = !seen.is_open() && seen.free == 0;
+            // Another thread may have opened the stock again; then that stock stays open.
+            if !is_ours || is_even || (closed.is_some() && seen.is_open()) {
+                break;
             }
             let to = Reduction { taken: seen.free, capacity_log2: 0, mark: false };
             // The debt is charged before the stock shows it as paid. In the other order the account would have
@@ -88,16 +96,23 @@ impl<S: Stocks> Accounts<S> {
                 if seen.free > 0 {
                     self.sub_direct(node, seen.free as u64);
                     self.release(node, seen.free as u64);
+                    units += seen.free as u64;
                 }
-                self.release_capacity(node, &seen);
-                return Drained { units: seen.free.max(0) as u64, stocks: u32::from(seen.is_open()) };
-            }
-            if seen.free < 0 {
+                closed.get_or_insert(seen);
+                if S::STRICT {
+                    break;
+                }
+            } else if seen.free < 0 {
                 let paid = -i64::from(seen.free) as u64;
                 self.sub_direct(node, paid);
                 self.release(node, paid);
             }
         }
+        let was_open = closed.filter(StockSnapshot::is_open);
+        if let Some(seen) = &was_open {
+            self.release_capacity(node, seen);
+        }
+        Drained { units, stocks: u32::from(was_open.is_some()) }
     }
 
     /// Charges a debt: units that were spent already. Calls no listener, because the caller may hold locks.
@@ -107,7 +122,7 @@ impl<S: Stocks> Accounts<S> {
     }
 
     fn release_capacity(&self, node: &Node, seen: &StockSnapshot) {
-        for a in node.path().filter(|_| seen.is_open()) {
+        for a in node.path() {
             a.stocks.fetch_sub(1, Relaxed);
             a.sub_slack(seen.capacity());
         }

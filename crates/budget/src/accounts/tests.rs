@@ -3,8 +3,10 @@
 mod model;
 
 use super::*;
-use crate::stock::{AtomicStocks, LockedStocks};
+use crate::stock::{AtomicStocks, LockedStocks, Reduction, RseqStocks, StockAddr, StockSnapshot};
 use std::sync::Arc;
+use std::sync::atomic::AtomicI32;
+use warmcore_sys::{affinity, rseq::current_cpu};
 
 fn config(name: &str, limit: u64) -> AccountConfig {
     AccountConfig { name: Arc::from(name), limit, soft_limit: u64::MAX, guarantee: 0, listener: None }
@@ -230,4 +232,117 @@ fn an_account_is_freed_with_its_last_handle_child_or_unit() {
         assert_eq!(accounts.accounts(), 0, "{order:?}");
     }
     assert_eq!(accounts.nodes.len(), 2);
+}
+
+/// The rseq kind, with sections that commit between a drain's snapshot and its swap of `grant`. Sections of this thread
+/// stand for those of the stock's CPU.
+struct Delayed {
+    rseq: RseqStocks,
+    /// Units that come back to the stock just before the next swap of `grant`; negative if they are spent.
+    returned: AtomicI32,
+    /// Whether the first snapshot after the swap does not show them yet.
+    is_unseen: bool,
+    unseen: AtomicI32,
+}
+
+impl Stocks for Delayed {
+    const STRICT: bool = RseqStocks::STRICT;
+    const NAME: &'static str = RseqStocks::NAME;
+
+    fn cpus(&self) -> u32 {
+        self.rseq.cpus()
+    }
+
+    fn charge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        self.rseq.charge(cpu, key, n)
+    }
+
+    fn uncharge(&self, cpu: impl Fn() -> CpuId, key: Key, n: u32) -> bool {
+        self.rseq.uncharge(cpu, key, n)
+    }
+
+    fn stock_addr(&self, key: Key) -> StockAddr {
+        self.rseq.stock_addr(key)
+    }
+
+    fn snapshot(&self, cpu: CpuId, key: Key) -> StockSnapshot {
+        let mut seen = self.rseq.snapshot(cpu, key);
+        seen.free -= self.unseen.swap(0, Relaxed);
+        seen
+    }
+
+    fn refill(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, units: u32, capacity_log2: u8) -> bool {
+        self.rseq.refill(cpu, key, seen, units, capacity_log2)
+    }
+
+    fn reduce(&self, cpu: CpuId, key: Key, seen: &StockSnapshot, to: Reduction) -> bool {
+        let returned = self.returned.swap(0, Relaxed);
+        let n = returned.unsigned_abs();
+        // Repeated, because a section may be aborted.
+        let section =
+            || if returned > 0 { self.uncharge(|| cpu, key, n) } else { self.charge(|| cpu, key, n) };
+        assert!(n == 0 || (0..100).any(|_| section()), "{returned} in {seen:?}");
+        self.unseen.store(if self.is_unseen { returned } else { 0 }, Relaxed);
+        self.rseq.reduce(cpu, key, seen, to)
+    }
+
+    fn bind(&self, cpu: CpuId, key: Key, seen: &StockSnapshot) -> bool {
+        self.rseq.bind(cpu, key, seen)
+    }
+
+    fn resident_bytes(&self) -> std::io::Result<usize> {
+        self.rseq.resident_bytes()
+    }
+}
+
+/// Pins the thread to a CPU, and calls `act` with a tree whose leaf holds 1000 units and has an open stock on this CPU, once `returned` units are to
+/// come back there during the next drain. Does nothing where no sections run.
+fn with_delayed(returned: i32, is_unseen: bool, act: impl Fn(&Accounts<Delayed>, [&Node; 3], CpuId)) {
+    if !matches!(warmcore_percpu::try_backend(), Ok(warmcore_percpu::Backend::Rseq(_))) {
+        return;
+    }
+    let before = affinity::allowed().unwrap();
+    affinity::pin(before.iter().next().unwrap()).unwrap();
+    // SAFETY: the backend was chosen.
+    let rseq = unsafe { RseqStocks::new(affinity::nr_cpu_ids() as u32) };
+    let accounts = Accounts::new(Delayed { rseq, returned: 0.into(), is_unseen, unseen: 0.into() });
+    let nodes = tree(&accounts);
+    let cpu = current_cpu();
+    accounts.try_charge_past_stocks(nodes[2], 990).unwrap();
+    accounts.try_charge(nodes[2], || cpu, 10).unwrap();
+    let stock = accounts.stocks().snapshot(cpu, nodes[2].key());
+    let space = stock.capacity() as i64 - i64::from(stock.free);
+    assert!(i64::from(stock.free) >= 20 && space >= 20, "{stock:?}");
+    accounts.stocks().returned.store(returned, Relaxed);
+    act(&accounts, nodes, cpu);
+    affinity::set_allowed(&before).unwrap();
+}
+
+#[test]
+fn a_drain_takes_what_was_returned_and_pays_what_was_spent_after_its_snapshot() {
+    for returned in [20, -20] {
+        with_delayed(returned, false, |accounts, nodes, cpu| {
+            let used = 1000u64.strict_sub_signed(returned.into());
+            let stock = accounts.stocks().snapshot(cpu, nodes[2].key());
+            let drained = accounts.drain_all(nodes[0]);
+            let units = stock.free as u64 + u64::from(returned.max(0).unsigned_abs());
+            assert_eq!(drained, Drained { units, stocks: 1 });
+            assert_eq!(accounts.stocks().snapshot(cpu, nodes[2].key()).free, 0);
+            assert!(nodes.iter().all(|node| node.usage.load(Relaxed) == used && node.slack_units() == 0));
+            assert_eq!(nodes[2].direct.load(Relaxed), used);
+        });
+    }
+}
+
+#[test]
+fn a_lower_limit_takes_units_that_came_back_to_a_closed_stock() {
+    with_delayed(20, true, |accounts, [root, group, leaf], cpu| {
+        accounts.drain_all(root);
+        let explain = accounts.explain(root);
+        assert_eq!((explain.stranded(), explain.path[0].stocks), (20, 0), "{explain}");
+        accounts.set_limit(group, 500);
+        assert_eq!(accounts.explain(root).stranded(), 0);
+        let over = accounts.try_charge(leaf, || cpu, 1).unwrap_err();
+        assert_eq!((over.account(), over.usage(), over.limit()), ("group", 980, 500));
+    });
 }

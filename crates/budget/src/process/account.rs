@@ -324,6 +324,9 @@ impl Account {
     /// Changes the limit. With a limit below usage, charges that would add to this account's usage are refused until
     /// enough units were given back, unless they are [forced](Self::force_charge).
     ///
+    /// **Touches** this account; for a lower limit, which empties the stocks, all that [`drain_all`](Self::drain_all)
+    /// does.
+    ///
     /// A server gives a tenant less, and then more, without a restart:
     ///
     /// ```

@@ -10,9 +10,7 @@
 
 use super::*;
 use crate::capacity::share;
-use crate::stock::RseqStocks;
 use std::cell::{Cell, RefCell};
-use warmcore_sys::{affinity, rseq::current_cpu};
 
 /// The number of steps for each kind. Debug builds make a twentieth of them, because each step is many times
 /// slower there.
