@@ -15,6 +15,7 @@ use crate::tenant_stats::{self, TenantRef};
 use crate::worker::Worker;
 use async_task::ScheduleInfo;
 use std::cell::{Cell, RefCell};
+use std::fmt;
 use std::sync::Arc;
 use std::task::Poll;
 use warmcore_types::{CpuId, Nanos};
@@ -26,7 +27,9 @@ use std::thread_local as local;
 
 local! {
     static WORKER: Cell<*const Worker> = const { Cell::new(std::ptr::null()) };
-    static ENTERED: RefCell<Vec<Arc<Shared>>> = const { RefCell::new(Vec::new()) };
+    /// The runtimes that the thread entered, the last one at the end. `None`: it is inside no runtime until that entry is
+    /// removed.
+    static ENTERED: RefCell<Vec<Option<Arc<Shared>>>> = const { RefCell::new(Vec::new()) };
     /// Whether a runtime started this thread to run its workers.
     static IS_A_RUNTIMES: Cell<bool> = const { Cell::new(false) };
 }
@@ -70,12 +73,69 @@ pub(crate) fn clear_current() {
 
 /// The current thread's runtime: the runtime that it entered last, else the runtime of its worker.
 pub(crate) fn current() -> Option<Arc<Shared>> {
-    let entered = ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten();
-    entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.shared.clone())))
+    match ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten() {
+        Some(entered) => entered,
+        None => with_worker(|worker| worker.map(|worker| worker.shared.clone())),
+    }
+}
+
+/// Until the guard is dropped, the current thread counts as inside no runtime of this crate: for
+/// [`Handle::try_current`](crate::Handle::try_current), [`spawn`](crate::spawn()) and [`worker_index`]. Code that runs
+/// another runtime on the thread, below a task or a `block_on` of this one, hides this one so. A runtime that is entered
+/// later counts. Wakes are not affected.
+///
+/// ```
+/// use warmcore_runtime::{Handle, Runtime, outside};
+///
+/// let runtime = Runtime::new()?;
+/// runtime.block_on(async {
+///     let outside = outside();
+///     assert!(Handle::try_current().is_none());
+///     drop(outside);
+///     assert!(Handle::try_current().is_some());
+/// });
+/// # Ok::<(), warmcore_runtime::BuildError>(())
+/// ```
+pub fn outside() -> Outside {
+    Outside { _entered: push(None) }
+}
+
+/// Keeps the current thread outside of all runtimes: [`outside`].
+#[must_use = "the thread is inside its runtime again when the guard is dropped"]
+pub struct Outside {
+    _entered: Entered,
+}
+
+impl fmt::Debug for Outside {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Outside").finish_non_exhaustive()
+    }
+}
+
+/// The index of the worker that the current thread runs: an index into
+/// [`RuntimeMetrics::workers`](crate::RuntimeMetrics::workers). `None`: it runs none, as a thread in `block_on` or in
+/// [`block_in_place`](crate::block_in_place), or it is [`outside`]. A task may be on another worker after each `.await`.
+///
+/// ```
+/// use warmcore_runtime::{Runtime, worker_index};
+///
+/// let runtime = Runtime::builder().worker_threads(1).build()?;
+/// assert_eq!(runtime.block_on(async { worker_index() }), None);
+/// assert_eq!(runtime.block_on(runtime.spawn(async { worker_index() }))?, Some(0));
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn worker_index() -> Option<usize> {
+    let is_outside = || ENTERED.try_with(|entered| matches!(entered.borrow().last(), Some(None)));
+    let worker = with_worker(|worker| worker.map(|worker| worker.me.index()))?;
+    (is_outside() == Ok(false)).then_some(worker)
 }
 
 /// Enters a runtime on the current thread until the guard is dropped.
 pub(crate) fn enter(shared: Arc<Shared>) -> Entered {
+    push(Some(shared))
+}
+
+fn push(shared: Option<Arc<Shared>>) -> Entered {
     let depth = ENTERED.with(|entered| {
         let mut entered = entered.borrow_mut();
         entered.push(shared);
@@ -110,8 +170,11 @@ pub(crate) fn exit_all() {
 
 /// The scheduler of a task that this thread spawns on its current runtime. `None`: it is inside no runtime.
 pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
-    let entered = ENTERED.try_with(|entered| entered.borrow().last().map(scheduler)).ok().flatten();
-    entered.or_else(|| with_worker(|worker| worker.map(|worker| worker.scheduler.clone())))
+    let of = |entered: &Option<Arc<Shared>>| entered.as_ref().map(scheduler);
+    match ENTERED.try_with(|entered| entered.borrow().last().map(of)).ok().flatten() {
+        Some(entered) => entered,
+        None => with_worker(|worker| worker.map(|worker| worker.scheduler.clone())),
+    }
 }
 
 /// The scheduler of a task that this thread spawns on `shared`: the current worker's, or, if this thread is not one of
@@ -133,12 +196,12 @@ pub(crate) fn schedule(runnable: RunnableTask, info: ScheduleInfo) {
         Some(worker) if std::ptr::eq(&*worker.shared, &*runnable.metadata().scheduler.shared) => {
             worker.schedule(runnable, info.woken_while_running);
         }
-        _ => outside(runnable),
+        _ => schedule_external(runnable),
     });
 }
 
 #[cold]
-fn outside(runnable: RunnableTask) {
+fn schedule_external(runnable: RunnableTask) {
     let shared = runnable.metadata().scheduler.shared.clone();
     shared.schedule_external(runnable);
 }

@@ -22,6 +22,9 @@ use warmcore_types::{CpuId, Nanos};
 /// The value of `prev_worker` before the first poll.
 const NOWHERE: u32 = u32::MAX;
 
+/// The value of `owned_slot` while the task is not in the list of owned tasks.
+pub(crate) const NOT_OWNED: u32 = u32::MAX;
+
 const CANCELLED: u32 = 1;
 
 /// Bits of `Header::accrued_cost` that hold the cost in ns. They hold up to 4 ms, which no migration cost exceeds.
@@ -47,7 +50,8 @@ pub(crate) struct Header {
     /// When the task last returned pending, if the time to its next wake is measured. 0: it is not measured.
     slept_at: AtomicU64,
     state: AtomicU32,
-    /// Index in the list of owned tasks. `u32::MAX`: not in the list.
+    /// Index in the list of owned tasks, or [`NOT_OWNED`]. Written by the thread that creates the task and by the thread
+    /// that drops its future, read by threads that abort the task or ask whether it has ended.
     pub(crate) owned_slot: AtomicU32,
     pub(crate) allowed: Allowed,
     pub(crate) attrs: Option<Box<TaskAttrs>>,
@@ -73,7 +77,7 @@ impl Header {
             sleep_ns: AtomicU32::new(0),
             slept_at: AtomicU64::new(0),
             state: AtomicU32::new(0),
-            owned_slot: AtomicU32::new(u32::MAX),
+            owned_slot: AtomicU32::new(NOT_OWNED),
             allowed,
             attrs,
         }
@@ -82,6 +86,19 @@ impl Header {
     /// The list of owned tasks that the task is in: that of the worker in `scheduler`.
     pub(crate) fn owned_tasks(&self) -> &OwnedTasks {
         &self.scheduler.shared.remote(self.scheduler.worker).owned_tasks
+    }
+
+    /// Removes the task from that list, because its future is dropped.
+    pub(crate) fn leave_owned_tasks(&self) {
+        self.owned_tasks().remove(self.owned_slot.load(Relaxed));
+        // ORDERING: Release; pairs with the Acquire of `has_ended`.
+        self.owned_slot.store(NOT_OWNED, Release);
+    }
+
+    /// Whether the future of a task that was in the list of owned tasks is dropped.
+    pub(crate) fn has_ended(&self) -> bool {
+        // ORDERING: Acquire; pairs with the Release of `leave_owned_tasks`: the caller sees what the task did.
+        self.owned_slot.load(Acquire) == NOT_OWNED
     }
 
     #[inline]

@@ -138,6 +138,13 @@ impl AbortHandle {
             waker.wake_by_ref();
         }
     }
+
+    /// Whether the task has ended, with an output or without. Its future is dropped then. Immediately after that,
+    /// [`JoinHandle::is_finished`] returns true too.
+    pub fn is_finished(&self) -> bool {
+        // SAFETY: as in `abort`.
+        self.task.as_ref().is_none_or(|(_, header)| unsafe { header.as_ref() }.has_ended())
+    }
 }
 
 impl fmt::Debug for AbortHandle {

@@ -30,6 +30,7 @@ mod spawn;
 mod sync;
 mod task_future;
 mod tenant_stats;
+mod thread_config;
 mod tokio_driver;
 mod virtual_time;
 mod watchdog;
@@ -43,6 +44,7 @@ use warmcore_sys::clock;
 
 pub use self::metrics::WorkerStats;
 pub use block::{EnterGuard, block_in_place};
+pub use context::{Outside, outside, worker_index};
 pub use error::{BuildError, JoinError};
 pub use join::{AbortHandle, JoinHandle};
 pub use runtime::{Builder, Handle, Runtime, Smt};

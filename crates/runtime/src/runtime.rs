@@ -24,6 +24,7 @@ use crate::spawn::TaskBuilder;
 use crate::sync::threads::sleep;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::tenant_stats::TenantStats;
+use crate::thread_config::ThreadConfig;
 use crate::tokio_driver::TokioDriver;
 use crate::virtual_time::VirtualTimes;
 use crate::watchdog::Watchdog;
@@ -83,6 +84,7 @@ pub struct Builder {
     max_blocking_threads: usize,
     long_poll_threshold: Duration,
     observe: Option<bool>,
+    threads: ThreadConfig,
 }
 
 impl Default for Builder {
@@ -98,6 +100,7 @@ impl Default for Builder {
             max_blocking_threads: 512,
             long_poll_threshold: Duration::from_millis(1),
             observe: None,
+            threads: ThreadConfig::default(),
         }
     }
 }
@@ -107,6 +110,79 @@ impl Builder {
     /// if the name contains a NUL.
     pub fn name(self, name: impl Into<String>) -> Self {
         Self { name: name.into(), ..self }
+    }
+
+    /// Sets a function that returns the name of each thread that runs workers. The thread that starts another one calls
+    /// it: in [`build`](Self::build), and in [`block_in_place`](crate::block_in_place) if no thread waits for a worker.
+    /// A panic of the function unwinds out of these calls. Default: the runtime's name, a dash and the worker's number.
+    ///
+    /// ```
+    /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    ///
+    /// let started = AtomicU32::new(0);
+    /// let name = move || format!("crawler {}", started.fetch_add(1, Relaxed));
+    /// let runtime = warmcore_runtime::Runtime::builder().worker_threads(1).thread_name_fn(name).build()?;
+    /// let task = runtime.spawn(async { std::thread::current().name().map(str::to_owned) });
+    /// assert_eq!(runtime.block_on(task)?.as_deref(), Some("crawler 0"));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn thread_name_fn(mut self, name: impl Fn() -> String + Send + Sync + 'static) -> Self {
+        self.threads.name = Some(Arc::new(name));
+        self
+    }
+
+    /// Sets the size of the stack of each thread that runs workers, in bytes. The system may round it up. Default: that
+    /// of `std::thread`, 2 MiB unless the environment has `RUST_MIN_STACK`.
+    pub fn thread_stack_size(mut self, bytes: usize) -> Self {
+        self.threads.stack_size = Some(bytes);
+        self
+    }
+
+    /// Sets a function that each thread that runs workers calls once, before it polls the first task. The function runs
+    /// inside the runtime. A later call replaces it.
+    ///
+    /// A panic of this function, or of one that the next three methods set, is printed and otherwise ignored.
+    ///
+    /// ```
+    /// use std::sync::Arc;
+    /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+    ///
+    /// let threads = Arc::new(AtomicU32::new(0));
+    /// let (starts, stops) = (threads.clone(), threads.clone());
+    /// let runtime = warmcore_runtime::Runtime::builder()
+    ///     .worker_threads(2)
+    ///     .on_thread_start(move || _ = starts.fetch_add(1, Relaxed))
+    ///     .on_thread_stop(move || _ = stops.fetch_sub(1, Relaxed))
+    ///     .build()?;
+    /// assert!(threads.load(Relaxed) <= 2);
+    /// drop(runtime);
+    /// assert_eq!(threads.load(Relaxed), 0);
+    /// # Ok::<(), warmcore_runtime::BuildError>(())
+    /// ```
+    pub fn on_thread_start(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
+        self.threads.on_start = Some(Arc::new(act));
+        self
+    }
+
+    /// Sets a function that each thread that runs workers calls once, before it ends. The function runs inside the
+    /// runtime; what it spawns is cancelled. A later call replaces it.
+    pub fn on_thread_stop(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
+        self.threads.on_stop = Some(Arc::new(act));
+        self
+    }
+
+    /// Sets a function that a worker's thread calls each time before it parks because it found no task. A task that the
+    /// function spawns or wakes ends the park. A later call replaces it.
+    pub fn on_thread_park(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
+        self.threads.on_park = Some(Arc::new(act));
+        self
+    }
+
+    /// Sets a function that a worker's thread calls each time after a park, before it polls the next task, so that the
+    /// task waits for the function. A later call replaces it.
+    pub fn on_thread_unpark(mut self, act: impl Fn() + Send + Sync + 'static) -> Self {
+        self.threads.on_unpark = Some(Arc::new(act));
+        self
     }
 
     /// Sets the number of workers. Default: one for each CPU that [`cpus`](Self::cpus) and [`smt`](Self::smt) leave,
@@ -221,7 +297,8 @@ impl Builder {
             true => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
             false => vec![cpus.iter().copied().collect(); count],
         };
-        let shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
+        let mut shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
+        shared.threads = self.threads;
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
             // If this fails, `runtime` is dropped, which ends the workers that were started before.
@@ -282,6 +359,7 @@ pub(crate) fn shared(
         takes_oldest: policy.steal_order() == StealOrder::Oldest,
         worker_on: worker_on.into(),
         is_shutdown: AtomicBool::new(false),
+        threads: ThreadConfig::default(),
         worker_threads: Padded::default(),
         tenant_stats: TenantStats::default(),
         #[cfg(feature = "metrics")]
@@ -404,6 +482,12 @@ impl Runtime {
     /// runtime down, both wait until the shorter timeout is over.
     pub fn shutdown_timeout(self, timeout: Duration) -> bool {
         self.end(Some(timeout))
+    }
+
+    /// As [`shutdown_timeout`](Self::shutdown_timeout) with a timeout of zero: cancels every task and returns without
+    /// waiting for the polls that are under way. A task may call it.
+    pub fn shutdown_background(self) {
+        self.shutdown_timeout(Duration::ZERO);
     }
 
     fn end(&self, deadline: Option<Duration>) -> bool {
@@ -530,6 +614,22 @@ impl Handle {
     /// As [`Runtime::metrics`].
     pub fn metrics(&self) -> RuntimeMetrics {
         runtime_metrics::read(&self.shared)
+    }
+
+    /// Number of workers.
+    pub fn num_workers(&self) -> usize {
+        self.shared.remotes.len()
+    }
+
+    /// Number of tasks that are alive. Touches a cache line of each worker.
+    pub fn num_alive_tasks(&self) -> usize {
+        self.shared.num_alive_tasks()
+    }
+
+    /// Number of tasks in all injection queues, the sum of [`RuntimeMetrics::injection_queue_depths`]. Touches a cache
+    /// line of each queue.
+    pub fn injection_queue_depth(&self) -> usize {
+        self.shared.inject_queues.iter().map(|inject_queue| inject_queue.len() as usize).sum()
     }
 
     /// As [`Runtime::block_on`].

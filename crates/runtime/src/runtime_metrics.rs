@@ -64,6 +64,9 @@ pub struct WorkerMetrics {
     pub is_stuck: bool,
     /// Tasks in the worker's run queue that other workers may steal.
     pub local_queue_depth: u32,
+    /// Times that the worker parked plus times that it was unparked: odd while it is parked in its driver.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub park_unpark_count: u64,
     /// Running average of the duration of a poll on this worker, in ns. 0: not known yet.
     pub mean_poll_ns: u32,
     /// Tasks of `tokio::spawn` on the worker's driver. They never move to another worker.
@@ -107,6 +110,7 @@ pub(crate) fn read(shared: &Shared) -> RuntimeMetrics {
             is_idle: shared.is_idle(cpu),
             is_stuck: shared.is_stuck(cpu),
             local_queue_depth: remote.status.stealable.load(Relaxed),
+            park_unpark_count: remote.status.park_seq.load(Relaxed),
             mean_poll_ns: remote.status.mean_poll_ns.load(Relaxed),
             foreign_tasks: remote.driver.foreign_tasks(),
             busy_ns: used.all.0,

@@ -78,6 +78,8 @@ pub(crate) struct WorkerStatus {
     pub(crate) hot_until: AtomicU64,
     /// Since when it sleeps; 0: it does not.
     pub(crate) parked_since: AtomicU64,
+    /// Odd: parked in the driver. A park is counted twice.
+    pub(crate) park_seq: AtomicU64,
     /// It takes no more work.
     pub(crate) is_closed: AtomicBool,
     /// Until when no long poll is told with its task, and how many were not since the last one that was. Kept here: they
@@ -125,6 +127,7 @@ pub(crate) struct Shared {
     pub(crate) worker_on: Box<[Option<CpuId>]>,
     /// Nobody waits for tasks any more.
     pub(crate) is_shutdown: AtomicBool,
+    pub(crate) threads: crate::thread_config::ThreadConfig,
     #[line(contended = "watchdog")]
     pub(crate) watchdog: Padded<crate::watchdog::Watchdog>,
     #[line(contended = "foreign")]

@@ -58,6 +58,10 @@ pub(crate) mod threads {
                 Self(self.0.name(name))
             }
 
+            pub(crate) fn stack_size(self, bytes: usize) -> Self {
+                Self(self.0.stack_size(bytes))
+            }
+
             pub(crate) fn spawn<T: Send + 'static>(
                 self,
                 main: impl FnOnce() -> T + Send + 'static,

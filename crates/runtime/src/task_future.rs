@@ -92,7 +92,7 @@ impl<F: Future> Drop for TaskFuture<F> {
         if let Some(tenant) = header.tenant() {
             tenant.end();
         }
-        header.owned_tasks().remove(header.owned_slot.load(Relaxed));
+        header.leave_owned_tasks();
     }
 }
 

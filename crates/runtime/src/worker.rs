@@ -12,6 +12,7 @@ use crate::metrics::Stats;
 use crate::op_budget::OpBudget;
 use crate::shared::{InjectQueue, Remote, SchedulerRef, Shared, StealOutcome};
 use crate::sync::{Ordering::*, fence};
+use crate::thread_config;
 use crate::virtual_time::{LAG_MIN, VirtualTimes};
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -677,7 +678,14 @@ impl Worker {
         self.in_driver.set(true);
         remote.status.parked_since.store(now.0, Relaxed);
         self.clock_is_stale.set(true);
+        let threads = &self.shared.threads;
+        // With `in_driver` set, so that a task that the function spawns or wakes goes into the inbox, which ends the park.
+        thread_config::call(&threads.on_park);
+        let park_seq = remote.status.park_seq.load(Relaxed);
+        remote.status.park_seq.store(park_seq + 1, Relaxed);
         remote.driver.park(until, &|| !remote.inbox.is_parked());
+        remote.status.park_seq.store(park_seq + 2, Relaxed);
+        thread_config::call(&threads.on_unpark);
         self.clock_is_stale.set(false);
         remote.status.parked_since.store(0, Relaxed);
         self.in_driver.set(false);

@@ -46,9 +46,22 @@ impl WorkerThreads {
         is_waiting
     }
 
-    /// Starts a thread, which the shutdown joins.
-    pub(crate) fn add_thread(&self, name: String, main: impl FnOnce() + Send + 'static) -> io::Result<()> {
-        let thread = Builder::new().name(name).spawn(main)?;
+    /// Starts a thread, which the shutdown joins. The stack's size is in bytes; `None`: the default of `std::thread`.
+    pub(crate) fn add_thread(
+        &self,
+        name: String,
+        stack_size: Option<usize>,
+        main: impl FnOnce() + Send + 'static,
+    ) -> io::Result<()> {
+        if name.contains('\0') {
+            let what = format!("the name {name:?} has a NUL in it, and names of threads have none");
+            return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
+        }
+        let mut thread = Builder::new().name(name);
+        if let Some(bytes) = stack_size {
+            thread = thread.stack_size(bytes);
+        }
+        let thread = thread.spawn(main)?;
         ignore_poison(self.threads.lock()).push(thread);
         Ok(())
     }

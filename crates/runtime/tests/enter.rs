@@ -1,7 +1,7 @@
 //! Which runtime a thread is in, if it entered several.
 
 use std::time::Duration;
-use warmcore_runtime::{Handle, Runtime, block_in_place, spawn};
+use warmcore_runtime::{Handle, Runtime, block_in_place, outside, spawn, worker_index};
 
 fn runtime(name: &str) -> Runtime {
     Runtime::builder().name(name).worker_threads(1).build().unwrap()
@@ -72,4 +72,46 @@ fn a_task_that_blocks_in_place_inside_another_runtime_returns_to_its_own() {
     });
     let after = outer.block_on(task).unwrap();
     assert!(after.contains("outer"), "{after}");
+}
+
+#[test]
+fn outside_hides_the_runtime_from_spawn_and_from_handles_and_another_one_can_be_entered_below() {
+    let (inner, outer) = (runtime("inner"), runtime("outer"));
+    let handle = inner.handle();
+    let now = || Handle::try_current().map(|handle| name_of(&handle)).unwrap_or_default();
+    let checks = move || {
+        assert!(now().contains("outer"));
+        let index = worker_index();
+        let hides = outside();
+        assert_eq!((now(), worker_index()), (String::new(), None));
+        assert!(std::panic::catch_unwind(|| drop(spawn(async {}))).is_err());
+        let ran_on = handle.with_context(|| {
+            assert!(now().contains("inner"));
+            spawn(async { thread_name() })
+        });
+        assert_eq!(now(), "");
+        drop(hides);
+        assert!(now().contains("outer"));
+        assert_eq!(worker_index(), index);
+        (index, ran_on)
+    };
+    let in_block_on = outer.block_on(async { checks.clone()() });
+    let in_a_task = outer.block_on(outer.spawn(async move { checks() })).unwrap();
+    assert_eq!((in_block_on.0, in_a_task.0), (None, Some(0)));
+    for (_, ran_on) in [in_block_on, in_a_task] {
+        assert!(inner.block_on(ran_on).unwrap().starts_with("inner"));
+    }
+}
+
+#[test]
+fn a_wake_outside_reaches_its_task() {
+    let runtime = runtime("one");
+    let (send, receive) = tokio::sync::oneshot::channel();
+    let waits = runtime.spawn(receive);
+    let wakes = runtime.spawn(async move {
+        let _hides = outside();
+        send.send(7).unwrap();
+    });
+    runtime.block_on(wakes).unwrap();
+    assert_eq!(runtime.block_on(waits).unwrap().unwrap(), 7);
 }

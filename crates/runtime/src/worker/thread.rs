@@ -11,6 +11,7 @@ use crate::metrics::Stats;
 use crate::op_budget::OpBudget;
 use crate::shared::Shared;
 use crate::sync::Ordering::*;
+use crate::thread_config::call_inside;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -48,18 +49,23 @@ pub(crate) fn start_worker(shared: &Arc<Shared>, cpu: CpuId) -> io::Result<()> {
     if shared.worker_threads.reuse_thread(cpu) {
         return Ok(());
     }
-    let name = format!("{}-{}", shared.name, cpu.0);
+    let name = match &shared.threads.name {
+        Some(name) => name(),
+        None => format!("{}-{}", shared.name, cpu.0),
+    };
     let of = shared.clone();
-    shared.worker_threads.add_thread(name, move || run_thread(of, cpu))
+    shared.worker_threads.add_thread(name, shared.threads.stack_size, move || run_thread(of, cpu))
 }
 
 /// The main function of the runtime's threads.
 fn run_thread(shared: Arc<Shared>, first: CpuId) {
     context::become_a_runtimes();
+    // Before the program's function, which may move the thread to other CPUs.
+    shared.pin(first);
+    call_inside(&shared, &shared.threads.on_start);
     let mut next = Some(first);
     let budget = Rc::new(OpBudget::new());
     while let Some(cpu) = next {
-        shared.pin(cpu);
         let worker = Worker::new(shared.clone(), cpu, budget.clone());
         let driver = &shared.remote(cpu).driver;
         driver.begin();
@@ -81,10 +87,12 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
         });
         driver.end();
         if !worker.is_handed_off.get() {
-            return;
+            break;
         }
         drop(worker);
         context::exit_all();
         next = shared.worker_threads.next_worker();
+        next.into_iter().for_each(|cpu| shared.pin(cpu));
     }
+    call_inside(&shared, &shared.threads.on_stop);
 }
