@@ -23,7 +23,7 @@ use warmcore_types::{CpuId, Nanos};
 const NOWHERE: u32 = u32::MAX;
 
 /// The value of `owned_slot` while the task is not in the list of owned tasks.
-pub(crate) const NOT_OWNED: u32 = u32::MAX;
+const NOT_OWNED: u32 = u32::MAX;
 
 const CANCELLED: u32 = 1;
 

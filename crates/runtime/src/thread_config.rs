@@ -4,9 +4,7 @@
 //! A runtime whose program sets none of the functions pays one load and one branch each time that a worker parks, and
 //! nothing in a poll.
 
-use crate::block;
 use crate::error::drop_caught;
-use crate::shared::Shared;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -53,12 +51,5 @@ pub(crate) fn call(hook: &Option<Hook>) {
 fn call_caught(hook: &Hook) {
     if let Err(panic) = catch_unwind(AssertUnwindSafe(|| hook())) {
         drop_caught(panic);
-    }
-}
-
-/// Calls a function inside the runtime, on a thread that runs no worker at that moment.
-pub(crate) fn call_inside(shared: &Arc<Shared>, hook: &Option<Hook>) {
-    if hook.is_some() {
-        block::with_context(shared, || call(hook));
     }
 }

@@ -30,6 +30,10 @@ const EVENT_INTERVAL: Nanos = Nanos(200_000);
 /// that only wake each other.
 const POLLS_MAX: u32 = 512;
 
+/// After so many polls of a task that yields while no other task waits here, the driver is asked: what the task waits
+/// for may come from there.
+const LONE_YIELDS_MAX: u32 = 4;
+
 /// A poll of a tenant's that took longer is looked at: other threads may have had the CPU meanwhile.
 const LONG_CHARGE: Nanos = Nanos(500_000);
 
@@ -227,6 +231,9 @@ impl Worker {
         self.shared.publish_status(remote, &mut queue, self.now());
         let waiting = queue.len();
         drop(queue);
+        if is_yield && waiting == 1 {
+            self.shorten_interval(LONE_YIELDS_MAX);
+        }
         // Once on the way up; after that it is asked every round.
         if waiting == self.notify_threshold.get() {
             self.notify_parked();
@@ -265,10 +272,16 @@ impl Worker {
         self.restart_long_poll_check(now);
         if now.0 > self.interval_start.get().0 + 2 * EVENT_INTERVAL.0 {
             // Polls are longer than they were in the round before: the driver is not to wait for the rest of them.
-            let rest = self.ticks_left.replace(1) - 1;
-            self.event_interval.set(self.event_interval.get() - rest);
+            self.shorten_interval(1);
         }
         now.0.saturating_sub(since.0)
+    }
+
+    /// Ends the round after so many polls at most, the one under way included.
+    fn shorten_interval(&self, polls: u32) {
+        let rest = self.ticks_left.get().saturating_sub(polls);
+        self.ticks_left.set(self.ticks_left.get() - rest);
+        self.event_interval.set(self.event_interval.get() - rest);
     }
 
     /// Whether a poll that took so long is a long one.

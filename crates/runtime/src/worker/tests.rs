@@ -93,6 +93,12 @@ impl World {
         self.worker.next_task().map(|(runnable, is_shared)| self.worker.poll(runnable, is_shared)).is_some()
     }
 
+    /// Begins a round that does not end within the next polls.
+    fn long_interval(&self) {
+        self.worker.ticks_left.set(1000);
+        self.worker.event_interval.set(1000);
+    }
+
     fn hot_until(&self) -> u64 {
         self.worker.remote().status.hot_until.load(Relaxed)
     }
@@ -130,13 +136,41 @@ fn a_sleep_is_measured_by_the_clock_of_its_end() {
         for _ in 0..polls {
             // These polls are not measured, so only the wake reads the clock.
             world.worker.until_sample.set(1000);
-            world.worker.ticks_left.set(1000);
+            world.long_interval();
             let (runnable, is_shared) = world.worker.next_task().unwrap();
             world.worker.poll(runnable, is_shared);
         }
         let slept = sleeper.header().usual_sleep();
         assert_eq!(u64::from(slept), if recorded { polls * each } else { 0 }, "{polls} polls of {each} ns");
         end_all(&world, [sleeper, waker]);
+    }
+}
+
+/// It may wait for what the driver brings.
+#[test]
+fn a_task_that_yields_alone_lets_the_driver_be_polled_soon() {
+    let yields = || async {
+        loop {
+            crate::yield_now().await;
+        }
+    };
+    for (tasks, polls, at_least, at_most) in [(1, 400, 100, 103), (2, 400, 0, 3)] {
+        let world = World::new();
+        let _being = context::set_current(&world.worker);
+        let handles: Vec<JoinHandle<()>> =
+            (0..tasks).map(|_| TaskBuilder::of(&world.worker.shared).spawn(yields())).collect();
+        let asked = || world.worker.remote().stats.read().event_polls;
+        let mut before = asked();
+        for poll in 0..100 + polls {
+            assert!(world.step());
+            if poll == 99 {
+                // By now the worker knows that polls are short.
+                before = asked();
+            }
+        }
+        let asked = asked() - before;
+        assert!((at_least..=at_most).contains(&asked), "{tasks} tasks, {asked} times in {polls} polls");
+        end_all(&world, handles);
     }
 }
 
@@ -352,6 +386,7 @@ fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
         .spawn(async move { _ = script.clock.fetch_add(30_000 * US, Relaxed) });
     while !blocks.is_finished() {
         world.worker.until_sample.set(1000);
+        world.long_interval();
         let (runnable, is_shared) = world.worker.next_task().unwrap();
         world.worker.poll(runnable, is_shared);
     }

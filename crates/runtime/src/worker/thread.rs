@@ -6,12 +6,13 @@
 //! about 10 µs if a thread waits, else the start of a thread.
 
 use super::Worker;
+use crate::block;
 use crate::context;
 use crate::metrics::Stats;
 use crate::op_budget::OpBudget;
 use crate::shared::Shared;
 use crate::sync::Ordering::*;
-use crate::thread_config::call_inside;
+use crate::thread_config::{Hook, call};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
@@ -55,6 +56,13 @@ pub(crate) fn start_worker(shared: &Arc<Shared>, cpu: CpuId) -> io::Result<()> {
     };
     let of = shared.clone();
     shared.worker_threads.add_thread(name, shared.threads.stack_size, move || run_thread(of, cpu))
+}
+
+/// Calls a function of the program inside the runtime, on a thread that runs no worker at that moment.
+fn call_inside(shared: &Arc<Shared>, hook: &Option<Hook>) {
+    if hook.is_some() {
+        block::with_context(shared, || call(hook));
+    }
 }
 
 /// The main function of the runtime's threads.
