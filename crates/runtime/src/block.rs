@@ -6,15 +6,14 @@
 //! thread, about 10 µs, or the start of a new one.
 
 use crate::context;
-use crate::driver::Driver;
 use crate::shared::Shared;
 use std::fmt;
-use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::Thread;
+use warmcore_driver::Driver;
 use warmcore_sys::affinity;
 use warmcore_types::CpuId;
 
@@ -46,15 +45,14 @@ fn nearest_driver(shared: &Shared) -> &dyn Driver {
 /// Calls `act` on this thread, inside the runtime.
 pub(crate) fn with_context<R>(shared: &Arc<Shared>, act: impl FnOnce() -> R) -> R {
     let _entered = context::enter(shared.clone());
-    let (mut act, mut result) = (Some(act), None);
-    nearest_driver(shared).with_context(&mut || result = act.take().map(|act| act()));
-    result.expect("a driver calls what it is given")
+    let _in_driver = nearest_driver(shared).enter();
+    act()
 }
 
 /// Enters the runtime on this thread until the guard is dropped.
 pub(crate) fn enter(shared: &Arc<Shared>) -> EnterGuard<'_> {
     let _entered = context::enter(shared.clone());
-    EnterGuard { tokio: nearest_driver(shared).tokio().map(|handle| handle.enter()), _entered }
+    EnterGuard { driver: nearest_driver(shared).enter(), _entered }
 }
 
 /// Keeps the current thread inside a runtime: [`Runtime::enter`](crate::Runtime::enter).
@@ -62,14 +60,14 @@ pub(crate) fn enter(shared: &Arc<Shared>) -> EnterGuard<'_> {
 /// Guards of one thread must be dropped in the reverse order of their creation; tokio panics otherwise.
 #[must_use = "the thread leaves the runtime when the guard is dropped"]
 pub struct EnterGuard<'a> {
-    tokio: Option<tokio::runtime::EnterGuard<'a>>,
+    driver: warmcore_driver::Entered<'a>,
     _entered: context::Entered,
 }
 
 impl fmt::Debug for EnterGuard<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { tokio, _entered: _ } = self;
-        f.debug_struct("EnterGuard").field("has_driver", &tokio.is_some()).finish()
+        let Self { driver, _entered: _ } = self;
+        f.debug_struct("EnterGuard").field("driver", driver).finish()
     }
 }
 
@@ -125,15 +123,6 @@ pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
         // share it.
         let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
     }
-    // The closure must not use the poll's budget of operations (`op_budget.rs`). With an empty budget, tokio's sockets,
-    // timers and channels stay pending, so a `block_on` inside the closure that waits for one would never end.
-    let mut act = Some(act);
-    let unlimited = pin!(tokio::task::coop::unconstrained(poll_fn(|_| match act.take() {
-        Some(act) => Poll::Ready(act()),
-        None => Poll::Pending,
-    })));
-    match unlimited.poll(&mut Context::from_waker(Waker::noop())) {
-        Poll::Ready(result) => result,
-        Poll::Pending => unreachable!("the closure is called at the first poll"),
-    }
+    // With an empty budget of operations a `block_on` inside the closure would wait for ever.
+    warmcore_driver::unconstrained(act)
 }

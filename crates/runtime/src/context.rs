@@ -71,6 +71,15 @@ pub(crate) fn clear_current() {
     let _ = WORKER.try_with(|worker| worker.set(std::ptr::null()));
 }
 
+/// Tells the current thread's worker that its driver stopped waiting and begins to run, with the driver's
+/// [`run_seq`](warmcore_driver::Driver::run_seq) before. Does nothing on a thread that runs no worker.
+///
+/// A driver that has tasks of its own, as tokio's has those of `tokio::spawn`, calls it so that the runtime notices if
+/// they keep one worker busy while others idle: `TokioDriverConfig::on_run`. Costs a load, unless such tasks exist.
+pub fn driver_runs(run_seq: u64) {
+    with_worker(|worker| worker.into_iter().for_each(|worker| worker.driver_runs(run_seq)));
+}
+
 /// The current thread's runtime: the runtime that it entered last, else the runtime of its worker.
 pub(crate) fn current() -> Option<Arc<Shared>> {
     match ENTERED.try_with(|entered| entered.borrow().last().cloned()).ok().flatten() {

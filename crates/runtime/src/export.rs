@@ -108,15 +108,14 @@ names! {
 ///
 /// With an exporter that is asked for its numbers, such as Prometheus's, the program can instead call [`record_now`]
 /// before each answer.
+#[cfg(feature = "tokio")]
 pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallible> {
     let of = handle.clone();
     handle.task_builder().name("warmcore-metrics").spawn(async move {
-        let mut ticks = tokio::time::interval(period.max(Duration::from_millis(1)));
-        // If the process was stopped, one report makes up for all that were missed.
-        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            ticks.tick().await;
             record_now(&of);
+            // If the process was stopped, one report makes up for all that were missed.
+            warmcore_driver::sleep(period.max(Duration::from_millis(1))).await;
         }
     })
 }

@@ -79,7 +79,7 @@ mod check;
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests {
     use super::*;
-    use crate::driver::mock::workers;
+    use crate::mock::workers;
 
     /// The watcher's own driver returns from a wait ten times a second; it must not count its tasks each time.
     #[test]

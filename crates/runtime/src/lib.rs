@@ -7,7 +7,6 @@ mod common;
 mod context;
 #[cfg(feature = "counted-clock")]
 mod counted;
-mod driver;
 mod error;
 #[cfg(feature = "metrics")]
 pub mod export;
@@ -18,8 +17,9 @@ pub mod http;
 mod inbox;
 mod join;
 mod metrics;
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod mock;
 pub mod observe;
-mod op_budget;
 mod owned_tasks;
 mod run_queue;
 mod runtime;
@@ -31,7 +31,6 @@ mod sync;
 mod task_future;
 mod tenant_stats;
 mod thread_config;
-mod tokio_driver;
 mod virtual_time;
 mod watchdog;
 mod worker;
@@ -44,7 +43,7 @@ use warmcore_sys::clock;
 
 pub use self::metrics::WorkerStats;
 pub use block::{EnterGuard, block_in_place};
-pub use context::{Outside, outside, worker_index};
+pub use context::{Outside, driver_runs, outside, worker_index};
 pub use error::{BuildError, JoinError};
 pub use join::{AbortHandle, JoinHandle};
 pub use runtime::{Builder, Handle, Runtime, Smt};
@@ -52,6 +51,8 @@ pub use runtime_metrics::{RuntimeMetrics, WorkerMetrics};
 pub use scope::{Scope, scope};
 pub use spawn::{Placement, TaskBuilder, spawn, spawn_in, task_builder, yield_now};
 pub use tenant_stats::TenantMetrics;
+#[doc(inline)]
+pub use warmcore_driver as driver;
 pub use warmcore_sched::PolicyKind;
 
 /// Tasks, under the names of `tokio::task`.

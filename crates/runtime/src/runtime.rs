@@ -9,7 +9,6 @@
 
 use crate::block::{self, EnterGuard};
 use crate::context;
-use crate::driver::Driver;
 use crate::error::BuildError;
 use crate::header;
 use crate::inbox::Inbox;
@@ -25,13 +24,16 @@ use crate::sync::threads::sleep;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::tenant_stats::TenantStats;
 use crate::thread_config::ThreadConfig;
-use crate::tokio_driver::TokioDriver;
 use crate::virtual_time::VirtualTimes;
 use crate::watchdog::Watchdog;
 use crate::worker;
 use std::fmt;
+use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use warmcore_driver::Driver;
+#[cfg(feature = "tokio")]
+use warmcore_driver::{TokioDriver, TokioDriverConfig};
 use warmcore_line::Padded;
 use warmcore_sched::{Policy, PolicyKind, SchedDomains, StealOrder};
 use warmcore_sys::affinity;
@@ -53,6 +55,9 @@ pub enum Smt {
     OnePerCore,
 }
 
+/// Makes the driver of a worker, whose number is the argument.
+type MakeDriver = Arc<dyn Fn(usize) -> io::Result<Box<dyn Driver>> + Send + Sync>;
+
 /// Configures and starts a runtime. [`Runtime::builder`] returns one.
 ///
 /// A server that leaves the other CPUs to a database, with threads that `top` shows as `web-0` and `web-1`:
@@ -71,7 +76,7 @@ pub enum Smt {
 /// assert_eq!(error.to_string(), "0 workers; 1 to 4096 are possible");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 #[must_use = "`build` makes the runtime"]
 pub struct Builder {
     name: String,
@@ -85,6 +90,8 @@ pub struct Builder {
     long_poll_threshold: Duration,
     observe: Option<bool>,
     threads: ThreadConfig,
+    /// `None`: tokio's drivers.
+    make_driver: Option<MakeDriver>,
 }
 
 impl Default for Builder {
@@ -101,7 +108,19 @@ impl Default for Builder {
             long_poll_threshold: Duration::from_millis(1),
             observe: None,
             threads: ThreadConfig::default(),
+            make_driver: None,
         }
+    }
+}
+
+impl fmt::Debug for Builder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Builder")
+            .field("name", &self.name)
+            .field("worker_threads", &self.worker_threads)
+            .field("cpus", &self.cpus)
+            .field("policy", &self.policy)
+            .finish_non_exhaustive()
     }
 }
 
@@ -246,6 +265,17 @@ impl Builder {
         Self { observe: Some(observe), ..self }
     }
 
+    /// Sets what makes the workers' drivers: `make` is called for each worker, with the worker's number. Default: tokio's
+    /// drivers, if this crate has its feature `tokio`. Without that feature [`build`](Self::build) fails if no `make` is
+    /// set. With drivers that are not tokio's, its sockets, timers and `spawn_blocking` panic in tasks, and
+    /// [`max_blocking_threads`](Self::max_blocking_threads) has no effect.
+    pub fn driver<F>(self, make: F) -> Self
+    where
+        F: Fn(usize) -> io::Result<Box<dyn Driver>> + Send + Sync + 'static,
+    {
+        Self { make_driver: Some(Arc::new(make)), ..self }
+    }
+
     /// Starts the workers. Fails if a setting is invalid, if there is no CPU to use, if the topology or the allowed
     /// CPUs can't be read, or if the system refuses a thread or a descriptor.
     pub fn build(self) -> Result<Runtime, BuildError> {
@@ -286,12 +316,18 @@ impl Builder {
         let is_pinned = self.pin.unwrap_or(count >= cpus.len());
         let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
         let machine = SchedDomains::new(&topology, &kernel_cpus);
-        let blocking = (self.max_blocking_threads / count).max(1);
+        let make_driver = match self.make_driver.clone().or_else(|| self.tokio_drivers(count)) {
+            Some(make_driver) => make_driver,
+            None => {
+                let what =
+                    "no driver: the crate was built without its feature `tokio`; set `Builder::driver`";
+                return Err(error(what.to_owned()));
+            }
+        };
         let (mut remotes, virtual_times) = (Vec::new(), Arc::default());
-        for _ in 0..count {
-            let driver =
-                TokioDriver::new(&self.name, blocking).map_err(io("can't make a worker's driver"))?;
-            remotes.push(remote(Box::new(driver), &virtual_times));
+        for worker in 0..count {
+            let driver = make_driver(worker).map_err(io("can't make a worker's driver"))?;
+            remotes.push(remote(driver, &virtual_times));
         }
         let pin_to = match is_pinned {
             true => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
@@ -307,6 +343,23 @@ impl Builder {
         }
         runtime.observer = observe::open(&runtime.shared, self.observe);
         Ok(runtime)
+    }
+
+    /// Makes tokio's drivers for `count` workers.
+    #[cfg(feature = "tokio")]
+    fn tokio_drivers(&self, count: usize) -> Option<MakeDriver> {
+        let config = TokioDriverConfig {
+            max_blocking_threads: (self.max_blocking_threads / count).max(1),
+            on_run: context::driver_runs,
+            clock: crate::clock::now,
+            ..TokioDriverConfig::new(&self.name)
+        };
+        Some(Arc::new(move |_| Ok(Box::new(TokioDriver::new(config.clone())?))))
+    }
+
+    #[cfg(not(feature = "tokio"))]
+    fn tokio_drivers(&self, _count: usize) -> Option<MakeDriver> {
+        None
     }
 
     fn cpus_to_use(&self, topology: &Topology, allowed: &CpuSet) -> Vec<CpuId> {

@@ -6,7 +6,6 @@
 //!          is parked another, its statistics.
 //! Writers. Of each field: said there.
 
-use crate::driver::Driver;
 use crate::header::{Header, QueuedTask, RunnableTask, cancel};
 use crate::inbox::Inbox;
 use crate::metrics::Stats;
@@ -16,6 +15,7 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_budget::process::unaccounted;
+use warmcore_driver::Driver;
 use warmcore_line::{Line, Padded};
 use warmcore_sched::{
     Allowed, Pace, Policy, PolicyKind, QueueOrder, SchedDomains, StealDecision, TargetQueue, View, Wake,
@@ -609,7 +609,7 @@ impl View for Shared {
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests {
     use super::*;
-    use crate::driver::mock::{Mock, workers};
+    use crate::mock::{Mock, workers};
     use warmcore_types::LlcId;
 
     /// Where so many connections begin that all stay, and how often a worker was looked at.

@@ -20,12 +20,12 @@ use warmcore_types::{CpuId, LlcId, NodeId};
 #[track_caller]
 pub(crate) fn no_runtime() -> ! {
     // A program that came from tokio may still have `#[tokio::main]`.
-    let tokios = match tokio::runtime::Handle::try_current() {
-        Ok(_) => {
+    let tokios = match warmcore_driver::is_inside_tokio() {
+        true => {
             "; the runtime of tokio's that is here is not one: `#[warmcore::main]` in the place of `#[tokio::main]` \
              makes one, and a thread of `spawn_blocking` takes a `Handle` along"
         }
-        Err(_) => "",
+        false => "",
     };
     panic!(
         "no runtime here: call this from a task, inside Runtime::block_on or Runtime::enter, or use \

@@ -9,7 +9,6 @@
 
 use crate::header::{Header, QueuedTask, RunnableTask, cancel};
 use crate::metrics::Stats;
-use crate::op_budget::OpBudget;
 use crate::shared::{InjectQueue, Remote, SchedulerRef, Shared, StealOutcome};
 use crate::sync::{Ordering::*, fence};
 use crate::thread_config;
@@ -19,6 +18,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::rc::Rc;
 use std::sync::Arc;
+use warmcore_driver::OpBudget;
 use warmcore_sched::shares::NEIGHBOURS;
 use warmcore_sched::{Distance, Policy, Shares, TargetQueue, WakeSource};
 use warmcore_types::{CpuId, Nanos, ignore_poison};

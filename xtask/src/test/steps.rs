@@ -185,7 +185,7 @@ pub fn all() -> Vec<Step> {
                 "runtime's loom models",
                 Full,
                 180,
-                "test --release -p warmcore-runtime --lib --features loom -- loom",
+                "test --release -p warmcore-runtime --lib --no-default-features --features loom -- loom",
             )
         },
         Step {
@@ -194,7 +194,7 @@ pub fn all() -> Vec<Step> {
                 "shuttle models",
                 Full,
                 150,
-                "test --release -p warmcore-runtime --lib --features shuttle -- shuttle",
+                "test --release -p warmcore-runtime --lib --no-default-features --features shuttle -- shuttle",
             )
         },
         tests(
@@ -204,6 +204,7 @@ pub fn all() -> Vec<Step> {
             "test --release -p warmcore-cli --lib --features parquet -- sim::",
         ),
         step("without the runtime", Full, 20, "check -p warmcore --no-default-features"),
+        step("the runtime without tokio", Full, 20, "check -p warmcore-runtime --no-default-features"),
         Step {
             env: &[("RUSTDOCFLAGS", "-D warnings")],
             ..step("documentation", Full, 90, "doc --workspace --no-deps --document-private-items")

@@ -1,6 +1,6 @@
 use super::*;
 use crate::Runtime;
-use crate::driver::mock::workers;
+use crate::mock::workers;
 use std::os::unix::fs::{PermissionsExt, chown, symlink};
 use std::sync::mpsc::channel;
 use tempfile::TempDir;

@@ -14,9 +14,11 @@ use crate::sync::threads::Condvar;
 use ::shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler};
 use ::shuttle::{Config, Runner, future::block_on, thread};
 use std::future::poll_fn;
+use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64 as PlainU64;
 use std::task::{Context, Poll, Waker};
+use warmcore_driver::Entered;
 
 /// A schedule that failed. If set, no other schedule runs.
 const REPLAY: Option<&str> = None;
@@ -64,7 +66,17 @@ impl ModelDriver {
     }
 }
 
-impl Driver for Arc<ModelDriver> {
+/// A worker's driver, which the model reads through another reference.
+struct Modelled(Arc<ModelDriver>);
+
+impl Deref for Modelled {
+    type Target = ModelDriver;
+    fn deref(&self) -> &ModelDriver {
+        &self.0
+    }
+}
+
+impl Driver for Modelled {
     fn now(&self) -> Nanos {
         Nanos(self.clock.fetch_add(1_000, std::sync::atomic::Ordering::Relaxed))
     }
@@ -97,8 +109,8 @@ impl Driver for Arc<ModelDriver> {
         self.condvar.notify_one();
     }
 
-    fn with_context(&self, act: &mut dyn FnMut()) {
-        act();
+    fn enter(&self) -> Entered<'_> {
+        Entered::none()
     }
 
     fn wake_at(&self, _at: Nanos) {
@@ -130,7 +142,8 @@ impl Model {
         };
         let drivers: Vec<Arc<ModelDriver>> = (0..workers).map(driver).collect();
         let virtual_times = Arc::default();
-        let remotes = drivers.iter().map(|driver| remote(Box::new(driver.clone()), &virtual_times)).collect();
+        let remotes =
+            drivers.iter().map(|driver| remote(Box::new(Modelled(driver.clone())), &virtual_times)).collect();
         let machine = SchedDomains::new(&topology, &cpus);
         let mut shared = shared("model".into(), remotes, machine, policy, Duration::ZERO, Vec::new());
         // Makes the model independent of the CPU on which the real thread runs.

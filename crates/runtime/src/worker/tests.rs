@@ -4,7 +4,6 @@
 use super::*;
 use crate::common::{Hear, heard};
 use crate::context;
-use crate::driver::Driver;
 use crate::join::JoinHandle;
 use crate::runtime::{remote, shared};
 use crate::spawn::TaskBuilder;
@@ -13,6 +12,7 @@ use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 use tracing::{Level, Metadata};
+use warmcore_driver::{Driver, Entered};
 use warmcore_sched::{PolicyKind, SchedDomains};
 use warmcore_tenant::Tenant;
 use warmcore_topo::Topology;
@@ -20,21 +20,24 @@ use warmcore_types::CpuSet;
 
 const US: u64 = 1_000;
 
-/// A driver whose clock advances only when a test advances it. `park` returns at once.
+/// The clock of a driver, which advances only when a test advances it. The driver's `park` returns at once.
 #[derive(Default)]
 struct Script {
     clock: AtomicU64,
 }
 
-impl Driver for Arc<Script> {
+/// A worker's driver, whose clock the test advances through another reference.
+struct Scripted(Arc<Script>);
+
+impl Driver for Scripted {
     fn now(&self) -> Nanos {
-        Nanos(self.clock.load(Relaxed))
+        Nanos(self.0.clock.load(Relaxed))
     }
     fn park(&self, _until: Option<Nanos>, _is_awake: &dyn Fn() -> bool) {}
     fn poll_events(&self) {}
     fn unpark(&self) {}
-    fn with_context(&self, act: &mut dyn FnMut()) {
-        act();
+    fn enter(&self) -> Entered<'_> {
+        Entered::none()
     }
     fn wake_at(&self, _at: Nanos) {}
     fn close(&self) {}
@@ -56,7 +59,7 @@ impl World {
         let machine = SchedDomains::new(&topology, &cpus);
         let script = Arc::new(Script { clock: AtomicU64::new(1_000_000 * US) });
         let virtual_times = Arc::default();
-        let remotes = (0..2).map(|_| remote(Box::new(script.clone()), &virtual_times)).collect();
+        let remotes = (0..2).map(|_| remote(Box::new(Scripted(script.clone())), &virtual_times)).collect();
         let pin_to = vec![CpuSet::default(); 2];
         let shared =
             shared("test".into(), remotes, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);

@@ -9,7 +9,6 @@ use super::Worker;
 use crate::block;
 use crate::context;
 use crate::metrics::Stats;
-use crate::op_budget::OpBudget;
 use crate::shared::Shared;
 use crate::sync::Ordering::*;
 use crate::thread_config::{Hook, call};
@@ -17,6 +16,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use warmcore_driver::OpBudget;
 use warmcore_types::CpuId;
 
 /// Panics outside of tasks that a worker survives on one thread. One more aborts the process.
@@ -77,7 +77,8 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
         let worker = Worker::new(shared.clone(), cpu, budget.clone());
         let driver = &shared.remote(cpu).driver;
         driver.begin();
-        driver.with_context(&mut || {
+        {
+            let _entered = driver.enter();
             let _being = context::set_current(&worker);
             // A panic that unwinds to here came from a waker or a subscriber, not from a task. The worker goes on.
             let mut unwound = 0;
@@ -92,7 +93,7 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
                     std::process::abort();
                 }
             }
-        });
+        }
         driver.end();
         if !worker.is_handed_off.get() {
             break;

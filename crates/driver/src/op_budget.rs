@@ -1,8 +1,8 @@
-//! OpBudget: tokio's budget of operations for the polls of this runtime's tasks.
+//! OpBudget: tokio's budget of operations, for the polls of tasks that are not tokio's own.
 //!
 //! Tokio's sockets, timers, channels and semaphores count their operations. After 128 in one poll they return `Pending`
 //! and wake the task, so that a loop over a channel that is never empty lets other tasks run. Tokio renews the budget
-//! before each poll of its own tasks; on other threads the budget is unlimited. This runtime limits and renews it
+//! before each poll of its own tasks; on other threads the budget is unlimited. A worker limits and renews it
 //! through tokio's public API: [`poll_proceed`] takes one operation and returns a guard; dropping the guard sets the
 //! budget to what it was before. Dropping the guard of an operation that found the budget full therefore makes it full
 //! again.
@@ -24,7 +24,9 @@
 //! 1275.9 with a renewal before each poll, 1217.2 with one for eight polls; none of them is locked.
 
 use std::cell::Cell;
+use std::fmt;
 use std::future::poll_fn;
+use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 use tokio::runtime::Builder;
 use tokio::task::coop::{RestoreOnPending, has_budget_remaining, poll_proceed};
@@ -37,8 +39,8 @@ const POLLS: u32 = 8;
 const POLLS_EACH: u32 = 1024;
 
 /// The budget of operations of the current thread's polls.
-pub(crate) struct OpBudget {
-    /// A guard; dropping it makes the budget full. `None`: tokio gave no budget, and polls are not limited.
+pub struct OpBudget {
+    /// A guard; dropping it makes the budget full. `None`: polls are not limited.
     full: Cell<Option<RestoreOnPending>>,
     /// Polls that may begin before the budget is renewed.
     left: Cell<u32>,
@@ -47,8 +49,9 @@ pub(crate) struct OpBudget {
 }
 
 impl OpBudget {
-    /// Must be called outside of any tokio runtime's `block_on`, on the thread that will poll.
-    pub(crate) fn new() -> Self {
+    /// Makes the budget of the current thread, which must be outside of any tokio runtime's `block_on`: there this
+    /// panics. If tokio gives no budget, polls are not limited.
+    pub fn new() -> Self {
         // A thread has a budget only while tokio polls on it, so this makes a tokio runtime. Without drivers it costs a
         // few allocations.
         let full = Builder::new_current_thread().build().map(|tokio| tokio.block_on(poll_fn(poll_proceed)));
@@ -57,7 +60,7 @@ impl OpBudget {
 
     /// Begins a poll. The poll may do at least one operation. All polls that share a budget may do at most 127 together.
     #[inline]
-    pub(crate) fn begin_poll(&self) {
+    pub fn begin_poll(&self) {
         match self.left.get() {
             left if left > 0 && has_budget_remaining() => self.left.set(left - 1),
             _ => self.renew(),
@@ -66,7 +69,7 @@ impl OpBudget {
 
     /// Ends a poll whose task was woken before the poll ended.
     #[inline]
-    pub(crate) fn was_woken_in_poll(&self) {
+    pub fn was_woken_in_poll(&self) {
         self.left.set(0);
         self.each.set(POLLS_EACH);
     }
@@ -82,5 +85,33 @@ impl OpBudget {
         if let Poll::Ready(full) = poll_proceed(&mut Context::from_waker(Waker::noop())) {
             self.full.set(Some(full));
         }
+    }
+}
+
+impl Default for OpBudget {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl fmt::Debug for OpBudget {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("OpBudget").field("left", &self.left.get()).finish_non_exhaustive()
+    }
+}
+
+/// Calls `act` without the budget of operations of the poll that calls this.
+///
+/// With an empty budget, tokio's sockets, timers and channels stay pending, so a `block_on` inside `act` that waits for
+/// one would never end.
+pub fn unconstrained<R>(act: impl FnOnce() -> R) -> R {
+    let mut act = Some(act);
+    let unlimited = pin!(tokio::task::coop::unconstrained(poll_fn(|_| match act.take() {
+        Some(act) => Poll::Ready(act()),
+        None => Poll::Pending,
+    })));
+    match unlimited.poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        Poll::Pending => unreachable!("the closure is called at the first poll"),
     }
 }

@@ -15,9 +15,8 @@
 //! read from the thread's clock when `used` is called; the part outside of the driver is counted only while `count_own`
 //! has switched it on.
 
-use crate::clock;
-use crate::context;
-use crate::driver::{Driver, Used};
+use crate::driver::{Driver, Entered, Used};
+use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
@@ -28,17 +27,82 @@ use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
 use warmcore_line::{Line, Padded};
 use warmcore_sys::affinity;
-use warmcore_sys::clock::ThreadCpu;
+use warmcore_sys::clock::{self, ThreadCpu};
 use warmcore_sys::timer::Timer;
 use warmcore_types::{Nanos, ignore_poison};
 
+/// Whether the current thread is inside a runtime of tokio's.
+pub fn is_inside_tokio() -> bool {
+    tokio::runtime::Handle::try_current().is_ok()
+}
+
+/// Returns after `time`, to within tokio's resolution of a millisecond. Panics outside of a driver's context with
+/// timers.
+pub async fn sleep(time: Duration) {
+    tokio::time::sleep(time).await;
+}
+
+/// Settings of a [`TokioDriver`].
+#[derive(Clone)]
+pub struct TokioDriverConfig {
+    /// The runtime's name, for messages.
+    pub name: String,
+    /// The largest number of threads of `spawn_blocking`; at least 1.
+    pub max_blocking_threads: usize,
+    /// Returns the name of a new thread of `spawn_blocking`.
+    pub thread_name: Arc<dyn Fn() -> String + Send + Sync>,
+    /// Stack size of these threads in bytes. `None`: the standard library's.
+    pub thread_stack_size: Option<usize>,
+    /// How long such a thread waits for the next closure before it ends. `None`: tokio's ten seconds.
+    pub thread_keep_alive: Option<Duration>,
+    /// Whether tokio's timers work in the driver's context. They panic if not.
+    pub enable_time: bool,
+    /// Called on the thread in the driver each time that it stops waiting and is about to run sockets, timers and tasks
+    /// of `tokio::spawn`, with the value of [`Driver::run_seq`] before. It must not panic.
+    pub on_run: fn(u64),
+    /// What [`Driver::now`] returns.
+    pub clock: fn() -> Nanos,
+}
+
+impl TokioDriverConfig {
+    /// The settings of a driver with timers and up to 512 blocking threads, whose names are `NAME-blocking`, on the
+    /// system's clock.
+    pub fn new(name: impl Into<String>) -> Self {
+        let name = name.into();
+        let thread_name = format!("{name}-blocking");
+        Self {
+            name,
+            max_blocking_threads: 512,
+            thread_name: Arc::new(move || thread_name.clone()),
+            thread_stack_size: None,
+            thread_keep_alive: None,
+            enable_time: true,
+            on_run: |_| {},
+            clock: clock::now,
+        }
+    }
+}
+
+impl fmt::Debug for TokioDriverConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokioDriverConfig")
+            .field("name", &self.name)
+            .field("max_blocking_threads", &self.max_blocking_threads)
+            .field("enable_time", &self.enable_time)
+            .finish_non_exhaustive()
+    }
+}
+
+/// A driver over a current-thread runtime of tokio's.
 #[derive(Line)]
 #[line(pair)]
 #[repr(align(128))]
-pub(crate) struct TokioDriver {
+pub struct TokioDriver {
     /// The runtime's name, for messages.
     #[line(read_mostly)]
     name: String,
+    #[line(read_mostly)]
+    clock: fn() -> Nanos,
     #[line(read_mostly)]
     handle: tokio::runtime::Handle,
     #[line(read_mostly)]
@@ -118,6 +182,12 @@ impl Drop for Whole<'_> {
     }
 }
 
+impl fmt::Debug for TokioDriver {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokioDriver").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
 impl Drop for TokioDriver {
     fn drop(&mut self) {
         // If no worker was started, the thread that drops this may be inside another tokio runtime, where dropping a
@@ -134,20 +204,27 @@ fn leave_the_workers_cpu() {
 }
 
 impl TokioDriver {
-    pub(crate) fn new(name: &str, max_blocking_threads: usize) -> io::Result<Self> {
+    /// Makes a driver. Fails if the system refuses a descriptor or a thread; panics if `max_blocking_threads` is 0.
+    ///
+    /// **Cost**: four descriptors, and a thread that ends before this returns.
+    pub fn new(config: TokioDriverConfig) -> io::Result<Self> {
         let run_seq = Arc::new(Padded::new(AtomicU64::new(0)));
         let (waits, runs) = (run_seq.clone(), run_seq.clone());
-        let runtime = Builder::new_current_thread()
-            .enable_all()
-            .thread_name(format!("{name}-blocking"))
-            .max_blocking_threads(max_blocking_threads)
+        let (on_run, thread_name) = (config.on_run, config.thread_name);
+        let mut builder = Builder::new_current_thread();
+        builder
+            .enable_io()
+            .thread_name_fn(move || thread_name())
+            .max_blocking_threads(config.max_blocking_threads)
             .on_thread_start(leave_the_workers_cpu)
             .on_thread_park(move || _ = waits.fetch_add(1, Relaxed))
-            .on_thread_unpark(move || {
-                let n = runs.fetch_add(1, Relaxed);
-                context::with_worker(|worker| worker.into_iter().for_each(|worker| worker.driver_runs(n)));
-            })
-            .build()?;
+            .on_thread_unpark(move || on_run(runs.fetch_add(1, Relaxed)));
+        if config.enable_time {
+            builder.enable_time();
+        }
+        config.thread_stack_size.into_iter().for_each(|bytes| _ = builder.thread_stack_size(bytes));
+        config.thread_keep_alive.into_iter().for_each(|time| _ = builder.thread_keep_alive(time));
+        let runtime = builder.build()?;
         // No other thread is in the runtime, so this is the waker that `block_on` uses. A new thread reads it, since
         // the caller may be inside another tokio runtime, where `block_on` panics.
         let ask = || runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
@@ -162,7 +239,8 @@ impl TokioDriver {
             unsafe { AsyncFd::register(Timer::new()?) }?
         };
         Ok(Self {
-            name: name.to_owned(),
+            name: config.name,
+            clock: config.clock,
             metrics: handle.metrics(),
             handle,
             runtime: Padded::new(RwLock::new(Some(runtime))),
@@ -242,11 +320,11 @@ impl TokioDriver {
 
 impl Driver for TokioDriver {
     fn now(&self) -> Nanos {
-        clock::now()
+        (self.clock)()
     }
 
     fn thread_cpu(&self) -> Option<(Nanos, u64)> {
-        Some((ThreadCpu::current().read(), warmcore_sys::clock::involuntary_switches()))
+        Some((ThreadCpu::current().read(), clock::involuntary_switches()))
     }
 
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
@@ -332,13 +410,8 @@ impl Driver for TokioDriver {
         }
     }
 
-    fn with_context(&self, act: &mut dyn FnMut()) {
-        let _context = self.handle.enter();
-        act();
-    }
-
-    fn tokio(&self) -> Option<&tokio::runtime::Handle> {
-        Some(&self.handle)
+    fn enter(&self) -> Entered<'_> {
+        self.handle.enter().into()
     }
 
     fn foreign_tasks(&self) -> usize {

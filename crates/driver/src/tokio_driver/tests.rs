@@ -11,7 +11,7 @@ fn compute(for_ns: u64) {
 #[test]
 fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
     const PART: u64 = 5_000_000;
-    let driver = TokioDriver::new("test", 1).unwrap();
+    let driver = TokioDriver::new(TokioDriverConfig::new("test")).unwrap();
     driver.begin();
     driver.count_own(true);
     driver.poll_events();
@@ -44,7 +44,7 @@ fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
 #[test]
 fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
     const PART: u64 = 5_000_000;
-    let driver = &TokioDriver::new("test", 1).unwrap();
+    let driver = &TokioDriver::new(TokioDriverConfig::new("test")).unwrap();
     let on_a_thread = |act: &(dyn Fn() + Sync)| std::thread::scope(|scope| _ = scope.spawn(act));
     on_a_thread(&|| {
         driver.begin();
@@ -54,7 +54,10 @@ fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
     let first = driver.used().all.0;
     assert!(first >= PART);
     // The CPU time of a thread that is inside the runtime, as in `block_on`, and is not the worker's is not counted.
-    on_a_thread(&|| driver.with_context(&mut || compute(PART)));
+    on_a_thread(&|| {
+        let _entered = driver.enter();
+        compute(PART);
+    });
     assert_eq!(driver.used().all.0, first);
     on_a_thread(&|| {
         driver.begin();

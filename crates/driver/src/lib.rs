@@ -1,0 +1,17 @@
+#![doc = include_str!("../README.md")]
+
+mod driver;
+#[cfg(feature = "tokio")]
+mod op_budget;
+#[cfg(feature = "tokio")]
+mod tokio_driver;
+#[cfg(not(feature = "tokio"))]
+mod without_tokio;
+
+pub use driver::{Driver, Entered, Used};
+#[cfg(feature = "tokio")]
+pub use op_budget::{OpBudget, unconstrained};
+#[cfg(feature = "tokio")]
+pub use tokio_driver::{TokioDriver, TokioDriverConfig, is_inside_tokio, sleep};
+#[cfg(not(feature = "tokio"))]
+pub use without_tokio::{OpBudget, is_inside_tokio, unconstrained};
