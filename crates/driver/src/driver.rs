@@ -27,7 +27,7 @@ pub struct Entered<'a> {
     #[cfg(feature = "tokio")]
     tokio: Option<tokio::runtime::EnterGuard<'a>>,
     /// Not `Send`: the context belongs to the thread that entered it.
-    of: PhantomData<(&'a (), *const ())>,
+    of: PhantomData<(&'a (), std::sync::MutexGuard<'static, ()>)>,
 }
 
 impl Entered<'_> {

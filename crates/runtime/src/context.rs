@@ -145,18 +145,20 @@ pub(crate) fn enter(shared: Arc<Shared>) -> Entered {
 }
 
 fn push(shared: Option<Arc<Shared>>) -> Entered {
-    let depth = ENTERED.with(|entered| {
+    let depth = ENTERED.try_with(|entered| {
         let mut entered = entered.borrow_mut();
         entered.push(shared);
         entered.len() - 1
     });
-    Entered { depth, not_send: std::marker::PhantomData }
+    // While thread-local variables are destroyed, nothing is entered: the thread counts as inside no runtime.
+    Entered { depth: depth.unwrap_or(usize::MAX), not_send: std::marker::PhantomData }
 }
 
 pub(crate) struct Entered {
     /// How many runtimes were entered before this one.
     depth: usize,
-    not_send: std::marker::PhantomData<*const ()>,
+    /// A guard of another thread would remove that thread's entry.
+    not_send: std::marker::PhantomData<std::sync::MutexGuard<'static, ()>>,
 }
 
 impl Drop for Entered {

@@ -49,7 +49,7 @@ pub use join::{AbortHandle, JoinHandle};
 pub use runtime::{Builder, Handle, Runtime, Smt};
 pub use runtime_metrics::{RuntimeMetrics, WorkerMetrics};
 pub use scope::{Scope, scope};
-pub use spawn::{Placement, TaskBuilder, spawn, spawn_in, task_builder, yield_now};
+pub use spawn::{Placement, TaskBuilder, spawn, spawn_in, task_builder, try_task_builder, yield_now};
 pub use tenant_stats::TenantMetrics;
 #[doc(inline)]
 pub use warmcore_driver as driver;

@@ -27,9 +27,10 @@ use crate::thread_config::ThreadConfig;
 use crate::virtual_time::VirtualTimes;
 use crate::watchdog::Watchdog;
 use crate::worker;
+use std::any::Any;
 use std::fmt;
 use std::io;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use warmcore_driver::Driver;
 #[cfg(feature = "tokio")]
@@ -421,6 +422,7 @@ pub(crate) fn shared(
         outside: Padded::new(AtomicU32::new(0)),
         remote_schedules: Padded::new(AtomicU64::new(0)),
         pin_to: pin_to.into(),
+        attachment: OnceLock::new(),
     }
 }
 
@@ -543,6 +545,11 @@ impl Runtime {
         self.shutdown_timeout(Duration::ZERO);
     }
 
+    /// Cancels every task, refuses new ones, and returns. The workers end when the runtime is dropped or shut down.
+    pub fn begin_shutdown(&self) {
+        self.shared.remotes.iter().for_each(|remote| remote.owned_tasks.close());
+    }
+
     fn end(&self, deadline: Option<Duration>) -> bool {
         let (shared, began) = (&self.shared, Instant::now());
         // ORDERING: SeqCst; `Worker::idle` marks the worker parked before `Worker::park` reads `is_shutdown`; this
@@ -557,7 +564,7 @@ impl Runtime {
         let close_inject_queues = || {
             shared.inject_queues.iter().flat_map(|inject_queue| inject_queue.close()).for_each(header::cancel)
         };
-        shared.remotes.iter().for_each(|remote| remote.owned_tasks.close());
+        self.begin_shutdown();
         // A task that drops its own runtime can't wait for itself. A task that drops another runtime without a timeout does not
         // wait either, because a task of that runtime may be dropping this one.
         if shared.worker_threads.is_mine() || deadline.is_none() && context::is_a_runtimes() {
@@ -657,6 +664,33 @@ impl Handle {
         F::Output: Send + 'static,
     {
         TaskBuilder::of(&self.shared).spawn(future)
+    }
+
+    /// Returns the value that is attached to the runtime, and attaches the one of `init` if there is none. A layer over the
+    /// runtime keeps there what belongs to it, and finds it from each thread inside the runtime. The value is dropped with
+    /// the last handle or task.
+    ///
+    /// # Panics
+    /// If the attached value has another type: a runtime has room for one.
+    ///
+    /// ```
+    /// use warmcore_runtime::{Handle, Runtime};
+    ///
+    /// struct Cluster(&'static str);
+    ///
+    /// let runtime = Runtime::new()?;
+    /// runtime.handle().attachment(|| Cluster("west"));
+    /// let name = runtime.block_on(async { Handle::current().attachment(|| Cluster("none")).0 });
+    /// assert_eq!(name, "west");
+    /// # Ok::<(), warmcore_runtime::BuildError>(())
+    /// ```
+    #[track_caller]
+    pub fn attachment<T: Any + Send + Sync>(&self, init: impl FnOnce() -> T) -> &T {
+        let attached = &**self.shared.attachment.get_or_init(|| Box::new(init()));
+        match attached.downcast_ref() {
+            Some(attached) => attached,
+            None => panic!("the runtime's attachment is no {}", std::any::type_name::<T>()),
+        }
     }
 
     /// As [`Runtime::task_builder`].

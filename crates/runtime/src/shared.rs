@@ -146,6 +146,8 @@ pub(crate) struct Shared {
     pub(crate) remote_schedules: Padded<AtomicU64>,
     /// Which CPUs each worker's thread may use.
     pub(crate) pin_to: Box<[warmcore_types::CpuSet]>,
+    /// [`Handle::attachment`](crate::Handle::attachment). Written once.
+    pub(crate) attachment: std::sync::OnceLock<Box<dyn std::any::Any + Send + Sync>>,
 }
 
 impl Shared {

@@ -280,6 +280,12 @@ pub fn task_builder() -> TaskBuilder {
     }
 }
 
+/// As [`task_builder`], or `None` if the thread is inside no runtime. On a worker it touches no cache line that all workers
+/// share.
+pub fn try_task_builder() -> Option<TaskBuilder> {
+    context::current_scheduler().map(TaskBuilder::at)
+}
+
 /// Returns `Pending` once, and wakes the task. A worker may poll other tasks of its queue before it polls this one
 /// again.
 pub async fn yield_now() {
