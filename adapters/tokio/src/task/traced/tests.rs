@@ -1,0 +1,92 @@
+use crate::runtime::Builder;
+use crate::task;
+use std::fmt::{Debug, Write};
+use std::future::poll_fn;
+use std::sync::{Arc, Mutex};
+use std::task::Poll;
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Metadata, Subscriber};
+
+/// Writes each span and event of tokio's targets as a line.
+#[derive(Clone, Default)]
+struct Lines(Arc<Mutex<Vec<String>>>);
+
+impl Lines {
+    fn push(&self, line: String) {
+        self.0.lock().unwrap().push(line);
+    }
+}
+
+struct Fields(String);
+
+impl Visit for Fields {
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        write!(self.0, " {field}={value:?}").unwrap();
+    }
+}
+
+impl Subscriber for Lines {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        metadata.target().starts_with("tokio::task")
+    }
+
+    fn new_span(&self, span: &Attributes<'_>) -> Id {
+        let mut fields = Fields(format!("{} {}", span.metadata().target(), span.metadata().name()));
+        span.record(&mut fields);
+        self.push(fields.0);
+        Id::from_u64(7)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut fields = Fields(event.metadata().target().to_owned());
+        event.record(&mut fields);
+        self.push(fields.0);
+    }
+
+    fn enter(&self, _: &Id) {
+        self.push("enter".to_owned());
+    }
+
+    fn exit(&self, _: &Id) {
+        self.push("exit".to_owned());
+    }
+}
+
+#[test]
+fn a_task_has_one_span_and_its_waker_reports_each_operation() {
+    let lines = Lines::default();
+    let of_worker = lines.clone();
+    let subscribe = move || std::mem::forget(tracing::subscriber::set_default(of_worker.clone()));
+    let runtime = Builder::new_multi_thread().worker_threads(1).on_thread_start(subscribe).build().unwrap();
+    let _subscribed = tracing::subscriber::set_default(lines.clone());
+    let (id, line) = runtime.block_on(async {
+        let mut is_first = true;
+        let future = poll_fn(move |cx| {
+            if !std::mem::take(&mut is_first) {
+                return Poll::Ready(task::id());
+            }
+            cx.waker().wake_by_ref();
+            drop(cx.waker().clone());
+            cx.waker().clone().wake();
+            Poll::Pending
+        });
+        let line = line!() + 1;
+        (task::Builder::new().name("counts").spawn(future).unwrap().await.unwrap(), line)
+    });
+    drop(runtime);
+    let lines = lines.0.lock().unwrap();
+    let span = format!("tokio::task runtime.spawn kind=task task.name=counts task.id={id}");
+    assert_eq!(lines.iter().filter(|line| line.contains("runtime.spawn")).count(), 1, "{lines:#?}");
+    assert!(lines[0].starts_with(&span) && lines[0].contains(&format!("loc.line={line} ")), "{}", lines[0]);
+    let waker = |operation| format!("tokio::task::waker op=\"waker.{operation}\" task.id=7");
+    let first = ["wake_by_ref", "clone", "drop", "clone", "wake"].map(waker);
+    let in_span = |polls: &[String]| [&["enter".to_owned()], polls, &["exit".to_owned()]].concat();
+    // Two polls, and the drop.
+    let expected = [in_span(&first), in_span(&[]), in_span(&[])].concat();
+    assert_eq!(lines[1..], expected);
+}
