@@ -2,7 +2,7 @@
 //!
 //! | | over | needs |
 //! |---|---|---|
-//! | AddressSanitizer | percpu, cid, budget, runtime | a nightly toolchain |
+//! | AddressSanitizer | percpu, cid, budget, driver, runtime, http | a nightly toolchain |
 //! | ThreadSanitizer | the same | nightly with the sources of std, which is built again: else its locks count as races |
 //! | Miri | line, cid, sched | nightly with the component miri and the sources of std |
 //!
@@ -70,7 +70,8 @@ const MIRI: &str = "Miri";
 
 /// The steps that this toolchain can run, and for the other steps the reason why it can't.
 fn plan(has_runtime: bool, nightly: Option<&Nightly>) -> Vec<Planned> {
-    const CRATES: &str = "-p warmcore-percpu -p warmcore-cid -p warmcore-budget -p warmcore-runtime";
+    const CRATES: &str = "-p warmcore-percpu -p warmcore-cid -p warmcore-budget -p warmcore-driver \
+                          -p warmcore-runtime -p warmcore-http";
     let Some(nightly) = nightly else {
         let why = "no nightly toolchain: neither `rustc +nightly` nor `rustc` is one; \
                    `rustup toolchain install nightly --component rust-src,miri`";

@@ -95,7 +95,7 @@ fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         row("public structs with one name, across crates", structs, 2.0, struct_parts),
         row("files of a crate that import each other", circles.len() as f64, 4.0, circles),
         row("constants of scheduling that docs/tuning.md does not list", untold.len() as f64, 0.0, untold),
-        row("tracked files", tracked.len() as f64, 735.0, Vec::new()),
+        row("tracked files", tracked.len() as f64, 820.0, Vec::new()),
     ])
 }
 
@@ -247,8 +247,15 @@ fn struct_names(crates: &[Crate]) -> (f64, Vec<String>) {
 
 /// Constants of the crates `DECIDE` that `docs/tuning.md` does not name.
 fn untold_constants(root: &Path, crates: &[Crate]) -> Vec<String> {
-    const DECIDE: [&str; 6] =
-        ["crates/sched", "crates/driver", "crates/runtime", "crates/cid", "crates/tenant", "crates/budget"];
+    const DECIDE: [&str; 7] = [
+        "crates/sched",
+        "crates/driver",
+        "crates/runtime",
+        "crates/http",
+        "crates/cid",
+        "crates/tenant",
+        "crates/budget",
+    ];
     let listed = std::fs::read_to_string(root.join("docs/tuning.md")).unwrap_or_default();
     let listed: BTreeSet<&str> = listed.split(|c: char| !c.is_alphanumeric() && c != '_').collect();
     let decide = crates.iter().filter(|krate| DECIDE.iter().any(|folder| krate.folder == Path::new(folder)));

@@ -12,8 +12,6 @@ mod error;
 pub mod export;
 mod foreign;
 mod header;
-#[cfg(feature = "http")]
-pub mod http;
 mod inbox;
 mod join;
 mod metrics;

@@ -426,6 +426,7 @@ fn worker_json(worker: &WorkerMetrics) -> String {
         is_idle,
         is_stuck,
         local_queue_depth,
+        num_alive_tasks: _,   // the runtime's number has their sum
         park_unpark_count: _, // `parks` says it
         mean_poll_ns,
         foreign_tasks,

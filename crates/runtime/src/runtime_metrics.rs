@@ -64,6 +64,10 @@ pub struct WorkerMetrics {
     pub is_stuck: bool,
     /// Tasks in the worker's run queue that other workers may steal.
     pub local_queue_depth: u32,
+    /// Tasks that are alive and began on this worker, wherever they are polled now. The sum over the workers is
+    /// [`RuntimeMetrics::num_alive_tasks`].
+    #[cfg_attr(feature = "serde", serde(skip))]
+    pub num_alive_tasks: usize,
     /// Times that the worker parked plus times that it was unparked: odd while it is parked in its driver.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub park_unpark_count: u64,
@@ -110,6 +114,7 @@ pub(crate) fn read(shared: &Shared) -> RuntimeMetrics {
             is_idle: shared.is_idle(cpu),
             is_stuck: shared.is_stuck(cpu),
             local_queue_depth: remote.status.stealable.load(Relaxed),
+            num_alive_tasks: remote.owned_tasks.count() as usize,
             park_unpark_count: remote.status.park_seq.load(Relaxed),
             mean_poll_ns: remote.status.mean_poll_ns.load(Relaxed),
             foreign_tasks: remote.driver.foreign_tasks(),

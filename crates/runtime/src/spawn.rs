@@ -168,11 +168,10 @@ impl TaskBuilder {
         self
     }
 
-    /// As [`least_loaded`](Self::least_loaded), among the workers of one last-level cache; `None`: among all workers.
-    /// Later the task may run on other workers too.
-    #[cfg(feature = "http")]
-    pub(crate) fn least_loaded_in(mut self, llc: Option<LlcId>) -> Self {
-        self.begins_among = Some(llc.map_or(Allowed::Anywhere, Allowed::Llc));
+    /// As [`least_loaded`](Self::least_loaded), among the workers of one last-level cache. Later the task may run on
+    /// other workers too. If the runtime has no worker there the call has no effect.
+    pub fn least_loaded_in(mut self, llc: LlcId) -> Self {
+        self.begins_among = Some(Allowed::Llc(llc));
         self
     }
 

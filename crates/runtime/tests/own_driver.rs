@@ -122,6 +122,13 @@ fn a_driver_that_cannot_be_made_is_an_error_of_build() {
     assert_eq!(error.to_string(), "can't make a worker's driver: none for worker 0");
 }
 
+#[cfg(not(feature = "tokio"))]
+#[test]
+fn without_tokio_a_runtime_needs_a_driver() {
+    let error = Runtime::builder().build().unwrap_err().to_string();
+    assert!(error.contains("feature `tokio`") && error.contains("Builder::driver"), "{error}");
+}
+
 #[test]
 fn such_a_runtime_enters_no_context_of_tokio_s() {
     let (builder, _counts) = on_parkers(1);

@@ -65,9 +65,9 @@ fn a_task_may_shut_down_its_runtime_or_another_in_the_background() {
         let task = handle.spawn(async move {
             other.shutdown_background();
             own.shutdown_background();
-            spawn(ready(()))
+            Some(spawn(ready(())))
         });
-        let spawned_late = handle.block_on(task).unwrap();
+        let spawned_late = handle.block_on(task).unwrap().unwrap();
         assert!(handle.block_on(spawned_late).unwrap_err().is_cancelled());
         assert!(handle.block_on(in_other).unwrap_err().is_cancelled());
     });

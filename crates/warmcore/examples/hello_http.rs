@@ -10,7 +10,7 @@
 //! With WARMCORE_TOP=1 in its environment, `warmcore top` shows its workers.
 
 use axum::{Router, routing::get};
-use warmcore::runtime::http;
+use warmcore::http;
 
 #[warmcore::main]
 async fn main() -> std::io::Result<()> {

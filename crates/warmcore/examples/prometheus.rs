@@ -13,8 +13,9 @@
 use axum::{Router, routing::get};
 use metrics_exporter_prometheus::PrometheusHandle;
 use warmcore::Handle;
+use warmcore::http;
 use warmcore::prelude::Tenant;
-use warmcore::runtime::{export, http};
+use warmcore::runtime::export;
 
 /// The tenant of the tasks of /work.
 fn tenant() -> Tenant {

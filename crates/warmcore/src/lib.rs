@@ -5,6 +5,7 @@
 //! | module | what it is |
 //! |---|---|
 //! | [`runtime`](mod@runtime) | a task runtime that polls each task where its data is cached; tokio's sockets and timers work on it |
+//! | `http` | a server whose connections are tasks, for axum and hyper, with the feature `http` |
 //! | [`percpu`] | counters, gauges, free lists and your own data per CPU, without locked instructions |
 //! | [`tenant`] | ids and data for groups of tasks; an id is reused on the core where it was used |
 //! | [`budget`] | limits in a tree, spent per CPU and drained from any CPU; an allocator that charges tenants |
@@ -55,13 +56,15 @@
 //! # Ok::<(), OverBudget>(())
 //! ```
 //!
-//! Features: `runtime`, on by default; `http` adds the module [`runtime::http`](mod@runtime), and `metrics` the module
+//! Features: `runtime`, on by default; `http` adds the module `http`, and `metrics` the module
 //! `runtime::export`. `hwloc`, `machine-files` and `serde` add readers of machines to [`topo`].
 //!
 //! The command `warmcore` (crate `warmcore-cli`) measures on a machine how much these modules gain there.
 
 pub use warmcore_budget as budget;
 pub use warmcore_cid as cid;
+#[cfg(feature = "http")]
+pub use warmcore_http as http;
 pub use warmcore_percpu as percpu;
 #[cfg(feature = "runtime")]
 pub use warmcore_runtime as runtime;

@@ -7,7 +7,8 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 use warmcore::Runtime;
-use warmcore::runtime::{export, http};
+use warmcore::http;
+use warmcore::runtime::export;
 
 fn get(server: SocketAddr, path: &str) -> String {
     let mut stream = TcpStream::connect(server).unwrap();

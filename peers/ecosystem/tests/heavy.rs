@@ -1,6 +1,6 @@
 //! Reqwest, tonic and sqlx run unchanged in tasks of Warmcore's runtime.
 //!
-//! As in `crates/runtime/tests/ecosystem_http.rs`, client and server are in one runtime with one or two
+//! As in `crates/http/tests/libraries.rs`, client and server are in one runtime with one or two
 //! workers, over loopback, or use a file; most tests run 16 tasks at once. The assertions follow each crate's
 //! documentation.
 
@@ -23,7 +23,7 @@ use tonic_health::ServingStatus;
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_check_response::ServingStatus as Heard;
 use tonic_health::pb::health_client::HealthClient;
-use warmcore_runtime::http::{self, Executor};
+use warmcore_http::{self as http, Executor};
 use warmcore_runtime::{Handle, JoinHandle, spawn};
 
 async fn listen() -> (TcpListener, SocketAddr) {

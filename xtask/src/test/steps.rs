@@ -204,7 +204,12 @@ pub fn all() -> Vec<Step> {
             "test --release -p warmcore-cli --lib --features parquet -- sim::",
         ),
         step("without the runtime", Full, 20, "check -p warmcore --no-default-features"),
-        step("the runtime without tokio", Full, 20, "check -p warmcore-runtime --no-default-features"),
+        tests(
+            "the runtime without tokio",
+            Full,
+            40,
+            "test -p warmcore-runtime --no-default-features --test own_driver",
+        ),
         Step {
             env: &[("RUSTDOCFLAGS", "-D warnings")],
             ..step("documentation", Full, 90, "doc --workspace --no-deps --document-private-items")
@@ -228,7 +233,7 @@ pub fn all() -> Vec<Step> {
                 Full,
                 150,
                 "test --release --target x86_64-unknown-linux-musl -p warmcore-sys -p warmcore-percpu \
-                 -p warmcore-cid -p warmcore-tenant -p warmcore-runtime",
+                 -p warmcore-cid -p warmcore-tenant -p warmcore-driver -p warmcore-runtime -p warmcore-http",
             )
         },
         Step {

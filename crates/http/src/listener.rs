@@ -1,6 +1,5 @@
 //! Listener: a source of connections, and `bind`, which opens a listening socket for each last-level cache.
 
-use crate::Handle;
 use std::future::Future;
 use std::io;
 use std::mem::ManuallyDrop;
@@ -8,7 +7,8 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::os::fd::{AsRawFd, FromRawFd};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpSocket, TcpStream, UnixListener, UnixStream, unix};
-use warmcore_types::{CpuId, LlcId};
+use warmcore_runtime::Handle;
+use warmcore_types::LlcId;
 
 /// Connections that the kernel queues for each socket of [`bind`] until they are accepted. `net.core.somaxconn` is a limit
 /// too.
@@ -111,11 +111,11 @@ pub struct PerLlc {
 }
 
 /// Binds a listening socket for each last-level cache of the current thread's runtime, all to one address.
-/// [`serve`](super::serve) accepts each socket's connections on a worker of its cache, and begins them on the less
+/// [`serve`](crate::serve()) accepts each socket's connections on a worker of its cache, and begins them on the less
 /// loaded of two workers of that cache.
 ///
 /// Use it if connections arrive faster than one task accepts them: a socket has one lock in the kernel, and
-/// [`serve`](super::serve) accepts from a socket in one task. For other servers a `tokio::net::TcpListener` is better,
+/// [`serve`](crate::serve()) accepts from a socket in one task. For other servers a `tokio::net::TcpListener` is better,
 /// for two reasons:
 ///
 /// - **The kernel chooses the socket by a hash of the two addresses, not by load.** Few connections are distributed
@@ -133,9 +133,7 @@ pub struct PerLlc {
 /// ```
 /// # let runtime = warmcore_runtime::Runtime::new().unwrap();
 /// # runtime.block_on(async {
-/// use warmcore_runtime::http;
-///
-/// let listener = http::bind("127.0.0.1:0")?;
+/// let listener = warmcore_http::bind("127.0.0.1:0")?;
 /// println!("listening on http://{}", listener.local_addr()?);
 /// # std::io::Result::Ok(())
 /// # }).unwrap();
@@ -150,8 +148,7 @@ pub struct PerLlc {
 #[track_caller]
 pub fn bind(addr: impl ToSocketAddrs) -> io::Result<PerLlc> {
     let handle = Handle::current();
-    let machine = &handle.shared.machine;
-    let mut llcs: Vec<LlcId> = (0..machine.cpus() as u32).map(|cpu| machine.llc_of(CpuId(cpu))).collect();
+    let mut llcs: Vec<LlcId> = handle.metrics().workers.iter().map(|worker| LlcId(worker.llc)).collect();
     llcs.sort_unstable();
     llcs.dedup();
     let mut last = io::Error::new(io::ErrorKind::InvalidInput, "the name has no address");
@@ -230,7 +227,7 @@ impl Listener for PerLlc {
 
 /// Whether an error of `accept` concerns one connection that failed before it was accepted, and not the process. The
 /// list is from accept(2): errors of the connection, of the network and of a firewall.
-pub(super) fn is_of_one_connection(error: &io::Error) -> bool {
+pub(crate) fn is_of_one_connection(error: &io::Error) -> bool {
     use io::ErrorKind::*;
     let kinds = [
         ConnectionRefused,

@@ -37,16 +37,16 @@ const TIMER_MAX: Duration = Duration::from_secs(365 * 24 * 3600);
 
 /// Longest times that a connection may be quiet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Bounds {
+pub(crate) struct Bounds {
     /// From the connection's begin or, with HTTP/1, the first byte after an answer, to the end of a request's head.
-    pub(super) head: Duration,
+    pub(crate) head: Duration,
     /// From the end of an answer to the next byte, with HTTP/2 to the next request or byte of a body.
-    pub(super) idle: Duration,
+    pub(crate) idle: Duration,
 }
 
 /// State of one connection.
 #[derive(Debug)]
-pub(super) struct Quiet {
+pub(crate) struct Quiet {
     /// Requests whose head is complete and whose answer was not handed over, and open tunnels.
     requests: AtomicU32,
     /// When the current bound began, in ns of the clock. Has no meaning while a request is under way.
@@ -58,7 +58,7 @@ pub(super) struct Quiet {
 }
 
 impl Quiet {
-    pub(super) fn new(now: Nanos) -> Self {
+    pub(crate) fn new(now: Nanos) -> Self {
         Self {
             requests: AtomicU32::new(0),
             since: AtomicU64::new(now.0),
@@ -110,7 +110,7 @@ impl Quiet {
     }
 
     /// When the bound ends, if no byte and no request comes before. `None`: a request is under way.
-    pub(super) fn until(&self, bounds: Bounds) -> Option<Nanos> {
+    pub(crate) fn until(&self, bounds: Bounds) -> Option<Nanos> {
         // ORDERING: Acquire; pairs with the Release in `end`.
         if self.requests.load(Acquire) > 0 {
             return None;
@@ -122,7 +122,7 @@ impl Quiet {
 
 /// What the connection's task must do when the alarm is ready.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Ring {
+pub(crate) enum Ring {
     /// Ask a quiet HTTP/2 connection to close, if it has had a request.
     Close,
     /// Drop the connection: it has had no request by HTTP/2, or it was asked to close, and since then no request and no
@@ -133,7 +133,7 @@ pub(super) enum Ring {
 pin_project! {
     /// Ready when a connection has been quiet for too long, and with HTTP/2 once more if it still is after
     /// [`CLOSE_GRACE`]. It must be polled in the connection's task, after the connection.
-    pub(super) struct Alarm {
+    pub(crate) struct Alarm {
         quiet: Arc<Quiet>,
         bounds: Bounds,
         // When the timer expires.
@@ -145,7 +145,7 @@ pin_project! {
 }
 
 impl Alarm {
-    pub(super) fn new(quiet: Arc<Quiet>, bounds: Bounds) -> Self {
+    pub(crate) fn new(quiet: Arc<Quiet>, bounds: Bounds) -> Self {
         // The first poll sets the timer.
         Self { quiet, bounds, at: Nanos(u64::MAX), has_rung: false, timer: sleep(TIMER_MAX) }
     }
@@ -206,9 +206,9 @@ impl Drop for Underway {
 
 /// A service that counts its requests.
 #[derive(Clone)]
-pub(super) struct Counted<S> {
-    pub(super) service: S,
-    pub(super) quiet: Arc<Quiet>,
+pub(crate) struct Counted<S> {
+    pub(crate) service: S,
+    pub(crate) quiet: Arc<Quiet>,
 }
 
 impl<S, I, B> hyper::service::Service<Request<I>> for Counted<S>
@@ -231,7 +231,7 @@ where
 }
 
 pin_project! {
-    pub(super) struct Answering<F> {
+    pub(crate) struct Answering<F> {
         #[pin]
         future: F,
         underway: Option<Underway>,
@@ -264,7 +264,7 @@ where
 pin_project! {
     /// A body that ends its request when it is dropped. hyper drops it when it has taken all of it, or when the
     /// connection or stream ends before.
-    pub(super) struct CountedBody<B> {
+    pub(crate) struct CountedBody<B> {
         #[pin]
         body: B,
         underway: Option<Underway>,
@@ -274,7 +274,7 @@ pin_project! {
 }
 
 /// A part of a body. hyper advances it as the client reads, perhaps long after the body was dropped.
-pub(super) struct CountedData<D> {
+pub(crate) struct CountedData<D> {
     data: D,
     quiet: Option<Arc<Quiet>>,
 }
@@ -390,14 +390,14 @@ impl Frames {
 }
 
 /// A connection that records its bytes.
-pub(super) struct Noticed<I> {
+pub(crate) struct Noticed<I> {
     io: I,
     quiet: Arc<Quiet>,
     frames: Frames,
 }
 
 impl<I> Noticed<I> {
-    pub(super) fn new(io: I, quiet: Arc<Quiet>) -> Self {
+    pub(crate) fn new(io: I, quiet: Arc<Quiet>) -> Self {
         Self { io, quiet, frames: Frames::Preface(0) }
     }
 }

@@ -3,6 +3,7 @@
 //! In most tests the server's timeouts, called bounds, are a tenth of a second, and there are two workers. If the
 //! server does not keep a bound, the test hangs; no test measures a time.
 
+#[path = "../../runtime/tests/limit/mod.rs"]
 mod limit;
 
 use axum::Router;
@@ -24,8 +25,9 @@ use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
-use warmcore_runtime::http::{self, Executor, Listener, PerLlc};
-use warmcore_runtime::{Handle, Runtime, spawn};
+use warmcore_http as http;
+use warmcore_http::{Executor, Listener, PerLlc};
+use warmcore_runtime::{Handle, Runtime, spawn, yield_now};
 use warmcore_topo::{Llc, Topology};
 use warmcore_types::LlcId;
 
@@ -448,6 +450,38 @@ impl Listener for Counting {
         };
         self.listener.split().into_iter().enumerate().map(part).collect()
     }
+}
+
+/// The connections stay open, and a task counts for the worker on which it began, wherever it is polled.
+#[test]
+fn connections_begin_on_all_workers_evenly() {
+    const MANY: usize = 64;
+    ends(|| {
+        // On a busy machine any poll may take long. With this threshold no poll counts as long.
+        let long_poll = Duration::from_secs(3600);
+        let runtime = Runtime::builder().worker_threads(2).long_poll_threshold(long_poll).build().unwrap();
+        let handle = runtime.handle();
+        let counts = runtime.block_on(async {
+            let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+            let at = listener.local_addr().unwrap();
+            spawn(http::serve(listener, app()).run());
+            let _open: Vec<StdStream> = (0..MANY).map(|_| StdStream::connect(at).unwrap()).collect();
+            // Two more tasks are the server and its accepting task.
+            loop {
+                let workers = handle.metrics().workers;
+                let counts: Vec<usize> = workers.iter().map(|worker| worker.num_alive_tasks).collect();
+                if counts.iter().sum::<usize>() == MANY + 2 {
+                    return counts;
+                }
+                yield_now().await;
+            }
+        });
+        let (most, least) = (counts.iter().max(), counts.iter().min());
+        assert!(
+            counts.len() == 2 && most.zip(least).is_some_and(|(most, least)| most - least <= 1),
+            "{counts:?}"
+        );
+    });
 }
 
 #[test]

@@ -1,29 +1,18 @@
-//! HTTP: a server that runs each connection as a task of this runtime, with a tenant if the caller's function returns
-//! one.
+//! Server: its settings, its accepting tasks and its connections.
 //!
-//! The server accepts connections in a task, in batches, and spawns a task for each connection. A connection's task
-//! begins on the less loaded of two workers. At its first poll it registers its socket with the driver of the worker
-//! that polls it, which costs two system calls. `bind` opens a socket for each last-level cache; each socket has its
-//! own accepting task. A connection without a request is closed after a timeout (`quiet.rs`); each connection has one
-//! timer for that. On shutdown the server stops accepting, idle connections close, and busy connections finish their
-//! request. Connections that are still open at the deadline are aborted.
-//!
-//! `Executor` spawns the tasks that hyper needs: streams of HTTP/2, and connections of a client. In contrast,
-//! `axum::serve` calls `tokio::spawn`, so that all its connections stay on the worker that accepts them.
+//! [`Server::run`] spawns an accepting task for each socket of the listener, and waits for the shutdown. An accepting
+//! task accepts up to [`BATCH`] connections before other tasks of its worker run, and spawns a task for each, which
+//! begins on the less loaded of two workers. The connection's task races hyper's connection with a change of the
+//! server's [`Stage`] and with the [`Alarm`] that closes a connection without a request.
 
-mod listener;
-mod quiet;
-
-pub use listener::{Listener, PerLlc, bind};
-
-use crate::{Handle, JoinHandle, Placement, TaskBuilder};
+use crate::executor::Executor;
+use crate::listener::{Listener, is_of_one_connection};
+use crate::quiet::{Alarm, Bounds, Counted, Noticed, Quiet, Ring};
 use hyper::body::{Body, Incoming};
 use hyper::{Request, Response};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::conn::auto;
 use hyper_util::service::TowerToHyperService;
-use listener::is_of_one_connection;
-use quiet::{Alarm, Bounds, Counted, Noticed, Quiet, Ring};
 use std::error::Error;
 use std::fmt;
 use std::future::{pending, poll_fn};
@@ -35,6 +24,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tokio::sync::watch;
 use tower_service::Service;
+use warmcore_runtime::{JoinHandle, Placement, yield_now};
 use warmcore_sys::clock;
 use warmcore_tenant::Tenant;
 use warmcore_types::LlcId;
@@ -52,50 +42,6 @@ const BATCH: usize = 32;
 /// Default of the timeouts for a silent client, and of the time that connections have to finish on shutdown.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
-/// A `hyper::rt::Executor`, for servers and clients: spawns on this runtime.
-#[derive(Debug, Clone)]
-pub struct Executor {
-    handle: Handle,
-    tenant: Option<Tenant>,
-}
-
-impl Executor {
-    /// Spawns on this runtime.
-    pub fn new(handle: Handle) -> Self {
-        Self { handle, tenant: None }
-    }
-
-    /// Spawns on the current thread's runtime. Panics if the thread is inside none.
-    #[track_caller]
-    pub fn current() -> Self {
-        Self::new(Handle::current())
-    }
-
-    /// Sets the tenant of the tasks that the executor spawns.
-    pub fn tenant(self, tenant: &Tenant) -> Self {
-        Self { tenant: Some(tenant.clone()), ..self }
-    }
-
-    fn task_builder(&self) -> TaskBuilder {
-        let task = self.handle.task_builder();
-        match &self.tenant {
-            Some(tenant) => task.tenant(tenant),
-            None => task,
-        }
-    }
-}
-
-impl<F> hyper::rt::Executor<F> for Executor
-where
-    F: Future + Send + 'static,
-    F::Output: Send + 'static,
-{
-    fn execute(&self, future: F) {
-        // Detached: hyper learns of the task's end through its own channels.
-        drop(self.task_builder().spawn(future));
-    }
-}
-
 type TenantOf<P> = Arc<dyn Fn(&P) -> Option<Tenant> + Send + Sync>;
 type Configure = Arc<dyn Fn(&mut auto::Builder<Executor>) + Send + Sync>;
 
@@ -107,7 +53,7 @@ type Configure = Arc<dyn Fn(&mut auto::Builder<Executor>) + Send + Sync>;
 /// # use hyper::{Request, Response, body::Incoming};
 /// # use tokio::io::{AsyncReadExt, AsyncWriteExt};
 /// use tokio::{net::TcpListener, sync::oneshot};
-/// use warmcore_runtime::{http, spawn};
+/// use warmcore_runtime::spawn;
 /// use warmcore_tenant::Tenant;
 ///
 /// # async fn get(addr: std::net::SocketAddr) -> std::io::Result<String> {
@@ -124,7 +70,7 @@ type Configure = Arc<dyn Fn(&mut auto::Builder<Executor>) + Send + Sync>;
 /// let listener = TcpListener::bind("127.0.0.1:0").await?;
 /// let addr = listener.local_addr()?;
 /// let (stop, stopped) = oneshot::channel::<()>();
-/// let server = http::serve(listener, service)
+/// let server = warmcore_http::serve(listener, service)
 ///     .tenant_of(move |_peer| Some(visitors.clone()))
 ///     .with_graceful_shutdown(async { _ = stopped.await });
 /// let server = spawn(server.run());
@@ -161,7 +107,7 @@ pub struct ServeStats {
 /// Serves HTTP/1 and HTTP/2 with an axum `Router` or any other tower service; each connection gets a clone.
 ///
 /// A panic in a handler ends its connection, or with HTTP/2 its stream, and nothing else. A task that a handler starts
-/// with [`spawn`](crate::spawn()) may run on any worker; a task of `tokio::spawn` stays on the handler's worker.
+/// with [`spawn`](warmcore_runtime::spawn()) may run on any worker; a task of `tokio::spawn` stays on the handler's worker.
 ///
 /// A client that sends no request is disconnected after [`head_timeout`](Server::head_timeout) or
 /// [`idle_timeout`](Server::idle_timeout). A request is under way until its answer was handed to hyper. Meanwhile no
@@ -180,7 +126,7 @@ pub struct ServeStats {
 /// use hyper::body::Incoming;
 /// use hyper::{Request, Response};
 /// use std::convert::Infallible;
-/// use warmcore_runtime::{Runtime, http};
+/// use warmcore_runtime::Runtime;
 ///
 /// let service = tower::service_fn(|_: Request<Incoming>| async {
 ///     Ok::<_, Infallible>(Response::new("warm".to_owned()))
@@ -188,7 +134,7 @@ pub struct ServeStats {
 /// let runtime = Runtime::new()?;
 /// runtime.block_on(async {
 ///     let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await?;
-///     let ended = http::serve(listener, service).with_graceful_shutdown(async {}).run().await;
+///     let ended = warmcore_http::serve(listener, service).with_graceful_shutdown(async {}).run().await;
 ///     assert_eq!((ended.connections, ended.aborted), (0, 0));
 ///     std::io::Result::Ok(())
 /// })?;
@@ -367,7 +313,7 @@ where
                 since_yield += 1;
                 if since_yield == BATCH {
                     since_yield = 0;
-                    crate::yield_now().await;
+                    yield_now().await;
                 }
                 next = listener.try_accept();
             }
@@ -385,7 +331,10 @@ where
                 Some(tenant) => self.executor.clone().tenant(&tenant),
                 None => self.executor.clone(),
             };
-            let task = executor.task_builder().least_loaded_in(self.llc);
+            let task = match self.llc {
+                Some(llc) => executor.task_builder().least_loaded_in(llc),
+                None => executor.task_builder().least_loaded(),
+            };
             let (service, configure, stage) =
                 (self.service.clone(), self.configure.clone(), self.stage.subscribe());
             task.spawn(connection::<L, S, B>(socket, service, executor, configure, self.bounds, stage));
@@ -516,9 +465,8 @@ async fn connection<L, S, B>(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Runtime;
-    use std::convert::Infallible;
-    use std::net::TcpStream;
+    use crate::bind;
+    use warmcore_runtime::Runtime;
 
     #[test]
     fn the_bounds_and_the_deadline_are_30_s_if_nothing_is_said() {
@@ -528,39 +476,5 @@ mod tests {
         let half_a_minute = Duration::from_secs(30);
         assert_eq!(server.bounds, Bounds { head: half_a_minute, idle: half_a_minute });
         assert_eq!(server.deadline, half_a_minute);
-    }
-
-    /// Counts tasks by the worker on which they begin, because a task stays in the list of that worker.
-    #[test]
-    fn connections_begin_on_all_workers_evenly() {
-        const MANY: usize = 64;
-        // On a busy machine any poll may take long. With this threshold no poll counts as long.
-        let long_poll = Duration::from_secs(3600);
-        let runtime = Runtime::builder().worker_threads(2).long_poll_threshold(long_poll).build().unwrap();
-        let shared = &runtime.shared;
-        let count =
-            || shared.remotes.iter().map(|remote| remote.owned_tasks.count() as usize).collect::<Vec<_>>();
-        let counts = runtime.block_on(async {
-            let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
-            let at = listener.local_addr().unwrap();
-            let service = tower::service_fn(|_: Request<Incoming>| async {
-                Ok::<_, Infallible>(Response::new("warm".to_owned()))
-            });
-            crate::spawn(serve(listener, service).run());
-            let _open: Vec<TcpStream> = (0..MANY).map(|_| TcpStream::connect(at).unwrap()).collect();
-            // Two more tasks are the server and its accepting task.
-            loop {
-                let counts = count();
-                if counts.iter().sum::<usize>() == MANY + 2 {
-                    return counts;
-                }
-                crate::yield_now().await;
-            }
-        });
-        let (most, least) = (counts.iter().max(), counts.iter().min());
-        assert!(
-            counts.len() == 2 && most.zip(least).is_some_and(|(most, least)| most - least <= 1),
-            "{counts:?}"
-        );
     }
 }

@@ -1,8 +1,9 @@
-//! Hyper, axum and tower on this runtime, and this crate's module `http`, each with a real client.
+//! Hyper, axum and tower on this runtime, and this crate, each with a real client.
 //!
 //! Server and client are in one runtime with two workers, and talk over sockets of the loopback device, on up to 16
 //! connections. The assertions follow hyper's and axum's documentation.
 
+#[path = "../../runtime/tests/limit/mod.rs"]
 mod limit;
 
 use axum::Router;
@@ -24,7 +25,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream, UnixListener, UnixStream};
 use tokio::sync::{Notify, oneshot};
 use tower::ServiceExt;
-use warmcore_runtime::http::{self, Executor, ServeStats};
+use warmcore_http as http;
+use warmcore_http::{Executor, ServeStats};
 use warmcore_runtime::{Handle, JoinHandle, spawn, yield_now};
 use warmcore_tenant::Tenant;
 

@@ -8,6 +8,7 @@
 
 #![cfg(target_os = "linux")]
 
+#[path = "../../runtime/tests/limit/mod.rs"]
 mod limit;
 
 use axum::Router;
@@ -20,8 +21,9 @@ use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 use std::sync::{Arc, Mutex};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
+use warmcore_http as http;
 use warmcore_percpu::Counter;
-use warmcore_runtime::{http, spawn, spawn_in};
+use warmcore_runtime::{spawn, spawn_in};
 use warmcore_tenant::Tenant;
 
 const ROUNDS: usize = 8;
