@@ -15,12 +15,15 @@
 //! the name and 16 bytes. A report takes the reporting thread about 5 µs a worker and 2 µs a tenant, and adds nothing
 //! to a poll. One thread reports at a time.
 
+#[cfg(feature = "tokio")]
 use crate::join::JoinHandle;
 use crate::runtime::Handle;
 use crate::runtime_metrics::{RuntimeMetrics, WorkerMetrics};
 use ::metrics::{Unit, counter, describe_counter, describe_gauge, gauge};
 use std::collections::BTreeMap;
+#[cfg(feature = "tokio")]
 use std::convert::Infallible;
+#[cfg(feature = "tokio")]
 use std::time::Duration;
 use warmcore_tenant::Tenant;
 use warmcore_types::ignore_poison;
@@ -107,7 +110,8 @@ names! {
 /// and not when the handle is dropped.
 ///
 /// With an exporter that is asked for its numbers, such as Prometheus's, the program can instead call [`record_now`]
-/// before each answer.
+/// before each answer. So can a runtime without tokio's timers: this function needs the feature `tokio` and tokio's
+/// drivers, and the task panics without them.
 #[cfg(feature = "tokio")]
 pub fn record_metrics(handle: &Handle, period: Duration) -> JoinHandle<Infallible> {
     let of = handle.clone();

@@ -1,6 +1,7 @@
 //! Atomics, locks and threads, in one place where loom and shuttle can replace them.
 //!
-//! The cfg for loom is `warmcore_loom`, because tokio compiles no sockets under `loom`, and the driver needs them.
+//! The cfg for loom is `warmcore_loom`, because tokio compiles no sockets under `loom`, and the default driver and other
+//! tests need them.
 //! Loom's models test single modules and start no worker, so they use the system's threads and condition variables.
 
 #[cfg(warmcore_loom)]

@@ -199,6 +199,7 @@ fn what_is_kept_of_tenants_is_by_name() {
     assert_eq!(told.by_name(&[]), BTreeMap::new());
 }
 
+#[cfg(feature = "tokio")]
 #[test]
 fn recording_goes_on_until_it_is_aborted() {
     let runtime = Runtime::builder().worker_threads(1).build().unwrap();
