@@ -121,12 +121,13 @@ pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
 
 /// Builds the bench and returns its path.
 ///
-/// It is built with one codegen unit. With several, moving a line between two files changes which functions are
+/// The runtime and its driver are built with one codegen unit each. With several, moving a line between two files changes which functions are
 /// inlined, and the count of a poll by 20 instructions.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let mut cargo = cargo(root, &["bench", "--package", "warmcore-runtime", "--bench", "poll"]);
     cargo.args(["--features", "counted-clock"]);
     cargo.args(["--config", "profile.bench.package.warmcore-runtime.codegen-units=1"]);
+    cargo.args(["--config", "profile.bench.package.warmcore-driver.codegen-units=1"]);
     cargo.args(["--no-run", "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
     let messages = said(&mut cargo)?;
     let bench = messages.lines().filter(|line| line.contains("\"kind\":[\"bench\"]"));

@@ -116,14 +116,16 @@ pub trait Driver: Send + Sync {
     }
 
     /// Parks the worker's thread until `is_awake` returns true, or until the given time, and serves sockets and timers
-    /// meanwhile. May return early. Only the worker's own thread calls it.
+    /// meanwhile. Calls `is_awake` before it waits, and after each [`unpark`](Self::unpark). May return early. Only the
+    /// worker's own thread calls it.
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool);
 
     /// Serves sockets and timers without waiting. Any thread may call it. If another thread is in the driver it returns
     /// at once, and serves nothing.
     fn poll_events(&self);
 
-    /// Makes a thread that is in `park`, or about to enter it, check `is_awake` once more. Any thread may call it.
+    /// Makes a thread that is in `park`, or about to enter it, call `is_awake` once more. That call must see what the
+    /// unparking thread wrote before. Any thread may call it.
     fn unpark(&self);
 
     /// The current thread becomes the worker's thread, in place of the previous one.

@@ -3,7 +3,7 @@
 use warmcore_runtime::{Handle, TaskBuilder};
 use warmcore_tenant::Tenant;
 
-/// A `hyper::rt::Executor`, for servers and clients: spawns on this runtime.
+/// A `hyper::rt::Executor` for servers and clients, which spawns on a runtime of `warmcore-runtime`.
 #[derive(Debug, Clone)]
 pub struct Executor {
     pub(crate) handle: Handle,
@@ -11,12 +11,12 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Spawns on this runtime.
+    /// Makes an executor that spawns on the handle's runtime.
     pub fn new(handle: Handle) -> Self {
         Self { handle, tenant: None }
     }
 
-    /// Spawns on the current thread's runtime. Panics if the thread is inside none.
+    /// Makes an executor that spawns on the current thread's runtime. Panics if the thread is inside none.
     #[track_caller]
     pub fn current() -> Self {
         Self::new(Handle::current())

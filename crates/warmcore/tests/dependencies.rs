@@ -78,9 +78,9 @@ const NEVER: &[&str] = &[
 /// A package, and its enabled features.
 type Package = (String, Vec<String>);
 
-/// The packages that a program with these options links, and the names in its lock file.
-fn packages(name: &str, options: &str) -> (Vec<Package>, BTreeSet<String>) {
-    let project = Project::new(name, &warmcore(options), "fn main() {}\n");
+/// The packages that a program with these dependencies links, and the names in its lock file.
+fn packages(name: &str, dependencies: &str) -> (Vec<Package>, BTreeSet<String>) {
+    let project = Project::new(name, dependencies, "fn main() {}\n");
     let args = ["--offline", "--prefix", "none", "--edges", "normal", "--format", "{p}|{f}"];
     let tree = project.cargo("tree", &args);
     let text = String::from_utf8_lossy(&tree.stdout).into_owned();
@@ -98,12 +98,16 @@ fn packages(name: &str, options: &str) -> (Vec<Package>, BTreeSet<String>) {
 }
 
 fn check(name: &str, options: &str, lists: &[&[&str]], tokios: &[&str]) {
-    let (linked, locked) = packages(name, options);
+    check_dependencies(name, &warmcore(options), lists, tokios);
+}
+
+fn check_dependencies(name: &str, dependencies: &str, lists: &[&[&str]], tokios: &[&str]) {
+    let (linked, locked) = packages(name, dependencies);
     let is_known = |package: &str| {
         package.starts_with("warmcore") || package == name || lists.iter().any(|list| list.contains(&package))
     };
     let unknown: BTreeSet<_> = linked.iter().map(|(package, _)| package).filter(|p| !is_known(p)).collect();
-    assert!(unknown.is_empty(), "a program with{options} links what is in no list here: {unknown:?}");
+    assert!(unknown.is_empty(), "a program with {dependencies} links what is in no list here: {unknown:?}");
     let features = linked.iter().filter(|(package, _)| package == "tokio").flat_map(|(_, features)| features);
     // Compares only tokio's public features, and not those named like an optional dependency.
     let public = ["fs", "full", "io-std", "io-util", "macros", "net", "process", "rt", "rt-multi-thread"];
@@ -112,7 +116,7 @@ fn check(name: &str, options: &str, lists: &[&[&str]], tokios: &[&str]) {
     let features: BTreeSet<&str> = features.filter(is_public).map(String::as_str).collect();
     assert_eq!(features, tokios.iter().copied().collect(), "tokio's features");
     let never: Vec<_> = NEVER.iter().filter(|package| locked.contains(**package)).collect();
-    assert!(never.is_empty(), "in the lock file of a program with{options}: {never:?}");
+    assert!(never.is_empty(), "in the lock file of a program with {dependencies}: {never:?}");
 }
 
 #[test]
@@ -131,4 +135,14 @@ fn data_per_cpu_alone_links_no_runtime() {
     let without_tokio: Vec<&str> =
         LINKED.iter().copied().filter(|package| !["tokio", "mio", "tracing"].contains(package)).collect();
     check("links-data", ", default-features = false", &[&without_tokio], &[]);
+}
+
+/// A package named tokio that runs tasks on this runtime can only exist if nothing below the runtime needs tokio.
+#[test]
+fn the_runtime_without_its_default_driver_links_no_tokio() {
+    let without_tokio: Vec<&str> =
+        LINKED.iter().copied().filter(|package| !["tokio", "mio", "socket2"].contains(package)).collect();
+    let runtime = concat!(env!("CARGO_MANIFEST_DIR"), "/../runtime");
+    let dependencies = format!("warmcore-runtime = {{ path = {runtime:?}, default-features = false }}\n");
+    check_dependencies("links-runtime", &dependencies, &[&without_tokio], &[]);
 }

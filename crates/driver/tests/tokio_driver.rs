@@ -1,0 +1,208 @@
+//! The driver over tokio, from outside: parks and what ends them, its context, its settings, and the budget of operations.
+//!
+//! A park that should end has a limit of a minute, and the test fails if the limit ended it.
+#![cfg(target_os = "linux")]
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::*};
+use std::sync::mpsc::channel;
+use std::task::{Context, Poll, Waker};
+use std::thread::scope;
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+use warmcore_driver::{
+    Driver, OpBudget, TokioDriver, TokioDriverConfig, is_inside_tokio, sleep, unconstrained,
+};
+use warmcore_types::Nanos;
+
+const LIMIT: Duration = Duration::from_secs(60);
+
+fn driver() -> TokioDriver {
+    TokioDriver::new(TokioDriverConfig::new("test")).unwrap()
+}
+
+/// Parks until `is_awake` returns true, and fails at the limit.
+fn park(driver: &TokioDriver, is_awake: &dyn Fn() -> bool) {
+    let began = Instant::now();
+    while !is_awake() {
+        let until = Nanos(driver.now().0 + LIMIT.as_nanos() as u64);
+        driver.park(Some(until), is_awake);
+        assert!(began.elapsed() < LIMIT);
+    }
+}
+
+/// Calls `act` on another thread once a call of the returned function says that this thread parks.
+fn while_parking(act: impl FnOnce() + Send, park: impl FnOnce(&dyn Fn())) {
+    let is_parking = &AtomicBool::new(false);
+    scope(|scope| {
+        scope.spawn(move || {
+            while !is_parking.load(SeqCst) {
+                std::thread::yield_now();
+            }
+            act();
+        });
+        park(&|| is_parking.store(true, SeqCst));
+    });
+}
+
+#[test]
+fn an_unpark_before_a_park_or_during_it_ends_the_park() {
+    let (driver, is_awake) = (&driver(), &AtomicBool::new(false));
+    let unpark = || {
+        is_awake.store(true, SeqCst);
+        driver.unpark();
+    };
+    unpark();
+    park(driver, &|| is_awake.load(SeqCst));
+    is_awake.store(false, SeqCst);
+    while_parking(unpark, |parking| {
+        park(driver, &|| {
+            let is_awake = is_awake.load(SeqCst);
+            parking();
+            is_awake
+        });
+    });
+}
+
+#[test]
+fn a_park_ends_at_its_time_and_at_an_earlier_one_that_another_thread_sets() {
+    let driver = &driver();
+    let in_ms = |ms: u64| Nanos(driver.now().0 + ms * 1_000_000);
+    let began = driver.now();
+    driver.park(Some(in_ms(5)), &|| false);
+    // The kernel's clock may differ a little from the driver's.
+    assert!(driver.now().0 - began.0 >= 4_000_000);
+    let began = Instant::now();
+    let set = || driver.wake_at(in_ms(5));
+    while_parking(set, |parking| {
+        driver.park(Some(in_ms(60_000)), &|| {
+            parking();
+            false
+        });
+    });
+    assert!(began.elapsed() < LIMIT);
+}
+
+#[test]
+fn a_parked_driver_serves_timers_and_tasks_of_tokio_s() {
+    let driver = Arc::new(driver());
+    let slept = Arc::new(AtomicBool::new(false));
+    let (sets, of) = (slept.clone(), driver.clone());
+    let task = {
+        let _entered = driver.enter();
+        assert!(is_inside_tokio());
+        tokio::spawn(async move {
+            sleep(Duration::from_millis(2)).await;
+            sets.store(true, SeqCst);
+            of.unpark();
+        })
+    };
+    assert!(!is_inside_tokio());
+    assert_eq!(driver.foreign_tasks(), 1);
+    let before = driver.run_seq();
+    park(&driver, &|| slept.load(SeqCst));
+    assert!(task.is_finished() && driver.foreign_tasks() == 0);
+    // Even while no thread is in the driver.
+    let after = driver.run_seq();
+    assert!(after > before && (before | after) & 1 == 0, "{before} {after}");
+    // Serving without a wait runs a task that is ready.
+    let ready = {
+        let _entered = driver.enter();
+        tokio::spawn(async {})
+    };
+    driver.poll_events();
+    assert!(ready.is_finished());
+}
+
+#[test]
+fn the_settings_are_kept() {
+    static RUNS: AtomicU64 = AtomicU64::new(0);
+    static NAMED: AtomicUsize = AtomicUsize::new(0);
+    const STACK: usize = 16 << 20;
+    let config = TokioDriverConfig {
+        thread_name: Arc::new(|| format!("blocking-{}", NAMED.fetch_add(1, SeqCst))),
+        thread_stack_size: Some(STACK),
+        thread_keep_alive: Some(Duration::from_millis(1)),
+        enable_time: false,
+        on_run: |_| _ = RUNS.fetch_add(1, SeqCst),
+        clock: || Nanos(7),
+        ..TokioDriverConfig::new("test")
+    };
+    let driver = TokioDriver::new(config).unwrap();
+    assert_eq!(driver.now(), Nanos(7));
+    let entered = driver.enter();
+    let (out, threads) = channel();
+    let call = || {
+        let out = out.clone();
+        tokio::task::spawn_blocking(move || {
+            // Half of the stack, and more than a thread has if no size is set.
+            let deep = [1_u8; STACK / 2];
+            let sum: usize = std::hint::black_box(&deep).iter().map(|byte| usize::from(*byte)).sum();
+            out.send((sum, std::thread::current().name().map(str::to_owned))).unwrap();
+        });
+        threads.recv_timeout(LIMIT).unwrap()
+    };
+    assert_eq!(call(), (STACK / 2, Some("blocking-0".to_owned())));
+    // The first thread ends soon, and then another one is named.
+    let began = Instant::now();
+    while call().1.as_deref() == Some("blocking-0") {
+        assert!(began.elapsed() < LIMIT);
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    let sleeps = std::panic::catch_unwind(|| tokio::time::sleep(Duration::ZERO));
+    assert!(sleeps.is_err(), "without timers");
+    drop(entered);
+    // The driver runs again after a wait.
+    let (before, is_awake) = (RUNS.load(SeqCst), &AtomicBool::new(false));
+    let unpark = || {
+        is_awake.store(true, SeqCst);
+        driver.unpark();
+    };
+    while_parking(unpark, |parking| {
+        driver.park(None, &|| {
+            let is_awake = is_awake.load(SeqCst);
+            parking();
+            is_awake
+        });
+    });
+    assert!(RUNS.load(SeqCst) > before);
+}
+
+/// Receives from a channel that is never empty. Returns the number of operations until one is refused.
+fn operations(at_most: usize) -> usize {
+    let (out, mut messages) = mpsc::unbounded_channel();
+    (0..=at_most).for_each(|n| out.send(n).unwrap());
+    let mut cx = Context::from_waker(Waker::noop());
+    (0..at_most).take_while(|_| pin!(poll_fn(|cx| messages.poll_recv(cx))).poll(&mut cx).is_ready()).count()
+}
+
+#[test]
+fn polls_that_share_a_budget_do_127_operations_and_a_closure_outside_of_it_any_number() {
+    let thread = std::thread::spawn(|| {
+        let without_budget = operations(1000);
+        let budget = OpBudget::new();
+        budget.begin_poll();
+        let in_one_poll = operations(1000);
+        let outside = unconstrained(|| operations(1000));
+        let still_empty = operations(1000);
+        budget.begin_poll();
+        (without_budget, in_one_poll, outside, still_empty, operations(1000))
+    });
+    assert_eq!(thread.join().unwrap(), (1000, 127, 1000, 0, 127));
+}
+
+#[test]
+fn a_closed_driver_returns_at_once_and_its_sockets_fail() {
+    let driver = driver();
+    driver.close();
+    driver.park(None, &|| false);
+    driver.poll_events();
+    driver.unpark();
+    driver.wake_at(Nanos(0));
+    let _entered = driver.enter();
+    let socket = pin!(tokio::net::TcpStream::connect("127.0.0.1:1"));
+    let outcome = socket.poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(outcome, Poll::Ready(Err(_))), "{outcome:?}");
+}
