@@ -162,6 +162,7 @@ pub trait Driver: Send + Sync {
     /// entered. Any thread may call this.
     fn count_own(&self, _is_wanted: bool) {}
 
-    /// Closes the driver. Blocking operations that still run in it are detached.
+    /// Closes the driver: later calls return at once. The worker's thread calls it last, and it may wait for operations
+    /// that the driver has under way.
     fn close(&self);
 }

@@ -57,6 +57,9 @@ pub struct TokioDriverConfig {
     pub thread_keep_alive: Option<Duration>,
     /// Whether tokio's timers work in the driver's context. They panic if not.
     pub enable_time: bool,
+    /// Whether [`Driver::close`] waits for blocking operations that are under way: closures of `spawn_blocking`, and
+    /// operations of `tokio::fs`. If not, they go on in the background.
+    pub close_waits: bool,
     /// Called on the thread in the driver each time that it stops waiting and is about to run sockets, timers and tasks
     /// of `tokio::spawn`, with the value of [`Driver::run_seq`] before. It must not panic.
     pub on_run: fn(u64),
@@ -77,6 +80,7 @@ impl TokioDriverConfig {
             thread_stack_size: None,
             thread_keep_alive: None,
             enable_time: true,
+            close_waits: false,
             on_run: |_| {},
             clock: clock::now,
         }
@@ -103,6 +107,8 @@ pub struct TokioDriver {
     name: String,
     #[line(read_mostly)]
     clock: fn() -> Nanos,
+    #[line(read_mostly)]
+    close_waits: bool,
     #[line(read_mostly)]
     handle: tokio::runtime::Handle,
     #[line(read_mostly)]
@@ -192,7 +198,7 @@ impl Drop for TokioDriver {
     fn drop(&mut self) {
         // If no worker was started, the thread that drops this may be inside another tokio runtime, where dropping a
         // tokio runtime panics.
-        self.close();
+        self.shut_down(false);
     }
 }
 
@@ -241,6 +247,7 @@ impl TokioDriver {
         Ok(Self {
             name: config.name,
             clock: config.clock,
+            close_waits: config.close_waits,
             metrics: handle.metrics(),
             handle,
             runtime: Padded::new(RwLock::new(Some(runtime))),
@@ -293,6 +300,17 @@ impl TokioDriver {
         let is_set = rest > 0 && timer.set(Duration::from_nanos(rest)).is_ok();
         *wake_at_ns = if is_set { at } else { Nanos(0) };
         is_set
+    }
+
+    fn shut_down(&self, waits: bool) {
+        ignore_poison(self.timer.write()).take();
+        let runtime = ignore_poison(self.runtime.write()).take();
+        match runtime {
+            // On a thread that polls, tokio refuses to wait outside of `block_in_place`.
+            Some(runtime) if waits => tokio::task::block_in_place(|| drop(runtime)),
+            Some(runtime) => runtime.shutdown_background(),
+            None => {}
+        }
     }
 
     fn drive<T>(&self, future: impl Future<Output = T>) -> Option<T> {
@@ -437,11 +455,7 @@ impl Driver for TokioDriver {
     }
 
     fn close(&self) {
-        ignore_poison(self.timer.write()).take();
-        let runtime = ignore_poison(self.runtime.write()).take();
-        if let Some(runtime) = runtime {
-            runtime.shutdown_background();
-        }
+        self.shut_down(self.close_waits);
     }
 }
 

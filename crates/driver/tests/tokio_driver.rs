@@ -194,6 +194,30 @@ fn polls_that_share_a_budget_do_127_operations_and_a_closure_outside_of_it_any_n
 }
 
 #[test]
+fn closing_waits_for_blocking_operations_only_if_that_is_set() {
+    for close_waits in [true, false] {
+        let driver =
+            TokioDriver::new(TokioDriverConfig { close_waits, ..TokioDriverConfig::new("test") }).unwrap();
+        let is_done = Arc::new(AtomicBool::new(false));
+        let (sets, (begun, begins), (end, ends)) = (is_done.clone(), channel(), channel::<()>());
+        {
+            let _entered = driver.enter();
+            tokio::task::spawn_blocking(move || {
+                begun.send(()).unwrap();
+                // Ends by itself only where the close waits for it.
+                let limit = if close_waits { Duration::from_millis(20) } else { LIMIT };
+                _ = ends.recv_timeout(limit);
+                sets.store(true, SeqCst);
+            });
+        }
+        begins.recv_timeout(LIMIT).unwrap();
+        driver.close();
+        assert_eq!(is_done.load(SeqCst), close_waits);
+        drop(end);
+    }
+}
+
+#[test]
 fn a_closed_driver_returns_at_once_and_its_sockets_fail() {
     let driver = driver();
     driver.close();

@@ -91,6 +91,7 @@ pub struct Builder {
     long_poll_threshold: Duration,
     observe: Option<bool>,
     threads: ThreadConfig,
+    wait_for_blocking: bool,
     /// `None`: tokio's drivers.
     make_driver: Option<MakeDriver>,
 }
@@ -109,6 +110,7 @@ impl Default for Builder {
             long_poll_threshold: Duration::from_millis(1),
             observe: None,
             threads: ThreadConfig::default(),
+            wait_for_blocking: false,
             make_driver: None,
         }
     }
@@ -121,6 +123,7 @@ impl fmt::Debug for Builder {
             .field("worker_threads", &self.worker_threads)
             .field("cpus", &self.cpus)
             .field("policy", &self.policy)
+            .field("wait_for_blocking", &self.wait_for_blocking)
             .finish_non_exhaustive()
     }
 }
@@ -266,6 +269,14 @@ impl Builder {
         Self { observe: Some(observe), ..self }
     }
 
+    /// Sets whether a shutdown waits for tokio's blocking operations that are under way: closures of `spawn_blocking`, and
+    /// operations of `tokio::fs`, such as a write that was not flushed. Dropping the runtime then waits for as long as they
+    /// take, and [`shutdown_timeout`](Runtime::shutdown_timeout) until its time is over. Default: they go on in the
+    /// background, and end with the process.
+    pub fn wait_for_blocking(self, is_wanted: bool) -> Self {
+        Self { wait_for_blocking: is_wanted, ..self }
+    }
+
     /// Sets what makes the workers' drivers: `make` is called for each worker, with the worker's number. Default: tokio's
     /// drivers, if this crate has its feature `tokio`. Without that feature [`build`](Self::build) fails if no `make` is
     /// set. With drivers that are not tokio's, its sockets, timers and `spawn_blocking` panic in tasks, and
@@ -351,6 +362,7 @@ impl Builder {
     fn tokio_drivers(&self, count: usize) -> Option<MakeDriver> {
         let config = TokioDriverConfig {
             max_blocking_threads: (self.max_blocking_threads / count).max(1),
+            close_waits: self.wait_for_blocking,
             on_run: context::driver_runs,
             clock: crate::clock::now,
             ..TokioDriverConfig::new(&self.name)

@@ -35,6 +35,38 @@ fn now<T>(handle: JoinHandle<T>) -> Option<Result<T, warmcore_runtime::JoinError
 }
 
 #[test]
+fn a_shutdown_waits_for_blocking_operations_if_that_is_set() {
+    ends(|| {
+        let waiting = || {
+            let runtime = Runtime::builder().worker_threads(2).wait_for_blocking(true).build().unwrap();
+            let (is_done, (begun, begins)) = (Arc::new(AtomicBool::new(false)), mpsc::channel());
+            let sets = is_done.clone();
+            let closure = move |until: Duration| {
+                begun.send(()).unwrap();
+                thread::sleep(until);
+                sets.store(true, SeqCst);
+            };
+            (runtime, is_done, closure, begins)
+        };
+        let (runtime, is_done, closure, begins) = waiting();
+        drop(runtime.spawn(async move {
+            drop(tokio::task::spawn_blocking(move || closure(Duration::from_millis(20))));
+        }));
+        begins.recv().unwrap();
+        drop(runtime);
+        assert!(is_done.load(SeqCst));
+        // With a timeout the wait ends at its time.
+        let (runtime, is_done, closure, begins) = waiting();
+        drop(runtime.spawn(async move {
+            drop(tokio::task::spawn_blocking(move || closure(Duration::from_secs(5))));
+        }));
+        begins.recv().unwrap();
+        assert!(!runtime.shutdown_timeout(Duration::from_millis(20)));
+        assert!(!is_done.load(SeqCst));
+    });
+}
+
+#[test]
 fn shutdown_background_returns_during_a_poll_which_then_ends() {
     ends(|| {
         let runtime = runtime(2);

@@ -121,13 +121,18 @@ fn check_dependencies(name: &str, dependencies: &str, lists: &[&[&str]], tokios:
 
 #[test]
 fn a_program_links_a_driver_and_no_parser() {
-    check("links-default", "", &[LINKED], &["net", "rt", "time"]);
+    check("links-default", "", &[LINKED], &["net", "rt", "rt-multi-thread", "time"]);
 }
 
 #[test]
 fn a_server_also_links_hyper() {
     let options = r#", features = ["http"]"#;
-    check("links-http", options, &[LINKED, LINKED_WITH_HTTP], &["io-util", "net", "rt", "sync", "time"]);
+    check(
+        "links-http",
+        options,
+        &[LINKED, LINKED_WITH_HTTP],
+        &["io-util", "net", "rt", "rt-multi-thread", "sync", "time"],
+    );
 }
 
 #[test]
