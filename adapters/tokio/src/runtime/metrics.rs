@@ -33,9 +33,8 @@ impl RuntimeMetrics {
         }
     }
 
-    /// Returns how many tasks wait in queues that no worker owns. Warmcore has one for each last-level cache, and most
-    /// tasks that a thread outside of the runtime spawns wait in the inbox of a worker instead; tasks in inboxes of
-    /// workers that are in a poll are counted too.
+    /// Returns how many tasks wait in queues that no worker owns. Warmcore has one for each last-level cache. Most tasks
+    /// that a thread outside of the runtime spawns wait in the inbox of a worker instead, and are not counted here.
     pub fn global_queue_depth(&self) -> usize {
         match &self.scheduler {
             Scheduler::Warm(warm) => warm.handle.injection_queue_depth(),

@@ -295,8 +295,8 @@ impl Stocks for Delayed {
     }
 }
 
-/// Pins the thread to a CPU, and calls `act` with a tree whose leaf holds 1000 units and has an open stock on this CPU, once `returned` units are to
-/// come back there during the next drain. Does nothing where no sections run.
+/// Pins the thread to a CPU, and calls `act` with a tree whose leaf holds 1000 units and has an open stock on that CPU.
+/// `returned` units come back there during the next drain. Does nothing where no restartable sections run.
 fn with_delayed(returned: i32, is_unseen: bool, act: impl Fn(&Accounts<Delayed>, [&Node; 3], CpuId)) {
     if !matches!(warmcore_percpu::try_backend(), Ok(warmcore_percpu::Backend::Rseq(_))) {
         return;
