@@ -6,7 +6,7 @@
 //! tenant or a span.
 
 use crate::context;
-use crate::error::JoinError;
+use crate::error::{JoinError, drop_caught};
 use crate::header::{Header, RunnableTask};
 use crate::join::{JoinHandle, Outcome, TaskOutput};
 use crate::sync::Ordering::*;
@@ -60,18 +60,16 @@ impl<F: Future> Future for TaskFuture<F> {
         // SAFETY: structural pinning: `future` is never moved.
         let this = unsafe { self.as_mut().get_unchecked_mut() };
         let header = this.header;
-        let future = this.future.as_mut().expect("polled after its end");
-        // SAFETY: as above.
-        let future = unsafe { Pin::new_unchecked(future) };
+        let future = &mut this.future;
         // SAFETY: the header outlives the future.
         let header = unsafe { header.as_ref() };
         let polled = context::measured(header, || {
             catch_unwind(AssertUnwindSafe(|| match header.attrs.as_deref() {
-                None => future.poll(cx),
+                None => poll_or_drop(future, cx),
                 Some(attrs) => {
                     let _span = attrs.span.as_ref().map(|span| span.enter());
                     let _here = attrs.tenant.as_ref().map(|tenant| tenant.tenant.enter());
-                    future.poll(cx)
+                    poll_or_drop(future, cx)
                 }
             }))
         });
@@ -84,6 +82,28 @@ impl<F: Future> Future for TaskFuture<F> {
             }
         }
     }
+}
+
+/// Polls a future that is never moved. If the poll panics, the future is dropped while the panic unwinds, as the locals
+/// of the poll are: what it owns sees `std::thread::panicking`, so that a lock that it holds is poisoned. A panic of
+/// that drop is caught.
+#[inline]
+fn poll_or_drop<F: Future>(future: &mut Option<F>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    /// Dropped only by a panic.
+    struct Unwinds<'a, F>(&'a mut Option<F>);
+    impl<F> Drop for Unwinds<'_, F> {
+        fn drop(&mut self) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| *self.0 = None)) {
+                drop_caught(panic);
+            }
+        }
+    }
+    let unwinds = Unwinds(future);
+    let future = unwinds.0.as_mut().expect("polled after its end");
+    // SAFETY: the caller never moves the future.
+    let polled = unsafe { Pin::new_unchecked(future) }.poll(cx);
+    std::mem::forget(unwinds);
+    polled
 }
 
 impl<F: Future> Drop for TaskFuture<F> {

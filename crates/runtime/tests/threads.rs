@@ -190,6 +190,9 @@ fn a_panic_of_such_a_function_ends_no_worker() {
             .on_thread_unpark(panics())
             .build()
             .unwrap();
+        while runtime.metrics().workers[0].park_unpark_count == 0 {
+            thread::yield_now();
+        }
         for n in 0..3 {
             assert_eq!(runtime.block_on(runtime.spawn(async move { n })).unwrap(), n);
         }
@@ -239,5 +242,22 @@ fn a_handle_counts_workers_tasks_and_injected_tasks() {
             runtime.block_on(task).unwrap();
         }
         assert_eq!(handle.injection_queue_depth(), 0);
+    });
+}
+
+#[test]
+fn a_worker_without_tasks_parks_once_and_stays_parked() {
+    ends(|| {
+        for _ in 0..50 {
+            let runtime = Runtime::builder().worker_threads(2).build().unwrap();
+            let counts =
+                || runtime.metrics().workers.iter().map(|it| it.park_unpark_count).collect::<Vec<_>>();
+            while counts().iter().any(|count| *count == 0) {
+                thread::yield_now();
+            }
+            assert_eq!(counts(), [1, 1]);
+            thread::sleep(std::time::Duration::from_millis(2));
+            assert_eq!(counts(), [1, 1]);
+        }
     });
 }

@@ -1,0 +1,45 @@
+//! What a task's panic leaves behind.
+
+mod limit;
+
+use limit::with_workers;
+use std::future::Future;
+use std::pin::Pin;
+use std::sync::mpsc;
+use std::task::{Context, Poll};
+use std::thread::panicking;
+
+/// A future that panics in its first poll, and in its drop if `drops_badly`. Its drop says whether a panic unwinds.
+struct Panics {
+    drops_badly: bool,
+    sends: mpsc::Sender<bool>,
+}
+
+impl Future for Panics {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<()> {
+        panic!("of a poll")
+    }
+}
+
+impl Drop for Panics {
+    fn drop(&mut self) {
+        self.sends.send(panicking()).unwrap();
+        if self.drops_badly {
+            panic!("of a drop");
+        }
+    }
+}
+
+#[test]
+fn a_future_that_panics_is_dropped_while_the_panic_unwinds() {
+    with_workers(1, |runtime| {
+        for drops_badly in [false, true] {
+            let (sends, dropped) = mpsc::channel();
+            let error = runtime.block_on(runtime.spawn(Panics { drops_badly, sends })).unwrap_err();
+            assert_eq!(error.into_panic().downcast_ref(), Some(&"of a poll"));
+            assert_eq!(dropped.iter().collect::<Vec<_>>(), [true]);
+        }
+    });
+}
