@@ -5,8 +5,10 @@
 //! A poll calls `now` if it is measured, or if the runtime knows several tenants; in the second case `thread_cpu`
 //! follows a poll of 0.5 ms or more. A poll without a reading of the clock calls none of these methods.
 
+use crate::park;
 use std::fmt;
 use std::marker::PhantomData;
+use std::task::{Context, Poll};
 use warmcore_types::Nanos;
 
 /// The CPU time of a worker.
@@ -137,6 +139,15 @@ pub trait Driver: Send + Sync {
     /// Enters the driver's context on the current thread, until the returned value is dropped: sockets and timers that
     /// are made meanwhile belong to this driver. Workers, and threads that entered the runtime, are in that context.
     fn enter(&self) -> Entered<'_>;
+
+    /// Calls `poll` on the current thread, inside the driver's context, until it returns ready, and parks the thread until
+    /// the waker is called in between. Workers poll their tasks inside one call of `poll`; other threads poll the future
+    /// that they block on. A driver may refuse, by a panic, a call inside another one, since the inner one would block the
+    /// outer one's tasks; [`leave_block_on`](crate::leave_block_on) allows it.
+    fn block_on(&self, poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>) {
+        let _entered = self.enter();
+        park::block_on(poll);
+    }
 
     /// Makes a thread that is in `park` return at this time at the latest. Any thread may call it.
     fn wake_at(&self, at: Nanos);

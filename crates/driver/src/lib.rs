@@ -3,6 +3,7 @@
 mod driver;
 #[cfg(feature = "tokio")]
 mod op_budget;
+mod park;
 #[cfg(feature = "tokio")]
 mod tokio_driver;
 #[cfg(not(feature = "tokio"))]
@@ -12,6 +13,6 @@ pub use driver::{Driver, Entered, Used};
 #[cfg(feature = "tokio")]
 pub use op_budget::{OpBudget, unconstrained};
 #[cfg(feature = "tokio")]
-pub use tokio_driver::{TokioDriver, TokioDriverConfig, is_inside_tokio, sleep};
+pub use tokio_driver::{TokioDriver, TokioDriverConfig, is_inside_tokio, leave_block_on, sleep};
 #[cfg(not(feature = "tokio"))]
-pub use without_tokio::{OpBudget, is_inside_tokio, unconstrained};
+pub use without_tokio::{OpBudget, is_inside_tokio, leave_block_on, unconstrained};

@@ -1,7 +1,7 @@
 //! TokioDriver: a current-thread runtime of tokio's that serves the sockets and timers of one worker.
 //!
-//! The worker's thread enters the context of that tokio runtime once. Tokio serves its sockets and timers only inside
-//! `block_on`, so the worker parks there. `unpark` wakes the future that `block_on` polls, which writes to tokio's
+//! The worker's thread enters the context of that tokio runtime once, by `Handle::block_on`, which serves nothing. Tokio
+//! serves its sockets and timers only inside `Runtime::block_on`, so the worker parks there. `unpark` wakes the future that `block_on` polls, which writes to tokio's
 //! event descriptor. Tokio's timers have a resolution of a millisecond, so a timer descriptor ends a wait at the time
 //! that the worker sets.
 //!
@@ -16,12 +16,13 @@
 //! has switched it on.
 
 use crate::driver::{Driver, Entered, Used};
+use crate::op_budget::unconstrained;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::*, fence};
 use std::sync::{Arc, Mutex, RwLock};
-use std::task::{Poll, Waker};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 use tokio::io::unix::AsyncFd;
 use tokio::runtime::{Builder, Runtime};
@@ -34,6 +35,14 @@ use warmcore_types::{Nanos, ignore_poison};
 /// Whether the current thread is inside a runtime of tokio's.
 pub fn is_inside_tokio() -> bool {
     tokio::runtime::Handle::try_current().is_ok()
+}
+
+/// Calls `act` as outside of the [`Driver::block_on`] that the thread is in, and without its budget of operations: `act`
+/// may block on a runtime of tokio's, and drop one. Costs a few thread-local accesses. Panics as tokio's `block_in_place`
+/// does where blocking is not allowed: in a `LocalSet`, and inside a current-thread runtime of tokio's.
+pub fn leave_block_on<R>(act: impl FnOnce() -> R) -> R {
+    // Tokio's function does not restore the budget on this thread, so the outer one does.
+    unconstrained(|| tokio::task::block_in_place(act))
 }
 
 /// Returns after `time`, to within tokio's resolution of a millisecond. Panics outside of a driver's context with
@@ -324,7 +333,7 @@ impl TokioDriver {
         }
         self.run_seq.fetch_add(1, Relaxed);
         let whole = Whole(&self.name);
-        let output = runtime.as_ref().map(|runtime| runtime.block_on(future));
+        let output = runtime.as_ref().map(|runtime| leave_block_on(|| runtime.block_on(future)));
         std::mem::forget(whole);
         self.run_seq.fetch_add(1, Relaxed);
         if self.is_own_counted.load(Relaxed)
@@ -430,6 +439,12 @@ impl Driver for TokioDriver {
 
     fn enter(&self) -> Entered<'_> {
         self.handle.enter().into()
+    }
+
+    /// Tokio knows then that the thread polls: `block_on`, `blocking_recv` and dropping a runtime of tokio's panic. The polls
+    /// of a thread that is no worker each have a budget of operations.
+    fn block_on(&self, poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>) {
+        self.handle.block_on(poll_fn(poll));
     }
 
     fn foreign_tasks(&self) -> usize {

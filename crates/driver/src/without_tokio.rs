@@ -26,6 +26,12 @@ pub fn unconstrained<R>(act: impl FnOnce() -> R) -> R {
     act()
 }
 
+/// Calls `act` as outside of the [`Driver::block_on`](crate::Driver::block_on) that the thread is in.
+#[inline]
+pub fn leave_block_on<R>(act: impl FnOnce() -> R) -> R {
+    act()
+}
+
 /// Whether the current thread is inside a runtime of tokio's. Without the feature `tokio` that is not known, and the
 /// answer is no.
 pub fn is_inside_tokio() -> bool {

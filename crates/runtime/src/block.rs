@@ -10,31 +10,10 @@ use crate::shared::Shared;
 use std::fmt;
 use std::pin::pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering::*};
-use std::task::{Context, Poll, Wake, Waker};
-use std::thread::Thread;
+use std::task::{Poll, ready};
 use warmcore_driver::Driver;
 use warmcore_sys::affinity;
 use warmcore_types::CpuId;
-
-struct Parked {
-    thread: Thread,
-    is_woken: AtomicBool,
-}
-
-impl Wake for Parked {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        // ORDERING: Release; pairs with the Acquire in `on`: the poll sees the writes that the waking thread made
-        // before.
-        if !self.is_woken.swap(true, Release) {
-            self.thread.unpark();
-        }
-    }
-}
 
 /// The driver of the worker on this thread's CPU; if there is none, or the CPU is not known, of worker 0. It serves the
 /// sockets and timers that the thread creates.
@@ -74,29 +53,19 @@ impl fmt::Debug for EnterGuard<'_> {
 /// Runs a future on this thread until it is ready.
 #[track_caller]
 pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
-    let is_worker = context::with_worker(|worker| worker.is_some());
+    // Tokio's driver refuses that too, and a `block_on` inside another one, but does not know the caller's line.
     assert!(
-        !is_worker,
+        context::with_worker(|worker| worker.is_none()),
         "block_on on a worker's thread blocks the worker's other tasks and can deadlock; await the future, or call \
          it inside block_in_place"
     );
-    with_context(shared, || {
-        let mut future = pin!(future);
-        let thread = std::thread::current();
-        let parked = Arc::new(Parked { thread, is_woken: AtomicBool::new(true) });
-        let waker = Waker::from(parked.clone());
-        let mut cx = Context::from_waker(&waker);
-        loop {
-            // ORDERING: Acquire; pairs with the Release in `wake_by_ref`.
-            if parked.is_woken.swap(false, Acquire) {
-                if let Poll::Ready(output) = future.as_mut().poll(&mut cx) {
-                    return output;
-                }
-            } else {
-                std::thread::park();
-            }
-        }
-    })
+    let _entered = context::enter(shared.clone());
+    let (mut future, mut output) = (pin!(future), None);
+    nearest_driver(shared).block_on(&mut |cx| {
+        output = Some(ready!(future.as_mut().poll(cx)));
+        Poll::Ready(())
+    });
+    output.expect("a driver polls until the future is ready")
 }
 
 /// Calls a closure that blocks or computes for long. In a task of this runtime, another thread first takes over the
@@ -112,17 +81,22 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 /// # });
 /// ```
 pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
-    let is_handed_off = context::with_worker(|worker| {
-        let worker = worker?;
+    let is_in_driver = context::with_worker(|worker| {
+        let Some(worker) = worker else { return false };
         // If no thread can be started, or this thread is inside the driver, the worker itself blocks. If that takes
         // long and another worker is idle, the watchdog (`watchdog.rs`) marks this one as stuck.
-        Some(worker.hand_off())
+        if worker.hand_off() {
+            // The other thread may be pinned to the worker's CPU. If this thread can't leave that CPU, the two threads
+            // share it.
+            let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
+        }
+        worker.is_in_driver()
     });
-    if is_handed_off == Some(true) {
-        // The other thread may be pinned to the worker's CPU. If this thread can't leave that CPU, the two threads
-        // share it.
-        let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
-    }
     // With an empty budget of operations a `block_on` inside the closure would wait for ever.
-    warmcore_driver::unconstrained(act)
+    if is_in_driver || context::current().is_none() {
+        // A task of `tokio::spawn`, or a thread outside: there is no `block_on` of ours to leave.
+        warmcore_driver::unconstrained(act)
+    } else {
+        warmcore_driver::leave_block_on(act)
+    }
 }

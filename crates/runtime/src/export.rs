@@ -107,7 +107,7 @@ names! {
 
 /// Reports the numbers of the runtime's workers and tenants to the installed exporter, and again after each `period` of
 /// 1 ms or more, in a task of that runtime. The reports stop when the returned handle is aborted or the runtime ends,
-/// and not when the handle is dropped.
+/// and not when the handle is dropped. The runtime must have timers: [`Builder::enable_time`](crate::Builder::enable_time).
 ///
 /// With an exporter that is asked for its numbers, such as Prometheus's, the program can instead call [`record_now`]
 /// before each answer. So can a runtime without tokio's timers: this function needs the feature `tokio` and tokio's

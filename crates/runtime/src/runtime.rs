@@ -92,6 +92,8 @@ pub struct Builder {
     observe: Option<bool>,
     threads: ThreadConfig,
     wait_for_blocking: bool,
+    thread_keep_alive: Option<Duration>,
+    enable_time: bool,
     /// `None`: tokio's drivers.
     make_driver: Option<MakeDriver>,
 }
@@ -111,6 +113,8 @@ impl Default for Builder {
             observe: None,
             threads: ThreadConfig::default(),
             wait_for_blocking: false,
+            thread_keep_alive: None,
+            enable_time: true,
             make_driver: None,
         }
     }
@@ -123,6 +127,8 @@ impl fmt::Debug for Builder {
             .field("worker_threads", &self.worker_threads)
             .field("cpus", &self.cpus)
             .field("policy", &self.policy)
+            .field("enable_time", &self.enable_time)
+            .field("thread_keep_alive", &self.thread_keep_alive)
             .field("wait_for_blocking", &self.wait_for_blocking)
             .finish_non_exhaustive()
     }
@@ -135,9 +141,10 @@ impl Builder {
         Self { name: name.into(), ..self }
     }
 
-    /// Sets a function that returns the name of each thread that runs workers. The thread that starts another one calls
-    /// it: in [`build`](Self::build), and in [`block_in_place`](crate::block_in_place) if no thread waits for a worker.
-    /// A panic of the function unwinds out of these calls. Default: the runtime's name, a dash and the worker's number.
+    /// Sets a function that returns the name of each thread that runs workers, and of each thread of tokio's
+    /// `spawn_blocking`. The thread that starts another one calls it: in [`build`](Self::build), and in
+    /// [`block_in_place`](crate::block_in_place) and `spawn_blocking` if no thread waits. A panic of the function unwinds
+    /// out of these calls. Default: the runtime's name, a dash, and the worker's number or `blocking`.
     ///
     /// ```
     /// use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
@@ -154,11 +161,22 @@ impl Builder {
         self
     }
 
-    /// Sets the size of the stack of each thread that runs workers, in bytes. The system may round it up. Default: that
-    /// of `std::thread`, 2 MiB unless the environment has `RUST_MIN_STACK`.
+    /// Sets the size of the stack of each thread that runs workers, and of each thread of tokio's `spawn_blocking`, in
+    /// bytes. The system may round it up. Default: that of `std::thread`, 2 MiB unless the environment has
+    /// `RUST_MIN_STACK`.
     pub fn thread_stack_size(mut self, bytes: usize) -> Self {
         self.threads.stack_size = Some(bytes);
         self
+    }
+
+    /// Sets how long a thread of tokio's `spawn_blocking` waits for the next closure before it ends. Default: 10 s.
+    pub fn thread_keep_alive(self, time: Duration) -> Self {
+        Self { thread_keep_alive: Some(time), ..self }
+    }
+
+    /// Sets whether tokio's timers work inside the runtime. If not, they panic. Default: they work.
+    pub fn enable_time(self, is_enabled: bool) -> Self {
+        Self { enable_time: is_enabled, ..self }
     }
 
     /// Sets a function that each thread that runs workers calls once, before it polls the first task. The function runs
@@ -360,13 +378,19 @@ impl Builder {
     /// Makes tokio's drivers for `count` workers.
     #[cfg(feature = "tokio")]
     fn tokio_drivers(&self, count: usize) -> Option<MakeDriver> {
-        let config = TokioDriverConfig {
+        let mut config = TokioDriverConfig {
             max_blocking_threads: (self.max_blocking_threads / count).max(1),
             close_waits: self.wait_for_blocking,
+            thread_stack_size: self.threads.stack_size,
+            thread_keep_alive: self.thread_keep_alive,
+            enable_time: self.enable_time,
             on_run: context::driver_runs,
             clock: crate::clock::now,
             ..TokioDriverConfig::new(&self.name)
         };
+        if let Some(name) = &self.threads.name {
+            config.thread_name = name.clone();
+        }
         Some(Arc::new(move |_| Ok(Box::new(TokioDriver::new(config.clone())?))))
     }
 

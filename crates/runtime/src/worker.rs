@@ -264,6 +264,11 @@ impl Worker {
         self.stands_for.replace(mask + 2)
     }
 
+    /// Whether this thread is inside the worker's driver.
+    pub(crate) fn is_in_driver(&self) -> bool {
+        self.in_driver.get()
+    }
+
     /// What a measured poll took.
     pub(crate) fn end_sample(&self, since: Nanos) -> u64 {
         let now = self.read_clock();

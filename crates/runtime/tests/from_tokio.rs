@@ -635,13 +635,35 @@ fn a_runtime_may_be_dropped_in_a_task_even_in_its_own() {
 }
 
 #[test]
-fn block_on_panics_on_a_worker_and_tokios_handle_blocks_it() {
-    as_task(2, async {
-        let ours = spawn(async { Handle::current().block_on(async {}) }).await;
-        assert!(ours.unwrap_err().is_panic());
-        // Tokio does not know that this thread is a worker, and blocks it. The worker is then in a long poll.
-        assert_eq!(tokio::runtime::Handle::current().block_on(async { 7 }), 7);
-        assert_eq!(block_in_place(|| Handle::current().block_on(async { 7 })), 7);
+fn block_on_panics_in_async_code_and_not_inside_block_in_place() {
+    async fn panics(act: impl FnOnce() + Send + 'static) {
+        let error = spawn(async move { act() }).await.unwrap_err();
+        assert!(
+            error.to_string().contains("inside block_in_place")
+                || error.to_string().contains("warmcore::block_in_place")
+        );
+    }
+    let check = || async {
+        panics(|| Handle::current().block_on(async {})).await;
+        panics(|| tokio::runtime::Handle::current().block_on(async {})).await;
+        panics(|| _ = tokio::sync::mpsc::channel::<()>(1).1.blocking_recv()).await;
+        panics(|| drop(tokio::runtime::Builder::new_current_thread().build().unwrap())).await;
+        block_in_place(|| {
+            assert_eq!(Handle::current().block_on(async { 7 }), 7);
+            assert_eq!(tokio::runtime::Handle::current().block_on(async { 7 }), 7);
+            let (send, mut receive) = tokio::sync::mpsc::channel::<()>(1);
+            drop(send);
+            assert_eq!(receive.blocking_recv(), None);
+            drop(tokio::runtime::Builder::new_current_thread().build().unwrap());
+        });
+    };
+    as_task(2, check());
+    with_workers(1, move |runtime| {
+        runtime.block_on(check());
+        // Inside `block_on` on a thread that is no worker, too.
+        let nested = || runtime.block_on(async { runtime.block_on(async {}) });
+        assert!(std::panic::catch_unwind(std::panic::AssertUnwindSafe(nested)).is_err());
+        assert_eq!(runtime.block_on(async { 7 }), 7);
     });
 }
 

@@ -94,12 +94,14 @@ fn a_task_may_shut_down_its_runtime_or_another_in_the_background() {
         let (own, other) = (runtime(1), runtime(1));
         let handle = own.handle();
         let in_other = other.spawn(pending::<()>());
+        let (late, spawned) = mpsc::channel();
         let task = handle.spawn(async move {
             other.shutdown_background();
             own.shutdown_background();
-            Some(spawn(ready(())))
+            late.send(spawn(ready(()))).unwrap();
         });
-        let spawned_late = handle.block_on(task).unwrap().unwrap();
+        handle.block_on(task).unwrap();
+        let spawned_late = spawned.recv().unwrap();
         assert!(handle.block_on(spawned_late).unwrap_err().is_cancelled());
         assert!(handle.block_on(in_other).unwrap_err().is_cancelled());
     });

@@ -8,6 +8,7 @@ use std::hint::black_box;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering::SeqCst};
 use std::sync::{Arc, Barrier, Mutex, mpsc};
 use std::thread;
+use std::time::Duration;
 use warmcore_runtime::{Builder, Handle, Runtime, block_in_place, spawn, worker_index, yield_now};
 
 fn one_worker() -> Builder {
@@ -54,13 +55,14 @@ fn a_name_with_a_nul_is_an_error_of_build_and_not_of_a_task() {
     });
 }
 
+/// Uses this many KiB of the stack.
+fn deep(kib: usize) -> usize {
+    let page = black_box([kib as u8; 1024]);
+    if kib == 0 { 0 } else { deep(kib - 1) + usize::from(page[kib % 1024] == kib as u8) }
+}
+
 #[test]
 fn a_larger_stack_holds_what_the_default_one_does_not() {
-    /// Uses this many KiB of the stack.
-    fn deep(kib: usize) -> usize {
-        let page = black_box([kib as u8; 1024]);
-        if kib == 0 { 0 } else { deep(kib - 1) + usize::from(page[kib % 1024] == kib as u8) }
-    }
     ends(|| {
         let runtime = one_worker().thread_stack_size(64 << 20).build().unwrap();
         assert_eq!(runtime.block_on(runtime.spawn(async { deep(8 << 10) })).unwrap(), 8 << 10);
@@ -252,12 +254,43 @@ fn a_worker_without_tasks_parks_once_and_stays_parked() {
             let runtime = Runtime::builder().worker_threads(2).build().unwrap();
             let counts =
                 || runtime.metrics().workers.iter().map(|it| it.park_unpark_count).collect::<Vec<_>>();
-            while counts().iter().any(|count| *count == 0) {
+            while counts().contains(&0) {
                 thread::yield_now();
             }
             assert_eq!(counts(), [1, 1]);
-            thread::sleep(std::time::Duration::from_millis(2));
+            thread::sleep(Duration::from_millis(2));
             assert_eq!(counts(), [1, 1]);
         }
+    });
+}
+
+#[test]
+fn threads_of_spawn_blocking_have_their_name_and_stack_too_and_end_when_they_are_idle_for_long() {
+    ends(|| {
+        let builder = one_worker().thread_name_fn(|| "crawler".to_owned()).thread_stack_size(64 << 20);
+        let runtime = builder.thread_keep_alive(Duration::from_millis(1)).build().unwrap();
+        let blocking = || {
+            let there = || (thread::current().id(), thread_name(), deep(8 << 10));
+            let there = runtime.spawn(async move { tokio::task::spawn_blocking(there).await });
+            runtime.block_on(there).unwrap().unwrap()
+        };
+        let (first, name, depth) = blocking();
+        assert_eq!((name.as_str(), depth), ("crawler", 8 << 10));
+        // Another thread than the first one, once that one has ended.
+        while blocking().0 == first {
+            thread::sleep(Duration::from_millis(20));
+        }
+    });
+}
+
+#[test]
+fn without_timers_a_sleep_panics_and_sockets_work() {
+    ends(|| {
+        let runtime = one_worker().enable_time(false).build().unwrap();
+        let sleeps = runtime.spawn(async { tokio::time::sleep(Duration::from_millis(1)).await });
+        let error = runtime.block_on(sleeps).unwrap_err().to_string();
+        assert!(error.contains("timers are disabled"), "{error}");
+        let binds = runtime.spawn(async { tokio::net::TcpListener::bind("127.0.0.1:0").await.is_ok() });
+        assert!(runtime.block_on(binds).unwrap());
     });
 }

@@ -16,6 +16,7 @@ use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 use warmcore_driver::OpBudget;
 use warmcore_types::CpuId;
 
@@ -77,8 +78,7 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
         let worker = Worker::new(shared.clone(), cpu, budget.clone());
         let driver = &shared.remote(cpu).driver;
         driver.begin();
-        {
-            let _entered = driver.enter();
+        driver.block_on(&mut |_| {
             let _being = context::set_current(&worker);
             // A panic that unwinds to here came from a waker or a subscriber, not from a task. The worker goes on.
             let mut unwound = 0;
@@ -93,7 +93,8 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
                     std::process::abort();
                 }
             }
-        }
+            Poll::Ready(())
+        });
         driver.end();
         if !worker.is_handed_off.get() {
             break;
