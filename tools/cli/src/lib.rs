@@ -1,8 +1,10 @@
 //! The command `warmcore` as a library, so that tests and fuzzers can call its parts.
 //!
 //! `topo` and `doctor` collect facts, `bench` measures, `sim` simulates, `top` shows a running process; `survey`
-//! (`warmcore report`) uses `topo`, `doctor` and `sim`, measures, and draws a page with `warmcore-report`.
+//! (`warmcore report`) uses `topo`, `doctor` and `sim`, measures, and draws a page with `warmcore-report`. `adopt` puts
+//! Warmcore's scheduler into a tokio program.
 
+pub mod adopt;
 pub mod bench;
 pub mod doctor;
 pub mod hostile;

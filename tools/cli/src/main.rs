@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use warmcore_bench::{part, signals};
-use warmcore_cli::{bench, doctor, sim, survey, top, topo};
+use warmcore_cli::{adopt, bench, doctor, sim, survey, top, topo};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -31,6 +31,8 @@ enum Command {
     Layout(sim::LayoutArgs),
     /// Measures everything and writes one page with pictures
     Report(survey::Args),
+    /// Runs a tokio program on Warmcore's scheduler, by two lines of its Cargo.toml; --undo goes back
+    Adopt(adopt::Args),
     /// Shows what a running process does: its workers, by last-level cache
     Top(top::Args),
     /// Reports what this system offers to Warmcore, what limits it, and what to do
@@ -55,6 +57,7 @@ fn main() -> ExitCode {
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
         Command::Sim(args) => sim::command(args),
+        Command::Adopt(args) => adopt::command(args),
         Command::Layout(args) => sim::layout_command(args),
         Command::Bench(args) => with_mode().and_then(|()| bench::command(args)),
         Command::BenchPart(args) => with_mode().and_then(|()| bench::part_command(args)),

@@ -84,14 +84,15 @@ const fn again(
 
 /// Tests that `cargo xtask test` leaves out and `--full` runs: the package, the program, and the test's name, or `None`
 /// for all tests of the program. From a cold start each takes about a minute of CPU time: the first three programs
-/// compile tokio again in a separate folder, the fourth runs tasks for seconds, and the single test measures a whole
-/// report.
-pub const LONG: [(&str, &str, Option<&str>); 5] = [
+/// compile tokio again in a separate folder, the fourth runs tasks for seconds, the first single test measures a whole
+/// report, and the second compiles tokio and the face.
+pub const LONG: [(&str, &str, Option<&str>); 6] = [
     ("warmcore", "alone", None),
     ("warmcore", "readme_server", None),
     ("warmcore-runtime-derive", "ui", None),
     ("warmcore-runtime", "shares", None),
     ("warmcore-cli", "cli", Some("a_report_is_a_folder_that_stands_alone")),
+    ("warmcore-cli", "adopt", Some("an_adopted_program_runs_on_either_scheduler")),
 ];
 
 /// The crates whose code differs by the backend of per-CPU data.
