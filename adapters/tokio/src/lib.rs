@@ -21,4 +21,7 @@ pub use warmcore_runtime_derive::test_multi_thread as test;
 #[doc(hidden)]
 pub mod warmcore {
     pub use crate::count::polls;
+    /// The attribute to which [`warmcore_runtime_derive::test_multi_thread`] adds a flavor.
+    #[cfg(feature = "warmcore_test_multi_thread")]
+    pub use real::test;
 }

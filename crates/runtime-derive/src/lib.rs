@@ -12,6 +12,8 @@ use syn::parse::{Parse, ParseStream};
 use syn::spanned::Spanned;
 use syn::{Error, Ident, ItemFn, LitInt, LitStr, Path, Result, Token, parse_quote};
 
+mod tokio_test;
+
 /// Each policy's name, and its variant of `warmcore_sched::PolicyKind`.
 const POLICIES: [(&str, &str); 2] = [("home", "Home"), ("shared-queue", "SharedQueue")];
 
@@ -57,6 +59,18 @@ pub fn main(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> pro
 #[proc_macro_attribute]
 pub fn test(args: proc_macro::TokenStream, item: proc_macro::TokenStream) -> proc_macro::TokenStream {
     expand(MacroKind::Test, args.into(), item.into()).into()
+}
+
+/// `#[tokio::test]` in a package that stands in tokio's place: a test without a `flavor` runs on a multi-thread runtime,
+/// so that test suites whose tests have tokio's default flavour run on Warmcore's scheduler. The package re-exports the
+/// attribute if it has the feature `warmcore_test_multi_thread`.
+#[doc(hidden)]
+#[proc_macro_attribute]
+pub fn test_multi_thread(
+    args: proc_macro::TokenStream,
+    item: proc_macro::TokenStream,
+) -> proc_macro::TokenStream {
+    tokio_test::expand(args.into(), item.into()).into()
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -72,6 +72,7 @@ fn io_error(error: BuildError) -> io::Error {
 macro_rules! tokios {
     ($($(#[$meta:meta])* $name:ident($($argument:ident: $of:ty)?);)*) => {$(
         $(#[$meta])*
+        #[allow(deprecated, reason = "it calls tokio's function of the same name")]
         #[track_caller]
         pub fn $name(&mut self $(, $argument: $of)?) -> &mut Self {
             self.tokio.$name($($argument)?);
@@ -285,15 +286,21 @@ impl Builder {
         let mut builder = warmcore_runtime::Runtime::builder()
             .name(self.name.as_deref().unwrap_or("tokio"))
             .thread_name_fn(move || thread_name())
-            // A program may start threads in its tasks, and ask how many CPUs there are: both would be the worker's one.
+            // A thread has the CPUs of the thread that starts it, and `available_parallelism` counts those. A pool that a
+            // task starts, such as rayon's, would have one thread on the worker's one CPU.
             .pin(false)
             .max_blocking_threads(self.max_blocking_threads)
+            // As tokio: a write of `tokio::fs` that is under way is not lost at the end of `main`.
+            .wait_for_blocking(true)
             .enable_time(self.enable_time);
         if let Some(threads) = self.worker_threads.or_else(env_worker_threads) {
             builder = builder.worker_threads(threads);
         }
         if let Some(size) = self.thread_stack_size {
             builder = builder.thread_stack_size(size);
+        }
+        if let Some(duration) = self.thread_keep_alive {
+            builder = builder.thread_keep_alive(duration);
         }
         if let Some(hook) = self.on_thread_start.clone() {
             builder = builder.on_thread_start(move || hook());
@@ -398,14 +405,18 @@ impl Builder {
         /// Enables the histogram of polls.
         enable_metrics_poll_time_histogram();
         /// As `enable_metrics_poll_time_histogram`.
+        #[deprecated = "use `enable_metrics_poll_time_histogram`"]
         enable_metrics_poll_count_histogram();
         /// Sets the scale of the histogram.
+        #[deprecated = "use `metrics_poll_time_histogram_configuration`"]
         metrics_poll_count_histogram_scale(histogram_scale: super::HistogramScale);
         /// Sets the histogram's buckets.
         metrics_poll_time_histogram_configuration(configuration: super::HistogramConfiguration);
         /// Sets the width of the histogram's first bucket.
+        #[deprecated = "use `metrics_poll_time_histogram_configuration`"]
         metrics_poll_count_histogram_resolution(resolution: Duration);
         /// Sets the number of the histogram's buckets.
+        #[deprecated = "use `metrics_poll_time_histogram_configuration`"]
         metrics_poll_count_histogram_buckets(buckets: usize);
         /// Lets a worker hand the driver to another worker early.
         #[cfg(tokio_1_52)]
