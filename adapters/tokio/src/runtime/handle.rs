@@ -105,7 +105,15 @@ impl Handle {
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         match &self.scheduler {
-            Scheduler::Warm(warm) => warm.handle.block_on(future),
+            Scheduler::Warm(warm) => {
+                // The first words are tokio's, which programs and their users know.
+                assert!(
+                    warmcore_runtime::worker_index().is_none(),
+                    "Cannot start a runtime from within a runtime. `block_on` was called in a task, where it would block the \
+                     worker's other tasks; await the future, or call `block_on` inside `block_in_place`"
+                );
+                warm.handle.block_on(future)
+            }
             Scheduler::Tokio(handle) => {
                 let _outside = warmcore_runtime::outside();
                 handle.block_on(future)

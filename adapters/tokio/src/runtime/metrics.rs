@@ -3,6 +3,9 @@
 use super::Scheduler;
 use std::time::Duration;
 
+#[cfg(tokio_unstable)]
+mod unstable;
+
 /// The numbers of a runtime, which may have ended.
 ///
 /// Of Warmcore's runtimes each number is read when its function is called. [`warmcore_runtime::RuntimeMetrics`] has
