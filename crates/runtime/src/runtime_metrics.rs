@@ -68,7 +68,8 @@ pub struct WorkerMetrics {
     /// [`RuntimeMetrics::num_alive_tasks`].
     #[cfg_attr(feature = "serde", serde(skip))]
     pub num_alive_tasks: usize,
-    /// Times that the worker parked plus times that it was unparked: odd while it is parked in its driver.
+    /// Times that the worker parked plus times that it went on to poll a task, or to shut down: odd while it is parked. A
+    /// worker that wakes to look for tasks or to check on other workers, and parks again, is not counted in between.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub park_unpark_count: u64,
     /// Running average of the duration of a poll on this worker, in ns. 0: not known yet.

@@ -78,7 +78,8 @@ pub(crate) struct WorkerStatus {
     pub(crate) hot_until: AtomicU64,
     /// Since when it sleeps; 0: it does not.
     pub(crate) parked_since: AtomicU64,
-    /// Odd: parked in the driver. A park is counted twice.
+    /// Odd: parked, and no task polled since. A park is counted twice: when it begins, and at the first poll after it or at
+    /// the shutdown.
     pub(crate) park_seq: AtomicU64,
     /// It takes no more work.
     pub(crate) is_closed: AtomicBool,

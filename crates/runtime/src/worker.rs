@@ -373,6 +373,7 @@ impl Worker {
                 Some((waiting, is_shared)) => {
                     if self.was_idle.get() {
                         self.was_idle.set(false);
+                        self.end_park();
                         // From here on somebody else is to watch.
                         self.shared.watchdog.assign(&self.shared, self.me, self.now());
                     }
@@ -699,10 +700,10 @@ impl Worker {
         let threads = &self.shared.threads;
         // With `in_driver` set, so that a task that the function spawns or wakes goes into the inbox, which ends the park.
         thread_config::call(&threads.on_park);
-        let park_seq = remote.status.park_seq.load(Relaxed);
-        remote.status.park_seq.store(park_seq + 1, Relaxed);
+        if remote.status.park_seq.load(Relaxed) % 2 == 0 {
+            Stats::add(&remote.status.park_seq, 1);
+        }
         remote.driver.park(until, &|| !remote.inbox.is_parked());
-        remote.status.park_seq.store(park_seq + 2, Relaxed);
         thread_config::call(&threads.on_unpark);
         self.clock_is_stale.set(false);
         remote.status.parked_since.store(0, Relaxed);
@@ -721,6 +722,15 @@ impl Worker {
         Idle::Awake
     }
 
+    /// Ends the park that `park_seq` counts, if there is one. A worker that wakes to look, and parks again without a poll,
+    /// does not call this.
+    fn end_park(&self) {
+        let park_seq = &self.remote().status.park_seq;
+        if park_seq.load(Relaxed) % 2 == 1 {
+            Stats::add(park_seq, 1);
+        }
+    }
+
     /// The driver comes back from a wait, its `n`th.
     pub(crate) fn driver_runs(&self, n: u64) {
         self.shared.foreign.begin(&self.shared, self.me, n);
@@ -729,6 +739,12 @@ impl Worker {
     /// The runtime is over, and every task has ended.
     fn close(&self) {
         let remote = self.remote();
+        self.end_park();
+        if remote.status.park_seq.load(Relaxed) == 0 {
+            // A thread that started late: the worker's only look for tasks counts as a park.
+            Stats::add(&remote.status.park_seq, 2);
+            Stats::add(&remote.stats.parks, 1);
+        }
         remote.status.is_closed.store(true, Relaxed);
         remote.inbox.close().for_each(cancel);
         while let Some(runnable) = self.pop_any() {
