@@ -4,10 +4,12 @@
 //! CPU time of the process, so that other processes only make it take longer. A *band* is the allowed range of a case's
 //! ratio.
 //!
-//! Other processes can still disturb a case: while a worker's thread is preempted, its tasks keep their part of the
-//! budget. A case is disturbed if another process used the workers' CPUs, that is, if the workers' CPU time is less than
-//! the time that passed. A disturbed case has a wider band, outside of which a runtime without weights still is, and runs
-//! again if it is outside of that, up to [`TRIES`] times.
+//! Other processes can still disturb a case. A case is disturbed if another process used the workers' CPUs, that is, if
+//! the workers' CPU time is less than the time that passed. A disturbed case has a wider band, outside of which a runtime
+//! without weights still is, and runs again if it is outside of that, up to [`TRIES`] times. While a worker's thread is
+//! preempted, its tasks keep their part of the budget, and tasks of both tenants wait for room instead of a turn: two
+//! workers that had a seventh of their CPUs gave 0.9 to 1 where 3 to 1 were due. So a case with budgets on several
+//! workers is not judged if it is disturbed each time.
 //!
 //! `cargo test --release -p warmcore-runtime --test weights -- --ignored` runs all combinations, in about a minute.
 #![cfg(target_os = "linux")]
@@ -123,8 +125,12 @@ fn judge(case: Case, time: Duration) -> Option<String> {
         }
         wrong += &format!("{case:?}: {ratio:.2} to 1, {due} are due; on CPU {on_cpu:.2}\n");
         if !is_disturbed {
-            break;
+            return Some(wrong);
         }
+    }
+    if case.has_budgets && case.workers > 1 {
+        eprintln!("not judged, since other processes used the workers' CPUs:\n{wrong}");
+        return None;
     }
     Some(wrong)
 }
