@@ -292,6 +292,7 @@ fn end_measured(worker: &Worker, header: &Header, measured: Measured, is_sampled
     let Measured { since, stands_for } = measured;
     if stands_for > 0 {
         let ran = worker.end_sample(since);
+        worker.shared.task_groups.record_poll(worker.me, header, ran, stands_for);
         if let Some(tenant) = header.tenant() {
             tenant.count_run(tenant_stats::scale_sample(ran, stands_for));
         }

@@ -27,6 +27,7 @@ mod shared;
 mod spawn;
 mod sync;
 mod task_future;
+mod task_groups;
 mod tenant_stats;
 mod thread_config;
 mod virtual_time;

@@ -14,13 +14,13 @@
 //! and reads at most 16 MiB of it. Root sees the runtimes of all users.
 //!
 //! # While a client looks
-//! A *look* is one request of a client. CPU time outside of a worker's driver is counted from a look until five seconds
-//! after the last look. If two looks are further apart, the number does not cover all of the time between them; a
-//! client that needs it looks more often.
+//! A *look* is one request of a client. CPU time outside of a worker's driver, and the polls of each group of tasks
+//! (`task_groups.rs`), are counted from a look until five seconds after the last look. If two looks are further apart,
+//! these numbers do not cover all of the time between them; a client that needs them looks more often.
 //!
 //! # Cost
-//! An answer has about 500 bytes for each worker and 100 for each tenant, and takes nine cache misses for each worker.
-//! A client that does not take the answer within a second is disconnected.
+//! An answer has about 500 bytes for each worker, 100 for each tenant and 200 for each group of tasks, and takes nine
+//! cache misses for each worker and about two for each task. A client that does not take the answer within a second is disconnected.
 
 use crate::clock;
 use crate::context;
@@ -42,6 +42,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use warmcore_sys::{local, signals};
 use warmcore_types::{Nanos, ignore_poison};
+
+pub use crate::task_groups::TaskGroupMetrics;
 
 /// Version of the answer. Raised when a field changes its name or its meaning, or is removed.
 pub const SCHEMA: u32 = 3;
@@ -115,6 +117,7 @@ impl Observer {
             let began = clock::now();
             let count_own = |is_wanted| {
                 shared.remotes.iter().for_each(|remote| remote.driver.count_own(is_wanted));
+                shared.task_groups.count(is_wanted);
                 // The timeout applies to `accept` too.
                 let _ = waits.set_read_timeout(is_wanted.then_some(LOOKED_AT));
             };
@@ -401,10 +404,11 @@ fn line(shared: &Shared, began: Nanos) -> String {
     let (at_ns, up_ns) = (now.0, now.0.saturating_sub(began.0));
     let depths = array(&injection_queue_depths, u32::to_string);
     let (workers, tenants) = (array(&workers, worker_json), array(&tenants, tenant_json));
+    let task_groups = array(&shared.task_groups.read(&shared.remotes), task_group_json);
     format!(
         "{{\"schema\":{SCHEMA},\"what\":\"top\",\"pid\":{pid},\"process\":{process},\"name\":{name},\"policy\":\"{policy}\",\
          \"at_ns\":{at_ns},\"up_ns\":{up_ns},\"num_alive_tasks\":{num_alive_tasks},\"remote_schedules\":{remote_schedules},\
-         \"injection_queue_depths\":{depths},\"workers\":{workers},\"tenants\":{tenants}}}\n"
+         \"injection_queue_depths\":{depths},\"workers\":{workers},\"tenants\":{tenants},\"task_groups\":{task_groups}}}\n"
     )
 }
 
@@ -448,6 +452,20 @@ fn tenant_json(tenant: &TenantMetrics) -> String {
     format!(
         "{{\"name\":{name},\"serial\":{serial},\"weight\":{weight},\"num_alive_tasks\":{num_alive_tasks},\"polls\":{polls},\
          \"run_ns\":{run_ns}}}"
+    )
+}
+
+fn task_group_json(group: &TaskGroupMetrics) -> String {
+    let TaskGroupMetrics { name, location, tenant, tenant_serial, num_alive_tasks, polls, run_ns } = group;
+    let or_null = |text: Option<String>| text.unwrap_or_else(|| "null".to_owned());
+    let (name, tenant) = [name, tenant].map(|text| or_null(text.as_deref().map(quoted))).into();
+    // Of a long path the end says more than the begin.
+    let end = |text: &str| text.char_indices().rev().nth(NAME_MAX - 1).map_or(0, |(at, _)| at);
+    let location = or_null(location.as_deref().map(|text| quoted(&text[end(text)..])));
+    let tenant_serial = or_null(tenant_serial.map(|serial| serial.to_string()));
+    format!(
+        "{{\"name\":{name},\"location\":{location},\"tenant\":{tenant},\"tenant_serial\":{tenant_serial},\
+         \"num_alive_tasks\":{num_alive_tasks},\"polls\":{polls},\"run_ns\":{run_ns}}}"
     )
 }
 

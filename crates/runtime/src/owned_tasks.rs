@@ -97,6 +97,26 @@ impl OwnedTasks {
         self.count.load(Acquire)
     }
 
+    /// Calls `visit` for the task in one of `step` slots, if there is one. The lock is held for 256 of these slots at a
+    /// time, and while `visit` is called. A task that begins or ends meanwhile may be left out.
+    pub(crate) fn visit(&self, step: usize, mut visit: impl FnMut(&Header)) {
+        const SLOTS: usize = 256;
+        let mut from = 0;
+        loop {
+            let list = ignore_poison(self.list.lock());
+            for slot in list.slots.iter().skip(from).step_by(step).take(SLOTS) {
+                if let Slot::Task(_, header) = slot {
+                    // SAFETY: as in `close`.
+                    visit(unsafe { header.as_ref() });
+                }
+            }
+            from += SLOTS * step;
+            if from >= list.slots.len() {
+                return;
+            }
+        }
+    }
+
     /// Closes the list, and cancels and wakes all tasks in it.
     pub(crate) fn close(&self) {
         let mut list = ignore_poison(self.list.lock());

@@ -22,6 +22,7 @@ use crate::shared::{InjectQueue, Remote, Shared, WorkerStatus};
 use crate::spawn::TaskBuilder;
 use crate::sync::threads::sleep;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
+use crate::task_groups::TaskGroups;
 use crate::tenant_stats::TenantStats;
 use crate::thread_config::ThreadConfig;
 use crate::virtual_time::VirtualTimes;
@@ -442,6 +443,7 @@ pub(crate) fn shared(
         name,
         inject_queues: (0..machine.shards()).map(|_| InjectQueue::new()).collect(),
         watchdog: Padded::new(Watchdog::new(remotes.len())),
+        task_groups: TaskGroups::new(remotes.len()),
         foreign: Padded::new(crate::foreign::Foreign::new(remotes.len())),
         remotes: remotes.into(),
         machine,
@@ -512,6 +514,7 @@ impl Runtime {
     }
 
     /// Spawns a task.
+    #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -521,6 +524,7 @@ impl Runtime {
     }
 
     /// Spawns a task of a tenant. It runs with the tenant's ids, account and weight.
+    #[track_caller]
     pub fn spawn_in<F>(&self, tenant: &Tenant, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,
@@ -694,6 +698,7 @@ impl Handle {
     }
 
     /// As [`Runtime::spawn`].
+    #[track_caller]
     pub fn spawn<F>(&self, future: F) -> JoinHandle<F::Output>
     where
         F: Future + Send + 'static,

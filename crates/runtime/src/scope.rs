@@ -81,6 +81,7 @@ pub struct Scope<'scope, 'env: 'scope> {
 
 impl<'scope> Scope<'scope, '_> {
     /// Starts a job. The job may borrow data that outlive the scope.
+    #[track_caller]
     pub fn spawn(&'scope self, job: impl FnOnce() + Send + 'scope) {
         let job: Box<dyn FnOnce() + Send + 'scope> = Box::new(job);
         // SAFETY: `scope` returns after `pending` is 0, and so after this job has run and was dropped.

@@ -136,6 +136,7 @@ pub(crate) struct Shared {
     #[line(contended = "worker threads")]
     pub(crate) worker_threads: Padded<crate::worker_threads::WorkerThreads>,
     pub(crate) tenant_stats: crate::tenant_stats::TenantStats,
+    pub(crate) task_groups: crate::task_groups::TaskGroups,
     #[cfg(feature = "metrics")]
     #[line(contended = "exported")]
     pub(crate) exported: Padded<Mutex<crate::export::exported::Exported>>,

@@ -1,12 +1,14 @@
-//! `warmcore top`: shows the workers of a running process by last-level cache, and the use of CPU by its tenants.
+//! `warmcore top`: shows the workers of a running process by last-level cache, and the use of CPU by its tenants and by
+//! its tasks.
 //!
 //! The process answers on a socket (`warmcore_runtime::observe`). An [`Interval`] is made from two snapshots: the
 //! differences of their counters, per second. `draw` writes the interval into the cells of a screen of any size;
-//! `--once` prints the same cells as text. Each answer costs the process 10 µs per worker and 2 µs per tenant, on a
-//! thread that is not a worker.
+//! `--once` prints the same cells as text. Each answer costs the process 10 µs per worker, 2 µs per tenant and
+//! 0.1 µs per task, on a thread that is not a worker.
 
 mod draw;
 mod snapshot;
+mod tables;
 #[cfg(test)]
 mod tests;
 

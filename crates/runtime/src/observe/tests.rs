@@ -92,7 +92,7 @@ fn a_client_gets_one_line_of_json_and_the_folder_is_the_users_alone() {
     for name in WorkerStats::NAMES {
         assert_eq!(line.matches(&format!("\"{name}\":")).count(), 2, "{name} in {line}");
     }
-    assert!(line.ends_with("}],\"tenants\":[]}\n"), "{line}");
+    assert!(line.ends_with("}],\"tenants\":[],\"task_groups\":[]}\n"), "{line}");
     drop(observer);
     assert_eq!(fs::read_dir(&own).unwrap().count(), 0, "something was left behind");
     one.ask().unwrap_err();
@@ -105,8 +105,15 @@ fn each_tenant_is_told_with_what_it_used() {
     let task = runtime.spawn_in(&tenant, std::future::pending::<()>());
     let line = line(&runtime.shared, clock::now());
     let (serial, said) = (tenant.serial(), line.split_once("\"tenants\":").unwrap().1);
+    let (said, groups) = said.split_once(",\"task_groups\":").unwrap();
     let begin = format!(r#"[{{"name":"a \"b\"","serial":{serial},"weight":300,"num_alive_tasks":1,"polls":"#);
-    assert!(said.starts_with(&begin) && said.ends_with("}]}\n"), "{said}");
+    assert!(said.starts_with(&begin) && said.ends_with("}]"), "{said}");
+    assert!(
+        groups.contains(&format!(
+            r#""tenant":"a \"b\"","tenant_serial":{serial},"num_alive_tasks":1,"polls":0,"run_ns":0}}]}}"#
+        )),
+        "{groups}"
+    );
     task.abort();
 }
 
@@ -300,6 +307,12 @@ fn names_are_read_as_they_are_written() {
         assert_eq!(parse(wrong), None, "{wrong}");
     }
     assert_eq!(quoted(&"x".repeat(1 << 20)).len(), NAME_MAX + 2);
+    let mut group = TaskGroupMetrics::default();
+    assert!(task_group_json(&group).starts_with(r#"{"name":null,"location":null,"tenant":null,"#));
+    for long in ["é".repeat(NAME_MAX) + "/main.rs:7:5", "main.rs:7:5".to_owned()] {
+        group.location = Some(long);
+        assert!(task_group_json(&group).contains("main.rs:7:5\""), "{group:?}");
+    }
 }
 
 /// The observer's thread is inside an answer until the test lets it end.

@@ -2,20 +2,21 @@
 //!
 //! Two lines summarize the runtime; a further line names the worker, if any, that is busy with foreign tasks (those of
 //! `tokio::spawn`) while other workers are less than half as busy. After the line of titles there is a line per
-//! last-level cache with a line per worker below it, and a line per tenant, the busiest first. On a terminal the last
-//! line has the keys, the number of hidden lines, or a message about the process. On a narrow screen the least
-//! important columns are left out; the bar takes the remaining width, at most 32 columns. What a colour says about a
-//! worker is in its line too, as a mark or as the share of busy time.
+//! last-level cache with a line per worker below it, a line per tenant, and a line per group of tasks, the busiest first
+//! (`tables.rs`). On a terminal the last line has the keys, the number of hidden lines, or a message about the process.
+//! On a narrow screen the least important columns are left out; the bar takes the remaining width, at most 32 columns.
+//! What a colour says about a worker is in its line too, as a mark or as the share of busy time.
 //!
 //! 40 columns show which workers are busy and how many tasks they poll that another worker polled before; 73 columns
-//! show every distance. At most a hundred tenants have a line.
+//! show every distance.
 
-use super::snapshot::{Interval, Rates, Use};
+use super::snapshot::{Interval, Rates};
+use super::tables;
 use ratatui::buffer::Buffer;
 use ratatui::layout::Rect;
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
-use warmcore_runtime::{TenantMetrics, WorkerMetrics};
+use warmcore_runtime::WorkerMetrics;
 
 /// How an interval is shown.
 #[derive(Debug, Clone, Default)]
@@ -37,18 +38,21 @@ const FOREIGN_COLOR: Color = Color::Magenta;
 const HEAD: u16 = 4;
 
 /// A column of a table: its title, its width, and its text for a worker or a tenant with its rates.
-struct Column<T, R> {
+pub(super) struct Column<T, R> {
+    pub(super) title: &'static str,
+    pub(super) width: usize,
+    pub(super) value: fn(&T, &R) -> String,
+}
+
+pub(super) const fn column<T, R>(
     title: &'static str,
     width: usize,
     value: fn(&T, &R) -> String,
-}
-
-const fn column<T, R>(title: &'static str, width: usize, value: fn(&T, &R) -> String) -> Column<T, R> {
+) -> Column<T, R> {
     Column { title, width, value }
 }
 
 type WorkerColumn = Column<WorkerMetrics, Rates>;
-type TenantColumn = Column<TenantMetrics, Use>;
 
 const BUSY: WorkerColumn = column("busy", 6, |_, rates| format!("{:.0} %", rates.busy * 100.0));
 /// The number of foreign tasks, and their share of the time.
@@ -94,12 +98,12 @@ const WIDE: &[WorkerColumn] = &[
     column("long/s", 8, |_, rates| short(rates.long_polls)),
 ];
 
-fn width_of<T, R>(columns: &[Column<T, R>]) -> usize {
+pub(super) fn width_of<T, R>(columns: &[Column<T, R>]) -> usize {
     columns.iter().map(|column| column.width).sum()
 }
 
 /// The line of titles, with `first` in the space of `rest` characters before the columns.
-fn titles<T, R>(first: &str, rest: usize, columns: &[Column<T, R>]) -> String {
+pub(super) fn titles<T, R>(first: &str, rest: usize, columns: &[Column<T, R>]) -> String {
     let titles = columns.iter().map(|Column { title, width, .. }| format!("{title:>width$}"));
     std::iter::once(format!("{first:rest$}")).chain(titles).collect()
 }
@@ -107,31 +111,16 @@ fn titles<T, R>(first: &str, rest: usize, columns: &[Column<T, R>]) -> String {
 /// The width of a worker's CPU number and mark before the bar: `  383 ! `.
 const LABEL: usize = 8;
 const BAR_MIN: usize = 4;
-const BAR_MAX: usize = 32;
+pub(super) const BAR_MAX: usize = 32;
 
 fn columns(width: usize) -> &'static [WorkerColumn] {
     let fits = |columns: &&&[WorkerColumn]| LABEL + BAR_MIN + width_of(columns) <= width;
     [WIDE, MIDDLE, NARROW].iter().find(fits).copied().unwrap_or(&[])
 }
 
-/// The most tenants that have a line: those with the most CPU time in the interval.
-const TENANTS_MAX: usize = 100;
-
-const SHARE: TenantColumn = column("share", 6, |_, of_it| format!("{:.0} %", of_it.share * 100.0));
-const CPUS: TenantColumn = column("CPUs", 6, |_, of_it| format!("{:.2}", of_it.run));
-const WEIGHT: TenantColumn = column("weight", 8, |tenant, _| tenant.weight.to_string());
-const TASKS: TenantColumn = column("tasks", 7, |tenant, _| short(tenant.num_alive_tasks as f64));
-const POLLS: TenantColumn = column("polls/s", 9, |_, of_it| short(of_it.polls));
-
-/// The tenants' columns for screens of less than 60 characters.
-const FEW: &[TenantColumn] = &[SHARE, WEIGHT, POLLS];
-/// The tenants' columns for screens of 60 and more characters.
-const ALL: &[TenantColumn] = &[SHARE, CPUS, WEIGHT, TASKS, POLLS];
-
 /// The height of a screen that shows everything but the line of keys; at most 4000 lines below the titles.
 pub(super) fn height(interval: &Interval) -> u16 {
-    let tenants = tenants_height(interval.uses.len());
-    let lines = interval.now.metrics.workers.len() + interval.llcs().len() + tenants;
+    let lines = interval.now.metrics.workers.len() + interval.llcs().len() + tables::height(interval);
     HEAD + lines.min(4000) as u16
 }
 
@@ -160,7 +149,7 @@ fn bold() -> Style {
     Style::new().add_modifier(Modifier::BOLD)
 }
 
-fn dim() -> Style {
+pub(super) fn dim() -> Style {
     Style::new().add_modifier(Modifier::DIM)
 }
 
@@ -178,7 +167,7 @@ fn fitting(parts: &[String], width: usize) -> String {
     out
 }
 
-fn many(n: usize, what: &str) -> String {
+pub(super) fn many(n: usize, what: &str) -> String {
     format!("{} {what}{}", short(n as f64), if n == 1 { "" } else { "s" })
 }
 
@@ -255,60 +244,8 @@ fn body(interval: &Interval, width: usize) -> Vec<Line<'static>> {
             lines.push(worker_line(&interval.now.metrics.workers[i], &interval.rates[i], columns, width));
         }
     }
-    lines.extend(tenant_lines(interval, width));
+    lines.extend(tables::lines(interval, width));
     lines
-}
-
-/// Returns the number of lines about tenants: an empty line, the titles, the tenants, and a line if some are left out.
-fn tenants_height(tenants: usize) -> usize {
-    match tenants {
-        0 => 0,
-        1..=TENANTS_MAX => 2 + tenants,
-        _ => 3 + TENANTS_MAX,
-    }
-}
-
-fn tenant_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
-    if interval.uses.is_empty() {
-        return Vec::new();
-    }
-    let columns = if width < 60 { FEW } else { ALL };
-    // If at least 40 columns are left of the numbers, the name takes 24 of them and a bar the others, at most 32.
-    let rest = width.saturating_sub(width_of(columns));
-    let (name_width, bar_width) = match rest {
-        ..40 => (rest, 0),
-        _ => (24, (rest - 24).min(BAR_MAX)),
-    };
-    let titles = titles("tenant", name_width + bar_width, columns);
-    let mut lines = vec![Line::raw(""), Line::styled(titles, dim())];
-    lines.extend(interval.uses.iter().take(TENANTS_MAX).map(|of_it| {
-        let tenant = &interval.now.metrics.tenants[of_it.tenant];
-        let numbers: String = columns
-            .iter()
-            .map(|column| format!("{:>width$}", (column.value)(tenant, of_it), width = column.width))
-            .collect();
-        let (full, empty) = bar(of_it.share, bar_width);
-        let name = cut(&tenant.name, name_width.saturating_sub(1));
-        Line::from(vec![
-            Span::raw(format!("{name:name_width$}")),
-            Span::styled(full, Style::new().fg(Color::Cyan)),
-            Span::styled(empty, dim()),
-            Span::raw(numbers),
-        ])
-    }));
-    if interval.uses.len() > TENANTS_MAX {
-        let more = many(interval.uses.len() - TENANTS_MAX, "tenant");
-        lines.push(Line::styled(format!("and {more} that ran less"), dim()));
-    }
-    lines
-}
-
-/// Returns the name, cut to `width` characters if it is longer; the last one is then `…`.
-fn cut(name: &str, width: usize) -> String {
-    match name.chars().count() {
-        n if n <= width => name.to_owned(),
-        _ => name.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect(),
-    }
 }
 
 fn llc_line(interval: &Interval, llc: u32, workers: &[usize], width: usize) -> Line<'static> {
@@ -357,7 +294,7 @@ fn worker_line(
 }
 
 /// Returns the filled and the empty part of a bar, to an eighth of a cell.
-fn bar(share: f64, width: usize) -> (String, String) {
+pub(super) fn bar(share: f64, width: usize) -> (String, String) {
     const EIGHTHS: [&str; 8] = ["", "▏", "▎", "▍", "▌", "▋", "▊", "▉"];
     let eighths = (share * 8.0 * width as f64).round() as usize;
     let (full, rest) = (eighths / 8, EIGHTHS[eighths % 8]);
@@ -382,7 +319,7 @@ fn foot_line(view: &View, hidden: usize, width: usize) -> Line<'static> {
 }
 
 /// Formats a number. Below 9.9 billion it takes at most five characters.
-fn short(n: f64) -> String {
+pub(super) fn short(n: f64) -> String {
     match n {
         ..0.05 => "0".into(),
         ..9.95 if n.fract() < 0.05 || n.fract() > 0.95 => format!("{n:.0}"),
@@ -395,7 +332,7 @@ fn short(n: f64) -> String {
     }
 }
 
-fn time(ns: f64) -> String {
+pub(super) fn time(ns: f64) -> String {
     match ns {
         ..1e3 => format!("{ns:.0} ns"),
         ..9.95e3 => format!("{:.1} µs", ns / 1e3),

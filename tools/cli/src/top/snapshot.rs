@@ -11,7 +11,7 @@ use anyhow::bail;
 use serde::Deserialize;
 use std::collections::HashMap;
 use warmcore_results::printable::printable;
-use warmcore_runtime::observe::SCHEMA;
+use warmcore_runtime::observe::{SCHEMA, TaskGroupMetrics};
 use warmcore_runtime::{RuntimeMetrics, TenantMetrics, WorkerStats};
 
 /// The report of a process on one of its runtimes.
@@ -32,6 +32,9 @@ pub struct Snapshot {
     /// The numbers of the runtime, its workers and its tenants.
     #[serde(flatten)]
     pub metrics: RuntimeMetrics,
+    /// The tasks by name or spawn location, and by tenant.
+    #[serde(default)] // an older program reports none
+    pub task_groups: Vec<TaskGroupMetrics>,
 }
 
 /// The fields whose names differ in the previous version of the schema: that name, and the present one.
@@ -86,6 +89,14 @@ impl Snapshot {
             *text = shown(text);
         }
         said.metrics.tenants.iter_mut().for_each(|tenant| tenant.name = shown(&tenant.name));
+        for group in &mut said.task_groups {
+            for text in [&mut group.name, &mut group.tenant].into_iter().flatten() {
+                *text = shown(text);
+            }
+            for text in group.location.iter_mut() {
+                *text = printable(text, ' ');
+            }
+        }
         Ok(said)
     }
 }
@@ -131,6 +142,22 @@ pub struct Use {
     pub polls: f64,
 }
 
+/// What a group of tasks used in an interval.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct GroupUse {
+    /// The group's index in the snapshot.
+    pub group: usize,
+    /// CPU time per second, which is a number of CPUs.
+    pub run: f64,
+    /// Polls per second.
+    pub polls: f64,
+}
+
+/// What tells the groups of tasks of one report apart.
+fn group_key(group: &TaskGroupMetrics) -> (Option<&str>, Option<&str>, Option<u64>) {
+    (group.name.as_deref(), group.location.as_deref(), group.tenant_serial)
+}
+
 /// A report, and the rates since an earlier report of the same process.
 #[derive(Debug, Clone)]
 pub struct Interval {
@@ -140,6 +167,8 @@ pub struct Interval {
     pub rates: Vec<Rates>,
     /// By tenant, the one with the most CPU time in the interval first.
     pub uses: Vec<Use>,
+    /// By group of tasks, the one with the most CPU time in the interval first.
+    pub group_uses: Vec<GroupUse>,
     /// Wakes per second by threads that are not workers.
     pub remote_schedules: f64,
 }
@@ -189,8 +218,18 @@ impl Interval {
         }
         // The sort is stable, so tenants that did nothing stay in the order of the report.
         uses.sort_by(|a, b| b.run.total_cmp(&a.run).then(b.polls.total_cmp(&a.polls)));
+        let known: HashMap<_, _> = before.task_groups.iter().map(|it| (group_key(it), it)).collect();
+        let group_uses = now.task_groups.iter().enumerate().map(|(group, now)| {
+            let (polls, run_ns) = known.get(&group_key(now)).map_or((0, 0), |it| (it.polls, it.run_ns));
+            GroupUse { group, run: per_second(run_ns, now.run_ns) / 1e9, polls: per_second(polls, now.polls) }
+        });
+        let mut group_uses: Vec<GroupUse> = group_uses.collect();
+        let tasks = |it: &GroupUse| now.task_groups[it.group].num_alive_tasks;
+        group_uses.sort_by(|a, b| {
+            b.run.total_cmp(&a.run).then(b.polls.total_cmp(&a.polls)).then(tasks(b).cmp(&tasks(a)))
+        });
         let remote_schedules = per_second(before.metrics.remote_schedules, now.metrics.remote_schedules);
-        Self { rates, uses, remote_schedules, now }
+        Self { rates, uses, group_uses, remote_schedules, now }
     }
 
     /// Returns the sum of one of the rates over all workers.

@@ -1,9 +1,11 @@
 use super::draw::{View, draw, scroll_max};
+use super::snapshot::GroupUse;
 use super::*;
 use ratatui::Terminal;
 use ratatui::backend::TestBackend;
 use ratatui::crossterm::event::KeyEvent;
 use warmcore_results::printable::is_unprintable;
+use warmcore_runtime::observe::TaskGroupMetrics;
 use warmcore_runtime::{RuntimeMetrics, TenantMetrics, WorkerMetrics};
 
 /// An interval of one second on a machine of two nodes with two caches each. The third cache has no worker.
@@ -30,6 +32,20 @@ fn interval() -> Interval {
         tenant("gold", 9, 300),
         tenant("still", 11, 50),
     ];
+    let group = |name: Option<&str>, location: Option<&str>, num_alive_tasks| {
+        let mut group = TaskGroupMetrics::default();
+        (group.name, group.location) = (name.map(Into::into), location.map(Into::into));
+        (group.num_alive_tasks, group.polls, group.run_ns) = (num_alive_tasks, 1_000, 1_000_000);
+        group
+    };
+    let hyper = "/home/me/.cargo/registry/src/index.crates.io-1949cf8c6b5b557f/hyper-util-0.1.21/src/rt/tokio.rs:92:9";
+    let mut task_groups = vec![
+        group(Some("rebuild the index of all orders of a year"), None, 1),
+        group(None, Some(hyper), 1_200),
+        group(None, Some("src/main.rs:41:9"), 12),
+        group(None, None, 21),
+    ];
+    task_groups[0].tenant = Some("a customer whose name is long".into());
     let before = Snapshot {
         pid: 4321,
         process: "shop".into(),
@@ -38,6 +54,7 @@ fn interval() -> Interval {
         at_ns: 5_000_000_000,
         up_ns: 3_600_000_000_000,
         metrics,
+        task_groups,
     };
     let mut now = before.clone();
     now.at_ns = 6_000_000_000;
@@ -64,6 +81,11 @@ fn interval() -> Interval {
         (tenant.polls, tenant.run_ns) = (tenant.polls + polls, tenant.run_ns + run_ms * 1_000_000);
     }
     metrics.tenants[1].num_alive_tasks = 1_200;
+    for (group, (polls, run_ms)) in
+        now.task_groups.iter_mut().zip([(900, 390), (100_000, 900), (0, 0), (60, 1)])
+    {
+        (group.polls, group.run_ns) = (group.polls + polls, group.run_ns + run_ms * 1_000_000);
+    }
     Interval::between(&before, now)
 }
 
@@ -91,17 +113,17 @@ fn compare(file: &str, drawn: &str) {
 
 #[test]
 fn a_wide_screen_shows_everything() {
-    compare("wide.txt", &screen(&interval(), &live(), 132, 19));
+    compare("wide.txt", &screen(&interval(), &live(), 132, 25));
 }
 
 #[test]
 fn eighty_columns_show_every_distance_and_what_each_tenant_uses() {
-    compare("80.txt", &screen(&interval(), &live(), 80, 19));
+    compare("80.txt", &screen(&interval(), &live(), 80, 25));
 }
 
 #[test]
 fn forty_columns_show_busy_workers_and_wakes_that_leave_their_worker() {
-    compare("40.txt", &screen(&interval(), &live(), 40, 19));
+    compare("40.txt", &screen(&interval(), &live(), 40, 25));
 }
 
 #[test]
@@ -125,9 +147,9 @@ fn what_does_not_fit_is_scrolled_to() {
     let small = Rect::new(0, 0, 80, 7);
     let top = screen(&interval, &live(), 80, 7);
     assert!(top.contains("LLC 0") && !top.contains("  192 "), "{top}");
-    assert!(top.contains("q quits · ↓ 11 more lines"), "{top}");
+    assert!(top.contains("q quits · ↓ 17 more lines"), "{top}");
     let end = screen(&interval, &View { scroll: scroll_max(&interval, small), ..live() }, 80, 7);
-    assert!(end.contains("still") && end.contains("shop (4321)"), "{end}");
+    assert!(end.contains("src/main.rs:41:9") && end.contains("shop (4321)"), "{end}");
     assert!(end.contains("q quits · ↑ more lines"), "{end}");
     assert_eq!(scroll_max(&interval, Rect::new(0, 0, 80, 40)), 0);
 }
@@ -137,6 +159,7 @@ fn without_tenants_nothing_is_said_of_them_and_of_many_those_that_ran_longest() 
     let mut interval = interval();
     let one = interval.now.metrics.tenants[0].clone();
     (interval.now.metrics.tenants, interval.uses) = (Vec::new(), Vec::new());
+    (interval.now.task_groups, interval.group_uses) = (Vec::new(), Vec::new());
     assert!(!plain(&interval, 80).contains("tenant"), "{}", plain(&interval, 80));
     let before = interval.now.clone();
     let mut now = interval.now;
@@ -171,9 +194,43 @@ fn a_tenant_that_is_new_has_its_rates_and_shares_are_of_what_all_tenants_ran() {
 }
 
 #[test]
+fn a_group_of_tasks_that_is_new_has_its_rates_and_one_that_counts_anew_has_none() {
+    let interval = interval();
+    let rates = |interval: &Interval| {
+        let rates = |it: &GroupUse| (it.group, (it.run * 100.0).round(), it.polls);
+        interval.group_uses.iter().map(rates).collect::<Vec<_>>()
+    };
+    assert_eq!(rates(&interval), [(1, 90.0, 1e5), (0, 39.0, 900.0), (3, 0.0, 60.0), (2, 0.0, 0.0)]);
+    let mut before = interval.now.clone();
+    before.at_ns -= 1_000_000_000;
+    before.task_groups.remove(2);
+    let mut now = interval.now;
+    now.task_groups.truncate(3);
+    now.task_groups[1].polls = 3;
+    assert_eq!(rates(&Interval::between(&before, now)), [(2, 0.0, 1_000.0), (1, 0.0, 0.0), (0, 0.0, 0.0)]);
+}
+
+#[test]
+fn of_many_groups_of_tasks_those_that_ran_longest_have_a_line() {
+    let mut interval = interval();
+    let before = interval.now.clone();
+    let group = |n: u64| {
+        let mut group = TaskGroupMetrics::default();
+        (group.name, group.run_ns) = (Some(format!("t{n}")), n * 1_000);
+        group
+    };
+    interval.now.at_ns += 1_000_000_000;
+    interval.now.task_groups = (0..1_000).map(group).collect();
+    let interval = Interval::between(&before, interval.now);
+    let drawn = plain(&interval, 80);
+    assert!(drawn.contains("\nt999 ") && drawn.contains("\nt900 ") && !drawn.contains("\nt899 "), "{drawn}");
+    assert!(drawn.ends_with("and 900 groups of tasks that ran less\n"), "{drawn}");
+}
+
+#[test]
 fn the_end_of_a_process_is_said_in_words_under_its_last_numbers() {
     let view = View { end: Some("process 4321 has ended".into()), ..live() };
-    let drawn = screen(&interval(), &view, 80, 19);
+    let drawn = screen(&interval(), &view, 80, 25);
     assert!(drawn.ends_with("process 4321 has ended; q quits\n"), "{drawn}");
     assert!(drawn.contains("polls/s"), "{drawn}");
 }
@@ -349,6 +406,7 @@ fn the_schema_in_the_docs_is_the_schema() {
     assert_eq!(told("\n## top\n"), fields(&said));
     assert_eq!(told("\n### Worker\n"), fields(&said["workers"][0]));
     assert_eq!(told("\n### Tenant\n"), fields(&said["tenants"][0]));
+    assert_eq!(told("\n### Task group\n"), fields(&said["task_groups"][0]));
     Snapshot::parse(&text).unwrap();
 }
 
@@ -358,6 +416,7 @@ fn said() -> String {
         warmcore_runtime::Runtime::builder().worker_threads(1).name("said").observe(true).build().unwrap();
     let tenant = warmcore_tenant::Tenant::builder().build();
     runtime.block_on(runtime.spawn_in(&tenant, async {})).unwrap();
+    let _waits = runtime.spawn(std::future::pending::<()>());
     let ours = observe::list().into_iter().filter(|one| one.pid == std::process::id());
     let text = ours.filter_map(|one| one.ask().ok()).find(|text| text.contains("\"name\":\"said\""));
     drop(runtime);
