@@ -218,7 +218,10 @@ fn adopt(cargo: &Cargo, members: &Metadata, args: &Args) -> anyhow::Result<Outco
     // If the program had no lock file, `resolve` has written one, which has the versions that it would have.
     let lock = before.lock.clone().or(Pair::read(root)?.lock);
     Pair { manifest, lock }.write(root)?;
-    verify(cargo, if args.locked { &["--locked"] } else { &[] })?;
+    verify(cargo, if args.locked { &["--locked"] } else { &[] }).context(
+        "the program can't be resolved with Warmcore; if a package is locked to a version that is too old for Warmcore, \
+         run `cargo update PACKAGE --recursive` first",
+    )?;
     let after = Pair::read(root)?;
     if let Some(resolved) = resolved {
         outcome.added_packages = added(&resolved, &Lock::parse(after.lock_text()?)?)?;
