@@ -374,6 +374,9 @@ fn with_id<T>((id, outcome): (Id, Outcome<T>)) -> Result<(Id, T), JoinError> {
     outcome.map(|output| (id, output))
 }
 
+/// The set pins nothing of its own: it keeps handles and outputs, no futures.
+impl<T> Unpin for JoinSet<T> {}
+
 impl<T> Drop for JoinSet<T> {
     fn drop(&mut self) {
         self.handles().for_each(JoinHandle::abort);

@@ -1,6 +1,7 @@
 use super::*;
 use crate::runtime::{Builder, Runtime};
 use std::cell::Cell;
+use std::marker::PhantomPinned;
 use std::pin::pin;
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::time::Duration;
@@ -145,7 +146,7 @@ fn a_dropped_set_aborts_its_tasks_and_a_detached_task_goes_on() {
 }
 
 #[test]
-fn a_set_is_send_and_sync_if_its_outputs_are_send() {
+fn a_set_is_send_and_sync_if_its_outputs_are_send_and_unpin_always() {
     fn is_shared<T: Send + Sync + Unpin>() {}
-    is_shared::<JoinSet<Cell<u32>>>();
+    is_shared::<JoinSet<(Cell<u32>, PhantomPinned)>>();
 }
