@@ -6,6 +6,7 @@ mod locks;
 mod process;
 mod sanitizers;
 mod semver;
+mod suites;
 mod test;
 mod tidy;
 
@@ -17,9 +18,9 @@ const HELP: &str = "\
 cargo xtask test    format, lints, every test in one profile, examples in the documentation
       --full        also release builds, every backend, loom and shuttle models, tokio's libraries, documentation
       --rest        what --full runs besides `cargo xtask test`
-      --all         also every combination of weights and shares, the DataFusion adapter, the public interface beside
-                    that of the last version, AddressSanitizer, ThreadSanitizer and Miri where they are, and a soak
-                    of a billion wakes
+      --all         also every combination of weights and shares, the DataFusion adapter, all tests of tokio and of
+                    its libraries through the face, the public interface beside that of the last version,
+                    AddressSanitizer, ThreadSanitizer and Miri where they are, and a soak of a billion wakes
 cargo xtask instructions [CASE]
                     counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and
                     those that lock; only the cases whose name contains CASE
@@ -31,6 +32,10 @@ cargo xtask semver [REVISION]
                     the commit before this one
 cargo xtask fuzz [SECONDS]
                     fuzzes each reader for 60 s or so many, where there is a nightly and cargo-fuzz
+cargo xtask suites [NAME…] [--sample] [--tokio VERSION] [--times N] [--resume]
+                    runs the tests of tokio and of libraries that use it on tokio and through `adapters/tokio`, and
+                    compares; with --times the tests that make a multi-thread runtime N times and the other ones
+                    N / 20 times; --resume goes on where a run was ended
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
                     the report";
 
@@ -50,6 +55,7 @@ fn main() -> anyhow::Result<()> {
         ["semver", revision] => semver::run(&root(), Some(revision)),
         ["fuzz"] => fuzz::run(&root(), "60"),
         ["fuzz", seconds] => fuzz::run(&root(), seconds),
+        ["suites", ref args @ ..] => suites::run(&root(), args),
         ["peers"] => peers(),
         _ => {
             eprintln!("{HELP}");

@@ -176,6 +176,14 @@ pub fn has_target(target: &str) -> bool {
     output.is_ok_and(|output| Path::new(String::from_utf8_lossy(&output.stdout).trim()).is_dir())
 }
 
+/// Ends a process with all of its descendants. Returns a list of those and of their threads.
+pub fn end_tree(root: u32) -> String {
+    let tree = Tree::under(root);
+    let description = tree.describe();
+    tree.end();
+    description
+}
+
 /// The CPU time of all descendants of this process that have ended and were waited for; 0 if it can't be read.
 pub fn children_cpu() -> Duration {
     tree::cpu_fields("/proc/self/stat").map_or(Duration::ZERO, |[_, of_children]| of_children)

@@ -9,7 +9,7 @@
 //! The output of a step is kept in files of `target/xtask` that have the step's name. The times of the steps are kept
 //! in `target/xtask/times`, from which the next run estimates how much time is left.
 
-mod binaries;
+pub mod binaries;
 mod estimate;
 mod live;
 mod steps;
@@ -17,9 +17,9 @@ mod steps;
 use crate::process::{self, Ended};
 use crate::{instructions, locks, sanitizers};
 use anyhow::{Context, bail};
-use binaries::Binary;
+pub use binaries::Binary;
 use estimate::Estimates;
-use live::Live;
+pub use live::Live;
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -237,7 +237,7 @@ impl Run<'_> {
         let mut cargo = process::cargo(self.root, &args);
         cargo.envs(step.env.iter().copied()).stdout(File::create(&out)?).stderr(File::create(&err)?);
         let ended = process::wait(&mut cargo, None, &[&err], &mut |text| {
-            self.live.show(step.name, &process::last_compiled(text), self.estimates.left());
+            self.live.show(step.name, &process::last_compiled(text), Some(self.estimates.left()));
         })?;
         match ended {
             Ended::Well => {
@@ -271,7 +271,7 @@ impl Run<'_> {
             let ended = process::wait(&mut command, Some(step.limit), &[&one], &mut |text| {
                 let test = text.lines().rev().find_map(|line| line.strip_prefix("test ")).unwrap_or_default();
                 let part = format!("{number} of {}, {}: {test}", binaries.len(), binary.name());
-                self.live.show(step.name, &part, self.estimates.left());
+                self.live.show(step.name, &part, Some(self.estimates.left()));
             })?;
             let text = String::from_utf8_lossy(&std::fs::read(&one)?).into_owned();
             std::io::Write::write_all(&mut whole, format!("{}\n{text}", binary.name()).as_bytes())?;
@@ -294,7 +294,7 @@ impl Run<'_> {
         let mut cargo = process::cargo(self.root, args);
         cargo.envs(step.env.iter().copied()).stdout(File::create(&out)?).stderr(File::create(&err)?);
         let ended = process::wait(&mut cargo, Some(step.limit), &[&err, &out], &mut |text| {
-            self.live.show(step.name, &process::last_compiled(text), self.estimates.left());
+            self.live.show(step.name, &process::last_compiled(text), Some(self.estimates.left()));
         })?;
         let [out, err] = [out, err].map(|path| std::fs::read(path).unwrap_or_default());
         let (out, err) = (String::from_utf8_lossy(&out), String::from_utf8_lossy(&err));

@@ -28,6 +28,11 @@ impl Binary {
         if self.is_library { self.package.clone() } else { format!("{} {}", self.package, self.target) }
     }
 
+    /// The program's path.
+    pub fn program(&self) -> &Path {
+        &self.program
+    }
+
     /// The arguments with which the program skips the tests of [`LONG`]. `None` if all of its tests are in [`LONG`].
     pub fn without_long(&self) -> Option<Vec<&'static str>> {
         let mut args = Vec::new();

@@ -29,14 +29,15 @@ impl Live {
         println!("{text}");
     }
 
-    /// Shows the running step, its running part, and how much time is left, if the time of [`EVERY`] has passed since
-    /// the last display.
-    pub fn show(&mut self, step: &str, part: &str, left: Duration) {
+    /// Shows the running step, its running part, and how much time is left if that is known, if the time of [`EVERY`]
+    /// has passed since the last display.
+    pub fn show(&mut self, step: &str, part: &str, left: Option<Duration>) {
         if self.shown.elapsed() < EVERY[usize::from(!self.is_terminal)] {
             return;
         }
         self.shown = Instant::now();
-        let text = format!("...   {step}, {} left: {part}", words(left));
+        let left = left.map(|left| format!(", {} left", words(left))).unwrap_or_default();
+        let text = format!("...   {step}{left}: {part}");
         if self.is_terminal {
             // A line that is wider than the terminal would not be overwritten.
             let width = std::env::var("COLUMNS").ok().and_then(|columns| columns.parse().ok()).unwrap_or(80);

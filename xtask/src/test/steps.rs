@@ -262,6 +262,10 @@ fn thorough() -> Vec<Step> {
         Step { env: ATOMIC, work: documentation, ..tests("backend atomic, examples", level, 90, crates) },
         Step { env: PLAIN, work: documentation, ..tests("backend plain, examples", level, 90, crates) },
         Step { needs: Needs::Cargo("semver-checks"), ..step("public interface", level, 300, SEMVER) },
+        Step {
+            limit: Duration::from_hours(4),
+            ..step("tests of tokio and its libraries", level, 7200, "xtask suites --times 100")
+        },
         // The tests of the runtime that are marked `ignore`: all combinations of which the other tests in `shares.rs`
         // and `weights.rs` test samples.
         Step {
