@@ -18,7 +18,7 @@
 //! Instructions of the kernel are not counted. Restartable sequences do not run, since Valgrind does not implement the
 //! system call: counters run on their atomic backend, and the rows that use counters name it.
 
-use crate::process::cargo;
+use crate::process::{cargo, said};
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io::ErrorKind;
@@ -69,8 +69,7 @@ pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
     is_possible()?;
     let folder = root.join("target/xtask");
     std::fs::create_dir_all(&folder)?;
-    let mut bench =
-        Bench { program: build(root)?, out: folder.join("callgrind.out"), locked: HashMap::new() };
+    let mut bench = Bench { program: build(root)?, callgrind: Callgrind::new(folder.join("callgrind.out")) };
     let names = bench.output(&["cases"])?;
     let names: Vec<&str> = names.lines().filter(|name| name.contains(filter)).collect();
     if names.is_empty() {
@@ -136,12 +135,10 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
     Ok(program.context("cargo names no executable of the bench")?.into())
 }
 
-/// The bench, and the disassembled object files whose code it ran.
+/// The bench.
 struct Bench {
     program: PathBuf,
-    /// Where callgrind writes.
-    out: PathBuf,
-    locked: HashMap<String, Code>,
+    callgrind: Callgrind,
 }
 
 /// The instructions of one poll.
@@ -172,49 +169,63 @@ impl Bench {
     /// Runs a case once under callgrind. Returns the number of polls, the counts, and the backend of the case's
     /// counters or `nothing`.
     fn count(&mut self, runtime: &str, name: &str, polls: u64) -> anyhow::Result<(u64, Counts, String)> {
-        let mut callgrind = Command::new("valgrind");
-        callgrind.args(["--quiet", "--tool=callgrind", "--dump-instr=yes", "--dump-line=no"]);
-        callgrind.arg(format!("--callgrind-out-file={}", self.out.display())).arg(&self.program);
-        let said = said(callgrind.args(["count", runtime, name, &polls.to_string()]))?;
+        let args = ["count", runtime, name, &polls.to_string()];
+        let (said, counts) = self.callgrind.count(&self.program, &args)?;
         let word = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
         let polls =
             word("polls ").and_then(|n| n.parse().ok()).context("the bench says no number of polls")?;
         let uses = word("uses ").context("the bench says no backend")?.to_owned();
-        let profile = std::fs::read_to_string(&self.out).context("callgrind wrote nothing")?;
-        let ran = executed(&profile).context("callgrind's file is not as expected")?;
-        let (mut counts, mut unknown) = (Counts::default(), 0);
-        for (object, times_at) in &ran {
-            if !self.locked.contains_key(object) {
-                self.locked.insert(object.clone(), Code::of_object(object)?);
-            }
-            let code = &self.locked[object];
-            for (at, times) in times_at {
-                counts.all += times;
-                counts.locked += if code.locked.contains(at) { times } else { &0 };
-                unknown += if code.all.contains(at) { &0 } else { times };
-            }
-        }
-        if unknown as f64 > UNKNOWN_MAX * counts.all as f64 {
-            bail!("{name}: {unknown} of {} instructions ran where objdump finds none", counts.all);
+        if counts.unknown as f64 > UNKNOWN_MAX * counts.all as f64 {
+            bail!("{name}: {} of {} instructions ran where objdump finds none", counts.unknown, counts.all);
         }
         Ok((polls, counts, uses))
     }
 }
 
-#[derive(Debug, Default, Clone, Copy)]
-struct Counts {
-    all: u64,
-    locked: u64,
+/// Counts what programs do under callgrind, with the disassembled object files whose code they ran.
+pub struct Callgrind {
+    /// Where callgrind writes.
+    out: PathBuf,
+    objects: HashMap<String, Code>,
 }
 
-/// Runs a program and returns its standard output. Returns an error if the program can't be run or fails.
-fn said(command: &mut Command) -> anyhow::Result<String> {
-    let output = command.stdin(Stdio::null()).output().with_context(|| format!("can't run {command:?}"))?;
-    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    if !output.status.success() {
-        bail!("{command:?} failed:\n{}{}", text(&output.stdout), text(&output.stderr));
+impl Callgrind {
+    /// Callgrind writes its profile to `out`, which stays there after each count.
+    pub fn new(out: PathBuf) -> Self {
+        Self { out, objects: HashMap::new() }
     }
-    Ok(text(&output.stdout))
+
+    /// Runs a program once. Returns its standard output and the counts.
+    pub fn count(&mut self, program: &Path, args: &[&str]) -> anyhow::Result<(String, Counts)> {
+        let mut callgrind = Command::new("valgrind");
+        callgrind.args(["--quiet", "--tool=callgrind", "--dump-instr=yes", "--dump-line=no"]);
+        callgrind.arg(format!("--callgrind-out-file={}", self.out.display())).arg(program);
+        let said = said(callgrind.args(args))?;
+        let profile = std::fs::read_to_string(&self.out).context("callgrind wrote nothing")?;
+        let ran = executed(&profile).context("callgrind's file is not as expected")?;
+        let mut counts = Counts::default();
+        for (object, times_at) in &ran {
+            if !self.objects.contains_key(object) {
+                self.objects.insert(object.clone(), Code::of_object(object)?);
+            }
+            let code = &self.objects[object];
+            for (at, times) in times_at {
+                counts.all += times;
+                counts.locked += if code.locked.contains(at) { times } else { &0 };
+                counts.unknown += if code.all.contains(at) { &0 } else { times };
+            }
+        }
+        Ok((said, counts))
+    }
+}
+
+/// Instructions that a program ran.
+#[derive(Debug, Default, Clone, Copy)]
+pub struct Counts {
+    pub all: u64,
+    pub locked: u64,
+    /// Those at addresses where objdump finds no instruction.
+    pub unknown: u64,
 }
 
 /// Reads how often the instruction at each address ran, by object file, from a profile with `positions: instr`.

@@ -6,6 +6,7 @@ mod locks;
 mod process;
 mod sanitizers;
 mod semver;
+mod shapes;
 mod suites;
 mod test;
 mod tidy;
@@ -36,6 +37,10 @@ cargo xtask suites [NAME…] [--sample] [--tokio VERSION] [--times N] [--resume]
                     runs the tests of tokio and of libraries that use it on tokio and through `adapters/tokio`, and
                     compares; with --times the tests that make a multi-thread runtime N times and the other ones
                     N / 20 times; --resume goes on where a run was ended
+cargo xtask shapes [NAME…] [--rounds N] [--out FOLDER] [--profile]
+                    times programs written for tokio (`peers/shapes`, benches of h2 and deadpool) through
+                    `adapters/tokio` beside tokio, in alternating processes; with --profile counts instructions and
+                    system calls of an operation
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
                     the report";
 
@@ -56,6 +61,7 @@ fn main() -> anyhow::Result<()> {
         ["fuzz"] => fuzz::run(&root(), "60"),
         ["fuzz", seconds] => fuzz::run(&root(), seconds),
         ["suites", ref args @ ..] => suites::run(&root(), args),
+        ["shapes", ref args @ ..] => shapes::run(&root(), args),
         ["peers"] => peers(),
         _ => {
             eprintln!("{HELP}");

@@ -8,6 +8,7 @@
 
 mod tree;
 
+use anyhow::{Context, bail};
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
@@ -55,7 +56,6 @@ pub fn wait(
     outputs: &[&PathBuf],
     show: &mut dyn FnMut(&str),
 ) -> anyhow::Result<Ended> {
-    use anyhow::Context;
     let mut child =
         command.spawn().with_context(|| format!("can't run {}", command.get_program().display()))?;
     let mut lengths = vec![0; outputs.len()];
@@ -160,6 +160,16 @@ pub fn cargo(root: &Path, args: &[&str]) -> Command {
     }
     cargo.args(args).current_dir(root).stdin(Stdio::null());
     cargo
+}
+
+/// Runs a program and returns its standard output. Returns an error if the program can't be run or fails.
+pub fn said(command: &mut Command) -> anyhow::Result<String> {
+    let output = command.stdin(Stdio::null()).output().with_context(|| format!("can't run {command:?}"))?;
+    let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
+    if !output.status.success() {
+        bail!("{command:?} failed:\n{}{}", text(&output.stdout), text(&output.stderr));
+    }
+    Ok(text(&output.stdout))
 }
 
 /// Whether a program can be run and succeeds. Rustup is kept from installing a missing toolchain.

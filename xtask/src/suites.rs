@@ -10,8 +10,8 @@
 //! The tests without a multi-thread runtime run once more with a feature of the face that makes it the default of
 //! `#[tokio::test]`, and are compared with the same programs under `WARMCORE=0`, which is tokio's multi-thread scheduler.
 
-mod face;
-mod host;
+pub mod face;
+pub mod host;
 mod runs;
 mod skip;
 mod table;
@@ -27,7 +27,7 @@ use std::time::Instant;
 use table::{Comparison, Row};
 
 /// The newest tokio that the face wraps; the suites run on it unless another one is named.
-const TOKIO: &str = "1.54.1";
+pub const TOKIO: &str = "1.54.1";
 
 /// The feature of the face that makes the multi-thread runtime the default of `#[tokio::test]`.
 const MULTI_THREAD_FEATURE: &str = "warmcore_test_multi_thread";
@@ -48,11 +48,12 @@ const SAMPLE: [&str; 7] = [
 ];
 
 /// A package whose tests are run.
+#[derive(Debug, Clone, Copy)]
 pub struct Suite {
-    package: &'static str,
+    pub package: &'static str,
     /// The requirement on its version; tokio's is an option of the command.
-    version: &'static str,
-    features: &'static str,
+    pub version: &'static str,
+    pub features: &'static str,
 }
 
 const SUITES: [Suite; 7] = [

@@ -29,7 +29,8 @@ pub const NOISY_ABOVE: f64 = 0.10;
 pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
-    /// Which measurement this is: `percpu`, `false-sharing`, `cid`, `budget`, `wake`, `http`, `topo-probe`, `peers`.
+    /// Which measurement this is: `percpu`, `false-sharing`, `cid`, `budget`, `wake`, `http`, `topo-probe`, `peers`,
+    /// `shapes`.
     pub what: String,
     /// The command that repeats it.
     pub command: String,

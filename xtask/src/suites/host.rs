@@ -27,6 +27,13 @@ pub struct Package {
     metadata: Value,
 }
 
+impl Package {
+    /// A package in a folder that is not the registry's.
+    pub fn in_folder(folder: &Path) -> Self {
+        Self { version: String::new(), folder: folder.to_owned(), metadata: Value::Null }
+    }
+}
+
 /// A tokio version and a package of a suite, from the registry.
 pub struct Fetched {
     pub tokio: Package,
@@ -94,7 +101,10 @@ pub fn write(
         copy(&package.folder, folder)?;
         std::fs::read_to_string(package.folder.join("Cargo.toml"))?
     };
-    manifest += "\n[workspace]\n\n[profile.dev]\ndebug = false\nincremental = false\n";
+    if !manifest.contains("\n[workspace]\n") {
+        manifest += "\n[workspace]\n";
+    }
+    manifest += "\n[profile.dev]\ndebug = false\nincremental = false\n";
     if let Some(patch) = patch {
         write!(manifest, "\n[patch.crates-io]\ntokio = {{ path = {:?} }}\n", patch.face)?;
     }
