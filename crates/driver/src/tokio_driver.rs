@@ -248,10 +248,12 @@ impl TokioDriver {
             asks.join().map_err(|_| io::Error::other("tokio's runtime panicked"))
         })?;
         let handle = runtime.handle().clone();
+        // The timer owns its descriptor and gives it to no other owner, as `AsyncFd::register` demands. Not all versions
+        // that the driver is built with have that function: 1.52.4 and 1.51.3 don't.
+        #[allow(deprecated, reason = "the function that replaces it is missing in older versions")]
         let timer = {
             let _context = handle.enter();
-            // SAFETY: the timer owns its descriptor and gives it to no other owner.
-            unsafe { AsyncFd::register(Timer::new()?) }?
+            AsyncFd::new(Timer::new()?)?
         };
         Ok(Self {
             name: config.name,
