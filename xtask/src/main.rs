@@ -1,5 +1,6 @@
 //! Repository chores. `cargo xtask` without a command lists them.
 
+mod face;
 mod fuzz;
 mod instructions;
 mod locks;
@@ -33,6 +34,7 @@ cargo xtask semver [REVISION]
                     the commit before this one
 cargo xtask fuzz [SECONDS]
                     fuzzes each reader for 60 s or so many, where there is a nightly and cargo-fuzz
+cargo xtask face    prepares the package in tokio's place (`adapters/tokio`), and calls clippy and its tests
 cargo xtask suites [NAME…] [--sample] [--tokio VERSION] [--times N] [--resume]
                     runs the tests of tokio and of libraries that use it on tokio and through `adapters/tokio`, and
                     compares; with --times the tests that make a multi-thread runtime N times and the other ones
@@ -60,6 +62,7 @@ fn main() -> anyhow::Result<()> {
         ["semver", revision] => semver::run(&root(), Some(revision)),
         ["fuzz"] => fuzz::run(&root(), "60"),
         ["fuzz", seconds] => fuzz::run(&root(), seconds),
+        ["face"] => face::run(&root()),
         ["suites", ref args @ ..] => suites::run(&root(), args),
         ["shapes", ref args @ ..] => shapes::run(&root(), args),
         ["peers"] => peers(),
