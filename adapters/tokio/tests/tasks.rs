@@ -64,7 +64,7 @@ async fn no_two_tasks_have_one_id() {
                 let blocking = task::spawn_blocking(|| {});
                 let local = task::spawn_local(async {});
                 ids.extend([warm.id(), blocking.id(), local.id()]);
-                (warm.await.unwrap(), blocking.await.unwrap(), local.await.unwrap());
+                tokio::try_join!(warm, blocking, local).unwrap();
             }
         })
         .await;

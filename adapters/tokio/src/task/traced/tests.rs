@@ -72,7 +72,8 @@ fn a_task_has_one_span_and_its_waker_reports_each_operation() {
             }
             cx.waker().wake_by_ref();
             drop(cx.waker().clone());
-            cx.waker().clone().wake();
+            let clone = cx.waker().clone();
+            clone.wake();
             Poll::Pending
         });
         let line = line!() + 1;
