@@ -45,6 +45,25 @@ pub fn leave_block_on<R>(act: impl FnOnce() -> R) -> R {
     unconstrained(|| tokio::task::block_in_place(act))
 }
 
+/// Runs a future on a runtime of tokio's.
+#[cfg(not(tokio_unstable))]
+fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    runtime.block_on(future)
+}
+
+/// Runs a future on a runtime of tokio's. With its feature `tracing`, tokio reports each `block_on` as a task. A park is no
+/// task of the program, so `tokio-console` must not list it: its span is made without a subscriber. The subscriber is back
+/// before the future's first poll.
+#[cfg(tokio_unstable)]
+fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
+    let mut future = std::pin::pin!(future);
+    let mut unseen = Some(tracing::subscriber::set_default(tracing::subscriber::NoSubscriber::default()));
+    runtime.block_on(poll_fn(|cx| {
+        drop(unseen.take());
+        future.as_mut().poll(cx)
+    }))
+}
+
 /// Returns after `time`, to within tokio's resolution of a millisecond. Panics outside of a driver's context with
 /// timers.
 pub async fn sleep(time: Duration) {
@@ -335,7 +354,7 @@ impl TokioDriver {
         }
         self.run_seq.fetch_add(1, Relaxed);
         let whole = Whole(&self.name);
-        let output = runtime.as_ref().map(|runtime| leave_block_on(|| runtime.block_on(future)));
+        let output = runtime.as_ref().map(|runtime| leave_block_on(|| block_on(runtime, future)));
         std::mem::forget(whole);
         self.run_seq.fetch_add(1, Relaxed);
         if self.is_own_counted.load(Relaxed)
