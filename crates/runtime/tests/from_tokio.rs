@@ -1,6 +1,7 @@
 //! Differences from tokio: a test for each line of `docs/from-tokio.md`.
 //!
-//! The page names a test for each line; `each_line_has_its_test_and_each_test_its_line` checks that both agree. A test
+//! The page names a test for each line; `each_line_has_its_test_and_each_test_its_line` checks that both agree. The first
+//! table's tests are in `adapters/tokio/tests`, since they run on the package that takes tokio's place. A test
 //! shows what happens here and, where that is short, what tokio does. A test has one worker if the order of polls
 //! matters, and two if tasks move.
 
@@ -32,6 +33,15 @@ const PAGE: &str = include_str!("../../../docs/from-tokio.md");
 
 const TESTS: &str = include_str!("from_tokio.rs");
 
+/// The files with the tests of the page's first table.
+const ADAPTER: [&str; 5] = [
+    include_str!("../../../adapters/tokio/tests/differences.rs"),
+    include_str!("../../../adapters/tokio/tests/drivers.rs"),
+    include_str!("../../../adapters/tokio/tests/runtimes.rs"),
+    include_str!("../../../adapters/tokio/tests/scheduler.rs"),
+    include_str!("../../../adapters/tokio/tests/tasks.rs"),
+];
+
 #[test]
 fn each_line_has_its_test_and_each_test_its_line() {
     let is_test = |line: &&str| line.starts_with("fn ") && line.ends_with("() {");
@@ -39,10 +49,20 @@ fn each_line_has_its_test_and_each_test_its_line() {
     let name = |line: &str| line["fn ".len()..].trim_end_matches("() {").to_owned();
     let mut tests: Vec<_> = after.map(|(_, line)| line).filter(is_test).map(name).collect();
     tests.retain(|test| test != "each_line_has_its_test_and_each_test_its_line");
+    let (adopted, own) = PAGE.split_once("## With Warmcore's own API").unwrap();
     // The last cell of a table's row is a test's name in backticks.
-    let rows = PAGE.lines().filter(|line| line.starts_with("| ") && line.ends_with(" |"));
-    let cells = rows.map(|row| row.trim_end_matches(" |").rsplit(" | ").next().unwrap());
-    let mut lines: Vec<_> = cells.filter(|cell| *cell != "test").map(|c| c.trim_matches('`')).collect();
+    let names = |text: &'static str| -> Vec<&str> {
+        let rows = text.lines().filter(|line| line.starts_with("| ") && line.ends_with(" |"));
+        let cells = rows.map(|row| row.trim_end_matches(" |").rsplit(" | ").next().unwrap());
+        cells.filter(|cell| *cell != "test").map(|cell| cell.trim_matches('`')).collect()
+    };
+    let adopted = names(adopted);
+    assert!(adopted.len() > 8, "{adopted:?}");
+    for test in adopted {
+        let function = format!("fn {test}() {{");
+        assert!(ADAPTER.iter().any(|file| file.contains(&function)), "adapters/tokio/tests lacks {test}");
+    }
+    let mut lines = names(own);
     assert!(lines.len() > 20, "{lines:?}");
     tests.sort();
     lines.sort();
