@@ -33,6 +33,15 @@ struct Inner {
     panic: Option<Mutex<Box<dyn Any + Send>>>,
 }
 
+/// A text as a field of an event or a span; without a text the field has no value. `tracing` takes an `Option` only from
+/// version 0.1.29 on, and adopted programs have older versions in their lock files.
+pub(crate) fn field<'a>(text: &'a Option<&str>) -> &'a dyn tracing::Value {
+    match text {
+        Some(text) => text,
+        None => &tracing::field::Empty,
+    }
+}
+
 impl JoinError {
     #[cold]
     pub(crate) fn cancelled(name: Option<Arc<str>>) -> Self {
@@ -45,7 +54,8 @@ impl JoinError {
             // If the task's handle was dropped, no other report names the call to make instead. A panic of the
             // subscriber must not replace the task's outcome.
             let name = name.as_deref();
-            let tell = || tracing::error!(name, "a task called what tokio refuses here; {instead}");
+            let tell =
+                || tracing::error!(name = field(&name), "a task called what tokio refuses here; {instead}");
             _ = catch_unwind(AssertUnwindSafe(tell));
         }
         Self { inner: Box::new(Inner { name, panic: Some(Mutex::new(panic)) }) }

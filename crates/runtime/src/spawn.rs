@@ -1,6 +1,7 @@
 //! Spawn: `TaskBuilder`, which gives a task its name, tenant and placement, and the functions that spawn.
 
 use crate::context;
+use crate::error::field;
 use crate::header::{Header, TaskAttrs};
 use crate::join::JoinHandle;
 use crate::shared::{SchedulerRef, Shared};
@@ -234,6 +235,7 @@ fn in_span_if_heard(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
     }
     let name = given.and_then(|attrs| attrs.name.as_deref());
     let tenant = given.and_then(|attrs| attrs.tenant.as_ref()).map(TenantRef::name);
+    let (name, tenant) = (field(&name), field(&tenant));
     let span = tracing::trace_span!(target: "warmcore::task", parent: None, "task", name, tenant);
     if span.is_disabled() {
         return attrs;
