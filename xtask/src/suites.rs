@@ -30,7 +30,7 @@ use table::{Comparison, Row};
 pub const TOKIO: &str = "1.54.1";
 
 /// The feature of the face that makes the multi-thread runtime the default of `#[tokio::test]`.
-const MULTI_THREAD_FEATURE: &str = "warmcore_test_multi_thread";
+const MULTI_THREAD_FEATURE: &str = "tokio/warmcore_test_multi_thread";
 
 /// How many runs of a test that makes a multi-thread runtime come to one run of another test.
 const MULTI_THREAD_RUNS: u32 = 20;
@@ -174,22 +174,21 @@ impl Run<'_> {
         let mut results = Results::open(path, self.options.resumes)?;
         self.rounds(&title, &mut results, [&tokio, &face], &skips)?;
         let own = Comparison { results: &results, sides: [ON_TOKIO, ON_FACE], skips: &skips };
-        if suite.package != "tokio" {
-            rows.push(Row::of(title, face.keys(), &own, 100.0));
-            return Ok(());
-        }
         let is_multi = |name: &&TestName| makes_multi_thread(&results, name);
-        rows.push(Row::of(title.clone(), face.keys(), &own, 97.0));
-        let multi = format!("{title}, multi-thread tests");
-        rows.push(Row::of(multi, face.keys().filter(is_multi), &own, 95.0));
-
+        if suite.package == "tokio" {
+            rows.push(Row::of(title.clone(), face.keys(), &own, 97.0));
+            let multi = format!("{title}, multi-thread tests");
+            rows.push(Row::of(multi, face.keys().filter(is_multi), &own, 95.0));
+        } else {
+            rows.push(Row::of(title.clone(), face.keys(), &own, 100.0));
+        }
         if self.options.is_sample {
             return Ok(());
         }
         let title = format!("{title}, default flavour");
         let features = format!("{},{MULTI_THREAD_FEATURE}", suite.features);
         let built = self.build(&title, &hosts.face, ON_FACE_MULTI, &features)?;
-        let skips = Skips::of("tokio-default-flavour", all)?;
+        let skips = Skips::of(&format!("{}-default-flavour", suite.package), Some(&tokio))?;
         let others = runs::list(&built)?.into_iter().filter(|(name, _)| !is_multi(&name)).collect();
         let others = self.default_flavour(&title, &mut results, others, &skips)?;
         let own = Comparison { results: &results, sides: [ON_TOKIO_MULTI, ON_FACE_MULTI], skips: &skips };

@@ -96,7 +96,7 @@ pub fn write(
     let mut manifest = if suite.package == "tokio" {
         copy(&package.folder.join("tests"), &folder.join("tests"))?;
         write_changed(&folder.join("src/lib.rs"), "")?;
-        manifest_for_tokio(&package.metadata, patch.is_some())?
+        manifest_for_tokio(&package.metadata)?
     } else {
         copy(&package.folder, folder)?;
         std::fs::read_to_string(package.folder.join("Cargo.toml"))?
@@ -129,7 +129,7 @@ pub fn write(
 }
 
 /// The manifest of the host of tokio's tests.
-fn manifest_for_tokio(tokio: &Value, has_face: bool) -> anyhow::Result<String> {
+fn manifest_for_tokio(tokio: &Value) -> anyhow::Result<String> {
     let text = |key: &str| tokio[key].as_str().unwrap_or_default();
     let (version, edition) = (text("version"), text("edition"));
     // A test reads the manifest and expects the address of tokio's site.
@@ -144,10 +144,6 @@ fn manifest_for_tokio(tokio: &Value, has_face: bool) -> anyhow::Result<String> {
         let others = parts.filter(|part| features.contains_key(*part)).map(str::to_owned);
         let parts: Vec<String> = others.chain([format!("tokio/{feature}")]).collect();
         writeln!(manifest, "{feature} = {parts:?}")?;
-    }
-    if has_face {
-        let feature = super::MULTI_THREAD_FEATURE;
-        writeln!(manifest, "{feature} = [\"tokio/{feature}\"]")?;
     }
     write!(manifest, "\n[dependencies.tokio]\nversion = \"={version}\"\ndefault-features = false\n")?;
     for dependency in tokio["dependencies"].as_array().into_iter().flatten() {
@@ -277,8 +273,7 @@ version = "^0.31.0"
 default-features = false
 features = ["aio","fs"]
 "#;
-        assert_eq!(manifest_for_tokio(&tokio, false).unwrap(), expected);
-        assert!(manifest_for_tokio(&tokio, true).unwrap().contains("\nwarmcore_test_multi_thread = "));
+        assert_eq!(manifest_for_tokio(&tokio).unwrap(), expected);
     }
 
     #[test]
