@@ -216,6 +216,7 @@ pub fn all() -> Vec<Step> {
             env: &[("RUSTDOCFLAGS", "-D warnings")],
             ..step("documentation", Full, 90, "doc --workspace --no-deps --document-private-items")
         },
+        step("the package in tokio's place", Full, 100, "xtask face"),
         tests("tokio's libraries", Full, 240, "test --release --manifest-path peers/ecosystem/Cargo.toml"),
         Step {
             needs: Needs::Target("aarch64-unknown-linux-gnu"),
