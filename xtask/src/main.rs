@@ -5,6 +5,7 @@ mod fuzz;
 mod instructions;
 mod locks;
 mod process;
+mod programs;
 mod sanitizers;
 mod semver;
 mod shapes;
@@ -43,6 +44,10 @@ cargo xtask shapes [NAME…] [--rounds N] [--out FOLDER] [--profile]
                     times programs written for tokio (`peers/shapes`, benches of h2 and deadpool) through
                     `adapters/tokio` beside tokio, in alternating processes; with --profile counts instructions and
                     system calls of an operation
+cargo xtask programs [NAME…] [--build | --quick | --soak]
+                    runs programs that use tokio, adopted by `warmcore adopt`, under load, with and without WARMCORE=0,
+                    and checks their answers: three minutes each, or ten with --soak, without WARMCORE=0; --build
+                    only builds them
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
                     the report";
 
@@ -65,6 +70,7 @@ fn main() -> anyhow::Result<()> {
         ["face"] => face::run(&root()),
         ["suites", ref args @ ..] => suites::run(&root(), args),
         ["shapes", ref args @ ..] => shapes::run(&root(), args),
+        ["programs", ref args @ ..] => programs::run(&root(), args),
         ["peers"] => peers(),
         _ => {
             eprintln!("{HELP}");

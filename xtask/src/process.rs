@@ -194,6 +194,11 @@ pub fn end_tree(root: u32) -> String {
     description
 }
 
+/// The CPU time that a process and its descendants have used.
+pub fn cpu_of_tree(root: u32) -> Duration {
+    Tree::under(root).cpu()
+}
+
 /// The CPU time of all descendants of this process that have ended and were waited for; 0 if it can't be read.
 pub fn children_cpu() -> Duration {
     tree::cpu_fields("/proc/self/stat").map_or(Duration::ZERO, |[_, of_children]| of_children)

@@ -30,7 +30,7 @@ pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
     /// Which measurement this is: `percpu`, `false-sharing`, `cid`, `budget`, `wake`, `http`, `topo-probe`, `peers`,
-    /// `shapes`.
+    /// `shapes`, `programs`.
     pub what: String,
     /// The command that repeats it.
     pub command: String,
