@@ -13,7 +13,7 @@
 //! driver also loads the number of such tasks on it. Until the warning, one parked worker wakes ten times a second
 //! while drivers run such tasks. Polls pay nothing.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// Time between two checks.
@@ -80,6 +80,7 @@ mod check;
 mod tests {
     use super::*;
     use crate::mock::workers;
+    use std::sync::Barrier;
 
     /// The watcher's own driver returns from a wait ten times a second; it must not count its tasks each time.
     #[test]
@@ -106,6 +107,43 @@ mod tests {
         shared.foreign.at.store(0, Relaxed);
         (1..=VERIFY_EVERY).for_each(|n| shared.foreign.begin(&shared, busy, n));
         assert_eq!([busy, idle].map(|cpu| shared.foreign.check_at(cpu).is_some()), [false, true]);
+    }
+
+    #[test]
+    fn a_worker_on_its_way_into_a_wait_becomes_the_watcher_unless_its_driver_has_such_tasks() {
+        for (foreign, is_watcher) in [(0, true), (1, false)] {
+            let (mocks, shared) = workers(2, 2);
+            let (busy, other) = (CpuId(0), CpuId(1));
+            mocks[0].foreign.store(4, Relaxed);
+            mocks[1].foreign.store(foreign, Relaxed);
+            mocks[1].run_seq.store(1, Relaxed);
+            assert!(shared.remote(other).inbox.try_park());
+            shared.foreign.begin(&shared, busy, 0);
+            assert_eq!(shared.foreign.check_at(other).is_some(), is_watcher);
+        }
+    }
+
+    /// Either the busy worker sees that the other one is parked, or the other one sees that a watcher is wanted.
+    #[test]
+    fn a_worker_that_parks_while_a_watcher_is_looked_for_becomes_it() {
+        for _ in 0..2000 {
+            let (mocks, shared) = workers(2, 2);
+            let (busy, parks) = (CpuId(0), CpuId(1));
+            mocks[0].foreign.store(4, Relaxed);
+            let together = Barrier::new(2);
+            std::thread::scope(|scope| {
+                scope.spawn(|| {
+                    together.wait();
+                    shared.foreign.begin(&shared, busy, 0);
+                });
+                together.wait();
+                // As in `Worker::idle` and `Worker::park`.
+                assert!(shared.remote(parks).inbox.try_park());
+                fence(SeqCst);
+                shared.foreign.due(parks, Nanos(1_000_000_000));
+            });
+            assert!(shared.foreign.check_at(parks).is_some());
+        }
     }
 
     #[test]

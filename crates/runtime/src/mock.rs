@@ -2,7 +2,7 @@
 
 use crate::runtime::{remote, shared};
 use crate::shared::Shared;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use warmcore_driver::{Driver, Entered, Used};
@@ -15,6 +15,8 @@ pub(crate) struct Mock {
     /// What `foreign_tasks` returns, and how often it was called.
     pub(crate) foreign: AtomicUsize,
     pub(crate) asked: AtomicUsize,
+    /// What `run_seq` returns.
+    pub(crate) run_seq: AtomicU64,
     /// How often `used` was called.
     pub(crate) used: AtomicUsize,
     /// `used` returns while no test holds this lock.
@@ -38,6 +40,9 @@ impl Driver for MockDriver {
     fn foreign_tasks(&self) -> usize {
         self.0.asked.fetch_add(1, Relaxed);
         self.0.foreign.load(Relaxed)
+    }
+    fn run_seq(&self) -> u64 {
+        self.0.run_seq.load(Relaxed)
     }
     fn used(&self) -> Used {
         self.0.used.fetch_add(1, Relaxed);

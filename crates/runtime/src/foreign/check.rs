@@ -19,7 +19,7 @@ impl Foreign {
     }
 
     #[cold]
-    fn assign(&self, shared: &Shared, me: CpuId, watcher: u32) {
+    fn assign(&self, shared: &Shared, me: CpuId, mut watcher: u32) {
         let driver = &shared.remote(me).driver;
         let is_set = ![NO_WORKER, WANTED].contains(&watcher);
         // The time is checked first. The watcher itself returns from a wait for each check, and so does not count its
@@ -31,14 +31,25 @@ impl Foreign {
             return;
         }
         let now = driver.now();
+        // A driver without such tasks is on its way into a wait or out of it, or serves sockets: not for long.
         let is_idle = |cpu: &CpuId| {
             let remote = shared.remote(*cpu);
-            remote.inbox.is_parked() && remote.driver.run_seq().is_multiple_of(2)
+            remote.inbox.is_parked()
+                && (remote.driver.run_seq().is_multiple_of(2) || remote.driver.foreign_tasks() == 0)
         };
-        let Some(other) = shared.machine.others(me).find(is_idle) else {
-            let _ = self.watcher.compare_exchange(NO_WORKER, WANTED, Relaxed, Relaxed);
-            return;
-        };
+        let idle = || shared.machine.others(me).find(is_idle);
+        let mut found = idle();
+        if found.is_none() {
+            if self.watcher.compare_exchange(NO_WORKER, WANTED, Relaxed, Relaxed).is_ok() {
+                watcher = WANTED;
+            }
+            // ORDERING: SeqCst; that a watcher is wanted was written before, which workers are parked is read after.
+            // A worker that parks does both the other way round, in `Worker::idle` and `due`. One of the two sees the
+            // other.
+            fence(SeqCst);
+            found = idle();
+        }
+        let Some(other) = found else { return };
         if self.watcher.compare_exchange(watcher, other.0, Relaxed, Relaxed).is_ok() {
             let at = Nanos(now.0 + CHECK_INTERVAL.0);
             self.at.store(at.0, Relaxed);
