@@ -18,6 +18,8 @@ async fn main() -> anyhow::Result<()> {
     sqlx::query("CREATE TABLE IF NOT EXISTS notes (id INTEGER PRIMARY KEY, text TEXT NOT NULL)")
         .execute(&pool)
         .await?;
+    // The load reads this note before a client has stored one.
+    sqlx::query("INSERT OR IGNORE INTO notes VALUES (1, 'first')").execute(&pool).await?;
     let app = Router::new().route("/notes/{id}", get(read).put(write)).with_state(pool);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port.parse()?)).await?;
     axum::serve(listener, app).await?;
