@@ -1,9 +1,9 @@
 //! TokioDriver: a current-thread runtime of tokio's that serves the sockets and timers of one worker.
 //!
 //! The worker's thread enters the context of that tokio runtime once, by `Handle::block_on`, which serves nothing. Tokio
-//! serves its sockets and timers only inside `Runtime::block_on`, so the worker parks there. `unpark` wakes the future that `block_on` polls, which writes to tokio's
-//! event descriptor. Tokio's timers have a resolution of a millisecond, so a timer descriptor ends a wait at the time
-//! that the worker sets.
+//! serves its sockets and timers only inside `Runtime::block_on`, so the worker parks there. `unpark` wakes the future
+//! that `block_on` polls, which writes to tokio's event descriptor. Tokio's timers have a resolution of a millisecond, so a
+//! timer descriptor ends a wait at the time that the worker sets.
 //!
 //! Tasks of `tokio::spawn` run inside the driver, between its waits. `run_seq` is incremented when a thread enters the
 //! driver, waits there, stops waiting and leaves: an odd number that stays the same is a long run, which the watchdog

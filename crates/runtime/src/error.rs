@@ -33,8 +33,8 @@ struct Inner {
     panic: Option<Mutex<Box<dyn Any + Send>>>,
 }
 
-/// A text as a field of an event or a span; without a text the field has no value. `tracing` takes an `Option` only from
-/// version 0.1.29 on, and adopted programs have older versions in their lock files.
+/// A text as a field of an event or a span; without a text the field has no value. Older versions of `tracing`, which
+/// adopted programs have in their lock files, take no `Option` there: 0.1.26 does not.
 pub(crate) fn field<'a>(text: &'a Option<&str>) -> &'a dyn tracing::Value {
     match text {
         Some(text) => text,

@@ -20,7 +20,8 @@
 //!
 //! # Cost
 //! An answer has about 500 bytes for each worker, 100 for each tenant and 200 for each group of tasks, and takes nine
-//! cache misses for each worker and about two for each task. A client that does not take the answer within a second is disconnected.
+//! cache misses for each worker and about two for each task. A client that does not take the answer within a second is
+//! disconnected.
 
 use crate::clock;
 use crate::context;

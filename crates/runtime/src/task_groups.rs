@@ -7,9 +7,9 @@
 //!
 //! # Cost
 //! A task keeps the address of its spawn location, 8 bytes. While no client looks, a measured poll loads a flag. While a
-//! client looks, it also hashes the group's name and takes the lock of its worker's table, which takes about 0.1 µs. A
-//! look visits each task, or, where more than 65 536 tasks are alive, one of every few; those count for the others. A group takes about
-//! 100 bytes on each worker that polled its tasks.
+//! client looks, it also hashes the group's name and takes the lock of its worker's table. A look visits each task, or,
+//! where more than 65 536 tasks are alive, one of every few; those count for the others. A group takes about 100 bytes
+//! on each worker that polled its tasks.
 
 use crate::header::Header;
 use crate::shared::Remote;

@@ -374,7 +374,7 @@ impl Worker {
                     if self.was_idle.get() {
                         self.was_idle.set(false);
                         self.end_park();
-                        // From here on somebody else is to watch.
+                        // This worker polls now, so another parked worker becomes the watchdog.
                         self.shared.watchdog.assign(&self.shared, self.me, self.now());
                     }
                     self.poll(waiting, is_shared);

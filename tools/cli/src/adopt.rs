@@ -335,7 +335,8 @@ fn wanted(lock: &Lock, was_adopted: bool) -> anyhow::Result<String> {
     }
 }
 
-/// The package tokio that meets the requirement, from crates.io, unpacked by Cargo, as a package finds it that depends on it alone.
+/// The package tokio of crates.io that meets the requirement, unpacked by Cargo. A package in a temporary folder, which
+/// depends on tokio alone, makes Cargo obtain it.
 ///
 /// Cargo runs in the program's folder, so that a mirror or a vendored folder of its configuration is used, and gets the
 /// program's lock file, so that a version that was yanked meanwhile is found.
