@@ -3,8 +3,10 @@
 mod process;
 
 use process::{is_rerun, rerun};
+use std::collections::BTreeSet;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Barrier};
 use tokio::runtime::{Builder, Handle, RuntimeFlavor};
 
 /// A path for one test's output.
@@ -51,6 +53,39 @@ fn warmcore_0_runs_them_on_tokios_workers() {
         return spawn_ten();
     }
     assert_eq!(counted("warmcore_0_runs_them_on_tokios_workers", &[("WARMCORE", "0")]), [0, 1]);
+}
+
+/// The threads that the system shows under the name of workers.
+fn worker_threads() -> BTreeSet<PathBuf> {
+    let threads =
+        fs::read_dir("/proc/self/task").expect("/proc is mounted").map(|entry| entry.unwrap().path());
+    // A thread that ended since has no name.
+    let name = |thread: &Path| fs::read_to_string(thread.join("comm")).unwrap_or_default();
+    threads.filter(|thread| name(thread) == "tokio-rt-worker\n").collect()
+}
+
+#[test]
+fn the_process_has_no_worker_threads_but_those_of_the_chosen_scheduler() {
+    const WORKERS: usize = 3;
+    if is_rerun() {
+        let runtime = Builder::new_multi_thread().worker_threads(WORKERS).build().unwrap();
+        // Three tasks that wait for each other without a return to their workers need three workers.
+        let barrier = Arc::new(Barrier::new(WORKERS));
+        let polled_on = |barrier: Arc<Barrier>| async move {
+            barrier.wait();
+            let thread = fs::read_link("/proc/thread-self").expect("/proc is mounted");
+            Path::new("/proc/self/task").join(thread.file_name().expect("the thread's number"))
+        };
+        let tasks: Vec<_> = (0..WORKERS).map(|_| runtime.spawn(polled_on(barrier.clone()))).collect();
+        let polled_on: BTreeSet<_> = tasks.into_iter().map(|task| runtime.block_on(task).unwrap()).collect();
+        assert_eq!(polled_on.len(), WORKERS);
+        assert_eq!(polled_on, worker_threads());
+        return;
+    }
+    let name = "the_process_has_no_worker_threads_but_those_of_the_chosen_scheduler";
+    assert_eq!(counted(name, &[("WARMCORE", "0")]), [0, 1]);
+    let polls = counted(name, &[])[0];
+    assert!(polls >= 3, "three tasks, polled {polls} times");
 }
 
 #[test]
