@@ -10,6 +10,7 @@ mod sanitizers;
 mod semver;
 mod shapes;
 mod suites;
+mod table;
 mod test;
 mod tidy;
 
@@ -44,10 +45,10 @@ cargo xtask shapes [NAME…] [--rounds N] [--out FOLDER] [--profile]
                     times programs written for tokio (`peers/shapes`, benches of h2 and deadpool) through
                     `adapters/tokio` beside tokio, in alternating processes; with --profile counts instructions and
                     system calls of an operation
-cargo xtask programs [NAME…] [--build | --quick | --soak]
+cargo xtask programs [NAME…] [--build | --quick | --soak] [--out FOLDER]
                     runs programs that use tokio, adopted by `warmcore adopt`, under load, with and without WARMCORE=0,
                     and checks their answers: three minutes each, or ten with --soak, without WARMCORE=0; --build
-                    only builds them
+                    only builds them; what is built takes some GB in target/programs
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
                     the report";
 

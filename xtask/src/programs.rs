@@ -8,18 +8,24 @@
 //!
 //! Server and clients share the CPUs, as two services on one machine do, so a rate includes the work of both sides. All
 //! connections are to 127.0.0.1.
+//!
+//! The rows of a program are written to `NAME.json` and its slices to `NAME.tsv`, `NAME-soak` after a soak. `programs.md`
+//! has the tables of all programs whose rows the folder has ([`tables`]), so they may be measured one by one.
 
 mod adopted;
 mod check;
 mod load;
 mod side;
+mod tables;
 
+use crate::table::add_slices;
 use crate::test::Live;
-use anyhow::{bail, ensure};
+use anyhow::{Context, bail, ensure};
 use check::Check;
 use load::Load;
 use side::{OFF, ON, Side, Slice};
-use std::path::Path;
+use std::fs::File;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use warmcore_results::{Bound, Row, system, write_whole};
 
@@ -120,6 +126,8 @@ struct Options {
     rounds: usize,
     slice: Duration,
     variants: &'static [&'static str],
+    /// The folder of the results.
+    out: PathBuf,
 }
 
 impl Options {
@@ -130,10 +138,13 @@ impl Options {
             rounds: 9,
             slice: Duration::from_secs(10),
             variants: &[ON, OFF],
+            out: "target/programs".into(),
         };
         let mut options = three_minutes;
-        for arg in args {
+        let mut args = args.iter();
+        while let Some(arg) = args.next() {
             match *arg {
+                "--out" => options.out = args.next().context("--out needs a folder")?.into(),
                 "--build" => options.builds = true,
                 "--quick" => (options.rounds, options.slice) = (2, Duration::from_secs(2)),
                 // Ten minutes.
@@ -161,6 +172,10 @@ pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
     let needed: Vec<_> = options.chosen.iter().map(|program| program.load.tool()).collect();
     load::require(&needed)?;
     let folder = root.join("target/programs");
+    std::fs::create_dir_all(&folder)?;
+    std::fs::create_dir_all(&options.out)?;
+    let lock = File::create(folder.join("lock"))?;
+    ensure!(lock.try_lock().is_ok(), "another `cargo xtask programs` uses {}", folder.display());
     let mut live = Live::new();
     let mut faults = Vec::new();
     let command = format!("cargo xtask programs {}", args.join(" "));
@@ -168,45 +183,59 @@ pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
         let (when, meter) = (system::utc_now(), system::LoadMeter::start());
         let done = measure(root, &folder, program, &options, &mut live);
         // A program that can't be built leaves the others their results.
-        let (rows, found) = done.unwrap_or_else(|error| (Vec::new(), vec![format!("{error:#}")]));
+        let Measured { rows, slices, faults: found } = done
+            .unwrap_or_else(|error| Measured { faults: vec![format!("{error:#}")], ..Measured::default() });
         for row in &rows {
             live.line(&line(row));
         }
-        if !options.builds && !rows.is_empty() {
-            let json = folder.join(format!("{}.json", program.name));
+        if !slices.is_empty() {
             let results = system::results("programs", command.trim_end(), when, &meter, rows);
-            write_whole(&json, &serde_json::to_vec_pretty(&results)?)?;
-            let load = &results.load;
-            live.line(&format!(
-                "    {} ({:.0} % of the CPU time by other processes)",
-                json.display(),
-                load.others_share * 100.0
-            ));
+            let is_soak = options.variants.len() == 1;
+            let path =
+                options.out.join(format!("{}{}", program.name, if is_soak { tables::SOAK } else { "" }));
+            write_whole(&path.with_extension("json"), &serde_json::to_vec_pretty(&results)?)?;
+            write_whole(&path.with_extension("tsv"), slices.as_bytes())?;
         }
         faults.extend(found.into_iter().map(|fault| format!("{}: {fault}", program.name)));
+    }
+    if !options.builds {
+        let tables = tables::text(&options.out, PROGRAMS.iter().map(|program| program.name))?;
+        write_whole(&options.out.join("programs.md"), tables.as_bytes())?;
+        live.line(&tables);
     }
     ensure!(faults.is_empty(), "{}", faults.join("\n"));
     Ok(())
 }
 
-/// Builds a program and runs it. Returns the rows, and what went wrong during the run.
+/// What a run of a program gave.
+#[derive(Default)]
+struct Measured {
+    rows: Vec<Row>,
+    /// All slices as text; empty if the program did not run to its end.
+    slices: String,
+    /// What went wrong.
+    faults: Vec<String>,
+}
+
+/// Builds a program and runs it.
 fn measure(
     root: &Path,
     folder: &Path,
     program: &'static Program,
     options: &Options,
     live: &mut Live,
-) -> anyhow::Result<(Vec<Row>, Vec<String>)> {
+) -> anyhow::Result<Measured> {
     let adopted = adopted::prepare(root, folder, program, live)?;
     if options.builds {
-        return Ok((adopted.rows, Vec::new()));
+        return Ok(Measured { rows: adopted.rows, ..Measured::default() });
     }
     let mut sides = Vec::new();
     for variant in options.variants {
         sides.push(Side::new(program, variant, &adopted, folder)?);
     }
     let mut samples: Vec<Vec<Slice>> = vec![Vec::new(); sides.len()];
-    if !program.is_alone {
+    let restarts = program.is_alone && sides.len() > 1;
+    if !restarts {
         for side in &mut sides {
             side.start()?;
             // Fills caches, and tells `Load::Redis` how many requests a slice has.
@@ -219,11 +248,11 @@ fn measure(
             let which = (round + turn) % sides.len();
             let side = &mut sides[which];
             live.show(program.name, &format!("{}, slice {}", side.variant, round + 1), Some(left));
-            if program.is_alone {
+            if restarts {
                 side.start()?;
             }
             samples[which].push(side.slice(options.slice)?);
-            if program.is_alone {
+            if restarts {
                 side.stop()?;
             }
         }
@@ -236,11 +265,21 @@ fn measure(
     let foreign = rows.iter().filter(|row| row.metric == FOREIGN && row.median > 0.0);
     let foreign = foreign.map(|row| format!("{} foreign tasks", row.median));
     let faults = sides.iter().flat_map(Side::faults).cloned().chain(foreign).collect();
-    Ok((rows, faults))
+    let mut slices = String::new();
+    for (side, samples) in sides.iter().zip(&samples) {
+        for (metric, unit, number) in METRICS {
+            let values: Vec<f64> = samples.iter().map(number).collect();
+            add_slices(&mut slices, [program.name, metric, unit, side.variant], &values);
+        }
+    }
+    Ok(Measured { rows, slices, faults })
 }
 
-/// The metric of tasks that the scheduler does not place.
+/// Names of metrics. Foreign tasks are those that the scheduler does not place.
 const FOREIGN: &str = "foreign tasks";
+const MOVED: &str = "polls on another worker than the one before";
+const CHECKED: &str = "checked answers";
+const RESIDENT: [&str; 2] = ["resident after the first slice", "resident at the end"];
 
 /// A metric: its name, its unit, and its number of a slice.
 type Metric = (&'static str, &'static str, fn(&Slice) -> f64);
@@ -260,25 +299,23 @@ fn numbers(case: &str, sides: &[Side<'_>], samples: &[Vec<Slice>]) -> Vec<Row> {
             rows.push(Row::of(case, side.variant, metric, unit, &of(i, number)));
         }
         if sides.len() == 2 {
-            let ratio = Row::ratio(case, sides[0].variant, sides[1].variant, &of(0, number), &of(1, number));
+            let [ours, off] = [of(0, number), of(1, number)];
+            let ratio = Row::ratio(case, ON, OFF, &ours, &off);
+            let ratios: Vec<f64> = ours.iter().zip(&off).map(|(ours, off)| ours / off).collect();
             rows.push(Row { metric: format!("ratio, {metric}"), ..ratio });
+            rows.push(Row::quantile(case, ON, &format!("p75 of the ratio, {metric}"), "x", &ratios, 0.75));
         }
     }
-    rows.push(Row::of(
-        case,
-        ON,
-        "polls on another worker than the one before",
-        "%",
-        &of(0, |slice| slice.moved),
-    ));
+    rows.push(Row::of(case, ON, MOVED, "%", &of(0, |slice| slice.moved)));
     let slices = samples[0].len() as u64;
     let foreign = samples[0].iter().map(|slice| slice.foreign).max().unwrap_or(0);
     rows.push(Row::exact(case, ON, FOREIGN, "tasks", foreign as f64, slices).promise(Bound::AtMost, 0.0));
     for side in sides {
         let exact = |metric, unit, value: u64| Row::exact(case, side.variant, metric, unit, value as f64, 1);
-        rows.push(exact("checked answers", "answers", side.checked));
-        rows.push(exact("resident after the first slice", "KiB", side.resident_kib[0]));
-        rows.push(exact("resident at the end", "KiB", side.resident_kib[1]));
+        rows.push(exact(CHECKED, "answers", side.checked));
+        for (metric, kib) in RESIDENT.into_iter().zip(side.resident_kib) {
+            rows.push(exact(metric, "KiB", kib));
+        }
     }
     rows
 }

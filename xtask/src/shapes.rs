@@ -13,15 +13,15 @@
 
 mod profile;
 mod programs;
-mod table;
 
-use crate::test::Live;
+use crate::{table, test::Live};
 use anyhow::{Context, bail, ensure};
 use programs::{Programs, Slice};
+use std::fmt::Write;
 use std::path::{Path, PathBuf};
 use std::time::Instant;
 use warmcore_results::system::{LoadMeter, results, utc_now};
-use warmcore_results::{Row, write_whole};
+use warmcore_results::{Bound, Results, Row, write_whole};
 
 /// The ways in which a program runs, as the rows name them.
 const SIDES: [&str; 3] = [OURS, OFF, TOKIO];
@@ -74,27 +74,27 @@ pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
         |package: &str| is_chosen(package) || options.names.iter().any(|it| it.starts_with(package));
     let mut live = Live::new();
     let programs = Programs::build(root, &is_needed, &mut live)?;
-    let mut slices = programs.slices()?;
-    slices.retain(|slice| is_chosen(&slice.name));
-    ensure!(!slices.is_empty(), "nothing is called {}", options.names.join(" or "));
+    let mut chosen = programs.slices()?;
+    chosen.retain(|slice| is_chosen(&slice.name));
+    ensure!(!chosen.is_empty(), "nothing is called {}", options.names.join(" or "));
     if options.is_profile {
-        return profile::run(&programs, &slices, &options.out);
+        return profile::run(&programs, &chosen, &options.out);
     }
     let command = format!("cargo xtask shapes {}", args.join(" "));
     let (when, meter, began) = (utc_now(), LoadMeter::start(), Instant::now());
     let mut measured = Vec::new();
-    for (done, slice) in slices.iter().enumerate() {
+    for (done, slice) in chosen.iter().enumerate() {
         programs.check_face(slice)?;
-        let left = (done > 0).then(|| began.elapsed() / done as u32 * (slices.len() - done) as u32);
+        let left = (done > 0).then(|| began.elapsed() / done as u32 * (chosen.len() - done) as u32);
         measured.extend(measure(&programs, slice, options.rounds, &mut |round| {
             live.show(&slice.name, &format!("round {round} of {}", options.rounds), left);
         })?);
     }
     let rows = measured.iter().flat_map(Measured::rows).collect();
     let results = results("shapes", command.trim(), when, &meter, rows);
-    println!("{}", table::text(&measured, &results));
+    println!("{}", text(&measured, &results));
     write_whole(&options.out.join("shapes.json"), &serde_json::to_vec_pretty(&results)?)?;
-    write_whole(&options.out.join("shapes.tsv"), table::raw(&measured).as_bytes())?;
+    write_whole(&options.out.join("shapes.tsv"), slices(&measured).as_bytes())?;
     println!("as JSON and, slice by slice, as text: {}/shapes.json, shapes.tsv", options.out.display());
     Ok(())
 }
@@ -161,6 +161,43 @@ fn measure(
     Ok(measured)
 }
 
+/// The table: the values on tokio, and what times tokio's the other sides take.
+fn text(measured: &[Measured], results: &Results) -> String {
+    let mut text = format!(
+        "{}; others used {:.0} % of the CPUs\n\n\
+         | case | | on tokio | warmcore ÷ tokio: p25 | median | p75 | 95 % | | WARMCORE=0 ÷ tokio | 95 % | n |\n\
+         |---|---|---|---|---|---|---|---|---|---|---|\n",
+        table::machine(&results.machine),
+        100.0 * results.load.others_share
+    );
+    for it in measured {
+        let Measured { case, metric, unit, .. } = it;
+        let tokio = Row::of(case, TOKIO, metric, unit, &it.values[2]);
+        let [ours, off] = [it.ratio(0), it.ratio(1)];
+        let cells = table::ratio(&ours, it.third_quartile(0), Bound::AtMost);
+        let _ = writeln!(
+            text,
+            "| {case} | {metric} | {:.0} {unit} | {cells} | {:.2} | {} | {} |",
+            tokio.median,
+            off.median,
+            table::interval(&off),
+            ours.n
+        );
+    }
+    text
+}
+
+/// A line for each case, metric and side.
+fn slices(measured: &[Measured]) -> String {
+    let mut text = String::new();
+    for it in measured {
+        for (side, values) in SIDES.iter().zip(&it.values) {
+            table::add_slices(&mut text, [&it.case, it.metric, it.unit, side], values);
+        }
+    }
+    text
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -184,6 +221,7 @@ mod tests {
         let row = |i: usize| (&*rows[i].metric, &*rows[i].variant, rows[i].median);
         assert_eq!([row(0), row(3)], [("cpu", OURS, 4.0), ("cpu ratio", OURS, 2.0)]);
         assert_eq!((row(4), measured.third_quartile(0)), (("cpu ratio", OFF, 1.0), 3.0));
+        assert!(slices(&[measured]).starts_with("x\tcpu\tns\twarmcore\t2.0 4.0 12.0\n"));
     }
 
     #[test]

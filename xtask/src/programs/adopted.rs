@@ -2,7 +2,8 @@
 //!
 //! The program is a copy of its package in `target/programs`, with the lock file that it comes with. Adopting is undone
 //! once, which must restore its manifest and lock file byte for byte. All programs share a folder of build artifacts.
-//! What is built stays there for the next call, until `target/programs` is removed.
+//! What is built stays there for the next call, until
+//! `target/programs` is removed; a package of `xtask/programs` is copied again after a change.
 
 use super::Program;
 use crate::process::{self, Ended};
@@ -12,7 +13,7 @@ use serde_json::Value;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Instant, SystemTime};
 use warmcore_results::{Bound, Row};
 
 /// Replaces what the packages say of their release builds: some ask for optimization across all crates, which takes many
@@ -39,15 +40,18 @@ pub struct Adopted {
 
 /// Adopts and builds the package of a program, unless that is done.
 pub fn prepare(root: &Path, folder: &Path, program: &Program, live: &mut Live) -> anyhow::Result<Adopted> {
-    std::fs::create_dir_all(folder)?;
     let artifacts = folder.join("build");
     let mut work = Work { folder, artifacts: &artifacts, name: program.package, live };
     let warmcore = work.command(root)?;
     let package = folder.join(program.package);
-    let done = folder.join(format!("{}-built.json", program.package));
+    let done = folder.join(format!("{}-{}-built.json", program.package, program.version));
     let adopt = |args: &[&str]| adopt(&warmcore, &package, args);
-    if !done.exists() {
-        work.obtain(root, program, &package)?;
+    let own = root.join("xtask/programs");
+    let is_done = std::fs::metadata(&done)
+        .and_then(|done| done.modified())
+        .is_ok_and(|done| !program.version.is_empty() || newest(&own).is_ok_and(|newest| newest < done));
+    if !is_done {
+        work.obtain(&own, program, &package)?;
         if adopt(&["--dry-run"]).is_err_and(|error| error.to_string().contains(UPDATE)) {
             let update: Vec<&str> = UPDATE.split(' ').skip(1).collect();
             work.cargo(&package, &update)?;
@@ -121,10 +125,9 @@ impl Work<'_> {
         found.next_back().context("cargo names no executable of warmcore-cli")
     }
 
-    /// Copies the package from the registry or from `xtask/programs`.
-    fn obtain(&mut self, root: &Path, program: &Program, to: &Path) -> anyhow::Result<()> {
-        let from =
-            if program.version.is_empty() { root.join("xtask/programs") } else { self.unpacked(program)? };
+    /// Copies the package from the registry or from `own`.
+    fn obtain(&mut self, own: &Path, program: &Program, to: &Path) -> anyhow::Result<()> {
+        let from = if program.version.is_empty() { own.to_owned() } else { self.unpacked(program)? };
         let _ = std::fs::remove_dir_all(to);
         copy(&from, to)
     }
@@ -181,6 +184,21 @@ impl Work<'_> {
     }
 }
 
+/// When a file of the folder was changed last.
+fn newest(folder: &Path) -> std::io::Result<SystemTime> {
+    let mut newest = SystemTime::UNIX_EPOCH;
+    for entry in std::fs::read_dir(folder)? {
+        let entry = entry?;
+        let is_folder = entry.file_type()?.is_dir();
+        newest = newest.max(if is_folder {
+            self::newest(&entry.path())?
+        } else {
+            entry.metadata()?.modified()?
+        });
+    }
+    Ok(newest)
+}
+
 fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
     std::fs::create_dir_all(to)?;
     for entry in std::fs::read_dir(from).with_context(|| format!("can't read {}", from.display()))? {
@@ -192,4 +210,23 @@ fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::Duration;
+
+    #[test]
+    fn the_newest_file_may_be_in_a_folder_below() {
+        let folder = std::env::temp_dir().join(format!("xtask-newest-{}", std::process::id()));
+        std::fs::create_dir_all(folder.join("src/bin")).unwrap();
+        let at = |seconds: u64| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        for (file, seconds) in [("Cargo.toml", 50), ("src/bin/a.rs", 70), ("src/b.rs", 60)] {
+            File::create(folder.join(file)).unwrap().set_modified(at(seconds)).unwrap();
+        }
+        let found = newest(&folder);
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(found.unwrap(), at(70));
+    }
 }

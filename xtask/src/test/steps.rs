@@ -139,6 +139,7 @@ pub fn all() -> Vec<Step> {
         ),
         step("format of mini-redis", Test, 1, "fmt --manifest-path peers/mini-redis/Cargo.toml --check"),
         step("format of the shapes", Test, 1, "fmt --manifest-path peers/shapes/Cargo.toml --check"),
+        step("format of the programs", Test, 1, "fmt --manifest-path xtask/programs/Cargo.toml --check"),
         step("format of the adapter", Test, 1, "fmt --manifest-path adapters/datafusion/Cargo.toml --check"),
         step("clippy", Test, 150, "clippy --workspace --all-targets -- -D warnings"),
         step("tidy", Test, 5, "xtask tidy"),
