@@ -234,9 +234,45 @@ fn measure(
         sides.push(Side::new(program, variant, &adopted, folder)?);
     }
     let mut samples: Vec<Vec<Slice>> = vec![Vec::new(); sides.len()];
+    let mut faults = Vec::new();
+    if let Err(error) = load_all(program, options, &mut sides, &mut samples, live) {
+        faults.push(format!("{error:#}"));
+    }
+    for side in &mut sides {
+        // The clients may have seen the cause of an error of the load generator.
+        if let Err(error) = side.stop() {
+            faults.push(format!("{error:#}"));
+        }
+        faults.extend(side.faults().iter().cloned());
+    }
+    if samples.iter().any(|samples| samples.len() < options.rounds) {
+        return Ok(Measured { faults, ..Measured::default() });
+    }
+    let mut rows = adopted.rows.clone();
+    rows.extend(numbers(program.name, &sides, &samples));
+    let foreign = rows.iter().filter(|row| row.metric == FOREIGN && row.median > 0.0);
+    faults.extend(foreign.map(|row| format!("{} foreign tasks", row.median)));
+    let mut slices = String::new();
+    for (side, samples) in sides.iter().zip(&samples) {
+        for (metric, unit, number) in METRICS {
+            let values: Vec<f64> = samples.iter().map(number).collect();
+            add_slices(&mut slices, [program.name, metric, unit, side.variant], &values);
+        }
+    }
+    Ok(Measured { rows, slices, faults })
+}
+
+/// Starts the sides and measures all their slices.
+fn load_all(
+    program: &Program,
+    options: &Options,
+    sides: &mut [Side<'_>],
+    samples: &mut [Vec<Slice>],
+    live: &mut Live,
+) -> anyhow::Result<()> {
     let restarts = program.is_alone && sides.len() > 1;
     if !restarts {
-        for side in &mut sides {
+        for side in &mut *sides {
             side.start()?;
             // Fills caches, and tells `Load::Redis` how many requests a slice has.
             side.slice(Duration::from_secs(1))?;
@@ -257,22 +293,7 @@ fn measure(
             }
         }
     }
-    for side in &mut sides {
-        side.stop()?;
-    }
-    let mut rows = adopted.rows.clone();
-    rows.extend(numbers(program.name, &sides, &samples));
-    let foreign = rows.iter().filter(|row| row.metric == FOREIGN && row.median > 0.0);
-    let foreign = foreign.map(|row| format!("{} foreign tasks", row.median));
-    let faults = sides.iter().flat_map(Side::faults).cloned().chain(foreign).collect();
-    let mut slices = String::new();
-    for (side, samples) in sides.iter().zip(&samples) {
-        for (metric, unit, number) in METRICS {
-            let values: Vec<f64> = samples.iter().map(number).collect();
-            add_slices(&mut slices, [program.name, metric, unit, side.variant], &values);
-        }
-    }
-    Ok(Measured { rows, slices, faults })
+    Ok(())
 }
 
 /// Names of metrics. Foreign tasks are those that the scheduler does not place.

@@ -132,24 +132,21 @@ impl Work<'_> {
         copy(&from, to)
     }
 
-    /// The folder in which Cargo has unpacked the package of a program.
+    /// Lets Cargo download and unpack the package of a program, and returns its folder. `cargo metadata` would not do: it
+    /// leaves out packages without a library.
     fn unpacked(&mut self, program: &Program) -> anyhow::Result<PathBuf> {
         let Program { package, version, .. } = program;
-        let folder = self.folder.join("fetch");
-        std::fs::create_dir_all(folder.join("src"))?;
-        std::fs::write(folder.join("src/lib.rs"), "")?;
-        let manifest = format!(
-            "[package]\nname = \"programs-fetch\"\nedition = \"2024\"\n[dependencies]\n{package} = \"={version}\"\n"
-        );
-        std::fs::write(folder.join("Cargo.toml"), manifest)?;
-        let _ = std::fs::remove_file(folder.join("Cargo.lock"));
-        let output = process::cargo(&folder, &["metadata", "--format-version", "1"]).output()?;
-        ensure!(output.status.success(), "`cargo metadata`: {}", String::from_utf8_lossy(&output.stderr));
-        let metadata: Value = serde_json::from_slice(&output.stdout)?;
-        let all = metadata["packages"].as_array().into_iter().flatten();
-        let found = all.into_iter().find(|it| it["name"] == *package);
-        let manifest = found.and_then(|it| it["manifest_path"].as_str()).context("the registry lacks it")?;
-        Ok(Path::new(manifest).parent().context("a manifest without a folder")?.to_owned())
+        self.cargo(self.folder, &["info", "--quiet", &format!("{package}@{version}")])?;
+        let home = std::env::var_os("CARGO_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(std::env::home_dir()?.join(".cargo"))).context("no CARGO_HOME")?;
+        let name = format!("{package}-{version}");
+        for index in std::fs::read_dir(home.join("registry/src")).context("no packages in CARGO_HOME")? {
+            let folder = index?.path().join(&name);
+            if folder.join("Cargo.toml").exists() {
+                return Ok(folder);
+            }
+        }
+        bail!("`cargo info` did not unpack {name} below {}", home.display())
     }
 
     fn build(&mut self, package: &Path) -> anyhow::Result<()> {
@@ -172,7 +169,7 @@ impl Work<'_> {
         })?;
         match ended {
             Ended::Well => Ok(std::fs::read_to_string(&out)?),
-            _ => bail!("{what} does not build:\n{}", std::fs::read_to_string(&err).unwrap_or_default()),
+            _ => bail!("{what} can't be built:\n{}", std::fs::read_to_string(&err).unwrap_or_default()),
         }
     }
 

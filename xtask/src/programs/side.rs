@@ -182,10 +182,11 @@ impl<'a> Side<'a> {
                 Err(error) => self.faults.push(format!("{}: {error:#}", self.variant)),
             }
         }
-        if !self.processes.is_empty() {
-            self.check_alive()?;
-            self.resident_kib[1] = self.resident();
+        if self.processes.is_empty() {
+            return Ok(());
         }
+        self.check_alive()?;
+        self.resident_kib[1] = self.resident();
         self.end();
         for i in 0..self.program.servers.len() {
             let output = std::fs::read_to_string(self.output(i)).unwrap_or_default();
