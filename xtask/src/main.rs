@@ -48,7 +48,7 @@ cargo xtask shapes [NAME…] [--rounds N] [--out FOLDER] [--profile]
 cargo xtask programs [NAME…] [--build | --quick | --soak] [--out FOLDER]
                     runs programs that use tokio, adopted by `warmcore adopt`, under load, with and without WARMCORE=0,
                     and checks their answers: three minutes each, or ten with --soak, without WARMCORE=0; --build
-                    only builds them; what is built takes some GB in target/programs
+                    only builds them; what is built takes up to 5 GB in target/programs
 cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
                     the report";
 

@@ -20,6 +20,7 @@ mod tables;
 
 use crate::table::add_slices;
 use crate::test::Live;
+use adopted::Adopted;
 use anyhow::{Context, bail, ensure};
 use check::Check;
 use load::Load;
@@ -180,8 +181,10 @@ pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
     let mut faults = Vec::new();
     let command = format!("cargo xtask programs {}", args.join(" "));
     for program in &options.chosen {
+        let adopted = adopted::prepare(root, &folder, program, &mut live);
+        // Without the builds, so that the load is that of the slices.
         let (when, meter) = (system::utc_now(), system::LoadMeter::start());
-        let done = measure(root, &folder, program, &options, &mut live);
+        let done = adopted.and_then(|adopted| measure(&folder, program, &adopted, &options, &mut live));
         // A program that can't be built leaves the others their results.
         let Measured { rows, slices, faults: found } = done
             .unwrap_or_else(|error| Measured { faults: vec![format!("{error:#}")], ..Measured::default() });
@@ -217,21 +220,20 @@ struct Measured {
     faults: Vec<String>,
 }
 
-/// Builds a program and runs it.
+/// Runs a program.
 fn measure(
-    root: &Path,
     folder: &Path,
     program: &'static Program,
+    adopted: &Adopted,
     options: &Options,
     live: &mut Live,
 ) -> anyhow::Result<Measured> {
-    let adopted = adopted::prepare(root, folder, program, live)?;
     if options.builds {
-        return Ok(Measured { rows: adopted.rows, ..Measured::default() });
+        return Ok(Measured { rows: adopted.rows.clone(), ..Measured::default() });
     }
     let mut sides = Vec::new();
     for variant in options.variants {
-        sides.push(Side::new(program, variant, &adopted, folder)?);
+        sides.push(Side::new(program, variant, adopted, folder)?);
     }
     let mut samples: Vec<Vec<Slice>> = vec![Vec::new(); sides.len()];
     let mut faults = Vec::new();

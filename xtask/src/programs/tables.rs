@@ -86,7 +86,7 @@ mod tests {
     fn more_requests_and_less_time_are_faster() {
         let folder = std::env::temp_dir().join(format!("xtask-programs-{}", std::process::id()));
         std::fs::create_dir_all(&folder).unwrap();
-        let row = |variant: &str, metric: &str, value: f64| Row::exact("b", variant, metric, "ns", value, 1);
+        let row = |variant: &str, metric: &str, value: f64| Row::exact("b", variant, metric, "ns", value, 6);
         let mut rows = Vec::new();
         for (metric, ..) in METRICS {
             rows.push(row(OFF, metric, 2000.0));
@@ -109,7 +109,7 @@ mod tests {
 
         let lines: Vec<&str> = text.lines().filter(|line| line.starts_with("| b")).collect();
         assert_eq!(lines.len(), 5, "{text}");
-        assert_eq!(lines[0], "| b | requests | 2.0 µs | 1.50 | 1.50 | 1.75 | 1.50 to 1.50 | faster | 1 |");
+        assert_eq!(lines[0], "| b | requests | 2.0 µs | 1.50 | 1.50 | 1.75 | 1.50 to 1.50 | faster | 6 |");
         assert!(lines[1].contains("| p99 |") && lines[1].contains("| slower |"), "{text}");
         assert!(lines[3].contains(" | 3 | 40 | 50 | 1.0, 1.5 |  |"), "{text}");
         assert!(
