@@ -73,6 +73,9 @@ pub(crate) fn on<F: Future>(shared: &Arc<Shared>, future: F) -> F::Output {
 /// then run on all CPUs that the process's first thread may use. If the system grants no thread, or in a task of
 /// `tokio::spawn`, the worker's other tasks wait too. On a thread that runs no worker this just calls the closure.
 ///
+/// # Panics
+/// In a `LocalSet` of tokio's inside [`Runtime::block_on`](crate::Runtime::block_on), where tokio allows no blocking.
+///
 /// ```
 /// # let runtime = warmcore_runtime::Runtime::new().unwrap();
 /// # runtime.block_on(async {

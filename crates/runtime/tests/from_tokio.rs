@@ -153,6 +153,7 @@ fn a_local_set_works_in_block_on_and_not_in_a_task() {
                 sets.set(spawn(async { 7 }).await.unwrap());
             });
             task.await.unwrap();
+            assert!(std::panic::catch_unwind(|| block_in_place(|| ())).is_err());
             shared.get()
         }));
         assert_eq!(heard, 7);

@@ -43,6 +43,7 @@ enum Command {
 }
 
 fn main() -> ExitCode {
+    end_quietly_on_a_closed_pipe();
     let cli = Cli::parse();
     // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program. A part has nothing to keep
     // either, but a signal to the process group reaches it too. If it ended before its parent had seen the signal, the
@@ -70,6 +71,18 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+/// Lets a command whose output has no reader any more, as in `warmcore doctor | head -1`, end without the message of a panic. It
+/// still unwinds, so that `adopt` puts back what it has changed.
+fn end_quietly_on_a_closed_pipe() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        let text = panic.payload_as_str().unwrap_or_default();
+        if !(text.starts_with("failed printing to stdout") && text.contains("Broken pipe")) {
+            report(panic);
+        }
+    }));
 }
 
 /// Returns an error if the backend that WARMCORE_PERCPU forces isn't available.

@@ -67,6 +67,14 @@ fn help_is_enough_to_go_on() {
 }
 
 #[test]
+fn a_closed_pipe_ends_a_command_without_the_message_of_a_panic() {
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let output = warmcore(&["doctor"]).stdout(writer).stderr(Stdio::piped()).output().unwrap();
+    assert_eq!((output.status.success(), text(&output).1), (false, String::new()));
+}
+
+#[test]
 fn a_run_writes_what_it_prints() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("out.json");
