@@ -451,17 +451,18 @@ fn undo(cargo: &Cargo) -> anyhow::Result<Outcome> {
         bail!("Cargo.toml has no line of `warmcore adopt`: there is nothing to undo");
     }
     let tokio = Lock::parse(before.lock_text()?)?.tokios().first().map(|it| it.version.clone());
+    let mut told = String::from("Cargo.toml and Cargo.lock are as they were");
     match restore::recorded(root) {
-        Some(original) => {
-            original.write(root)?;
-            println!("Cargo.toml and Cargo.lock are as they were");
-        }
+        Some(original) => original.write(root)?,
         None => {
             Pair { manifest: manifest.text().into_bytes(), ..before.clone() }.write(root)?;
-            println!("Cargo.toml or Cargo.lock was edited since, or there is no copy of them from before");
-            println!("Cargo.toml: removed what adopt added to [patch.crates-io], lines: {lines}");
+            told = format!(
+                "Cargo.toml or Cargo.lock was edited since, or there is no copy of them from before\n\
+                 Cargo.toml: removed what adopt added to [patch.crates-io], lines: {lines}"
+            );
             if let Some(version) = before.lock.as_ref().and(tokio.as_ref()) {
                 relock(cargo, version)?;
+                told += &format!("\nCargo.lock: tokio {version} comes from crates.io again");
             }
         }
     }
@@ -470,6 +471,8 @@ fn undo(cargo: &Cargo) -> anyhow::Result<Outcome> {
     if home.exists() {
         fs::remove_dir_all(&home).with_context(|| format!("can't remove {}", home.display()))?;
     }
+    // Not before: if the pipe to its reader is closed, this panics.
+    println!("{told}");
     Ok(Outcome { root: root.clone(), tokio: tokio.unwrap_or_default(), ..Outcome::default() })
 }
 
@@ -480,6 +483,5 @@ fn relock(cargo: &Cargo, version: &str) -> anyhow::Result<()> {
     if lock.tokios().iter().any(|it| it.version != version) {
         cargo.run("update", &["tokio", "--precise", version])?;
     }
-    println!("Cargo.lock: tokio {version} comes from crates.io again");
     Ok(())
 }
