@@ -86,7 +86,6 @@ type Configure = Arc<dyn Fn(&mut auto::Builder<Executor>) + Send + Sync>;
 pub struct Server<L: Listener, S> {
     listener: L,
     service: S,
-    executor: Option<Executor>,
     tenant_of: Option<TenantOf<L::Peer>>,
     configure: Option<Configure>,
     shutdown: Pin<Box<dyn Future<Output = ()> + Send>>,
@@ -144,7 +143,6 @@ pub fn serve<L: Listener, S>(listener: L, service: S) -> Server<L, S> {
     Server {
         listener,
         service,
-        executor: None,
         tenant_of: None,
         configure: None,
         shutdown: Box::pin(pending()),
@@ -154,14 +152,8 @@ pub fn serve<L: Listener, S>(listener: L, service: S) -> Server<L, S> {
 }
 
 impl<L: Listener, S> Server<L, S> {
-    /// Sets the executor that spawns the accepting tasks and the connections. Default: the current runtime where the
-    /// future of [`run`](Self::run) is first polled.
-    pub fn executor(self, executor: Executor) -> Self {
-        Self { executor: Some(executor), ..self }
-    }
-
-    /// Sets the function that returns a connection's tenant. If the function returns `None`, the executor's tenant is
-    /// used, if the executor has one. If the function panics, the connection is dropped.
+    /// Sets the function that returns a connection's tenant. If the function returns `None`, it has none. If the
+    /// function panics, the connection is dropped.
     pub fn tenant_of(self, of: impl Fn(&L::Peer) -> Option<Tenant> + Send + Sync + 'static) -> Self {
         Self { tenant_of: Some(Arc::new(of)), ..self }
     }
@@ -194,8 +186,9 @@ impl<L: Listener, S> Server<L, S> {
         Self { deadline, ..self }
     }
 
-    /// Serves until the shutdown is complete. Dropping the future stops accepting; connections go on. Panics if
-    /// [`Listener::accept`] or [`Listener::try_accept`] does, or if there is no executor and no current runtime.
+    /// Serves until the shutdown is complete, with tasks of the runtime where the future is first polled. Dropping the
+    /// future stops accepting; connections go on. Panics if [`Listener::accept`] or [`Listener::try_accept`] does, or if
+    /// there is no current runtime.
     pub async fn run<B>(self) -> ServeStats
     where
         S: Service<Request<Incoming>, Response = Response<B>> + Clone + Send + 'static,
@@ -205,8 +198,8 @@ impl<L: Listener, S> Server<L, S> {
         B::Data: Send,
         B::Error: Into<BoxError>,
     {
-        let Self { listener, service, executor, tenant_of, configure, shutdown, deadline, bounds } = self;
-        let executor = executor.unwrap_or_else(Executor::current);
+        let Self { listener, service, tenant_of, configure, shutdown, deadline, bounds } = self;
+        let executor = Executor::current();
         let stage = watch::Sender::new(Stage::Serving);
         let connections = Arc::new(AtomicU64::new(0));
         let accept = |(llc, listener): (Option<LlcId>, L)| {
@@ -350,7 +343,6 @@ where
 impl<L: Listener, S> fmt::Debug for Server<L, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server")
-            .field("executor", &self.executor)
             .field("deadline", &self.deadline)
             .field("bounds", &self.bounds)
             .finish_non_exhaustive()
