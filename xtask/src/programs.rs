@@ -72,7 +72,11 @@ const PROGRAMS: [Program; 7] = [
         name: "dufs",
         package: "dufs",
         version: "0.47.0",
-        servers: &[("{port}", &["dufs", "{files}", "-b", "127.0.0.1", "-p", "{port}", "-A"])],
+        // Without its log, which would be hundreds of MB after a soak.
+        servers: &[(
+            "{port}",
+            &["dufs", "{files}", "-b", "127.0.0.1", "-p", "{port}", "-A", "--log-format", ""],
+        )],
         load: Load::H2loadOverHttp1("/small"),
         check: Check::Http { files: true, puts: Some("/put-") },
         is_alone: false,
