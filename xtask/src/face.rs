@@ -2,34 +2,27 @@
 //!
 //! Cargo can't build that package where it stands, because its manifest is a template. `warmcore adopt` prepares it for a
 //! program, without its tests. This command copies what was prepared, adds the tests and the workspace's lints, and
-//! calls Cargo there, with Warmcore's scheduler and with tokio's.
+//! calls Cargo there, with Warmcore's scheduler, with tokio's, and with tokio's unstable interface.
 
 use crate::process::cargo;
+use crate::suites::{TOKIO, face::prepare, host::copy};
+use crate::test::Live;
 use anyhow::{Context, ensure};
 use std::fs;
 use std::path::Path;
 
-/// The program that is adopted. Its tokio is the one of this workspace's lock file.
-const PROGRAM: &str = "[package]\nname = \"face-program\"\nedition = \"2024\"\n\n[workspace]\n\n[dependencies]\n\
-                       tokio = { version = \"1\", features = [\"full\"] }\n";
-
-/// Where `warmcore adopt` writes, in the program's folder.
-const PREPARED: &str = ".warmcore/run-warmcore-adopt";
-
 const FEATURES: &str = "full,test-util";
+
+/// The environment for tokio's unstable interface, in a folder of its own: other flags build everything again.
+const UNSTABLE: [(&str, &str); 2] =
+    [("RUSTFLAGS", "--cfg tokio_unstable"), ("CARGO_TARGET_DIR", "target/unstable")];
 
 /// Prepares the face in `target/face`, and tests it.
 pub fn run(root: &Path) -> anyhow::Result<()> {
-    let (program, tested) = (root.join("target/face/program"), root.join("target/face/tested"));
-    fs::create_dir_all(program.join("src"))?;
-    fs::write(program.join("src/lib.rs"), "")?;
-    fs::write(program.join("Cargo.toml"), PROGRAM)?;
-    fs::copy(root.join("Cargo.lock"), program.join("Cargo.lock"))?;
-    let folder = program.to_str().context("the path of the repository is not UTF-8")?;
-    call(root, &["run", "-p", "warmcore-cli", "--", "adopt", folder], None)?;
-
+    let tested = root.join("target/face/tested");
+    let prepared = prepare(root, &root.join("target/face/program"), TOKIO, &mut Live::new())?;
     let _ = fs::remove_dir_all(tested.join("tokio"));
-    copy(&program.join(PREPARED), &tested, &|_| true)?;
+    copy(prepared.parent().context("a package without a workspace")?, &tested, &|_| true)?;
     let is_test =
         |path: &Path| path.ends_with("tests.rs") || path.components().any(|part| part.as_os_str() == "tests");
     let source = root.join("adapters/tokio");
@@ -40,39 +33,20 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
     fs::write(&manifest, with_lints(&fs::read_to_string(&manifest)?, &workspace)?)?;
 
     let clippy = ["clippy", "-p", "tokio", "--all-targets", "--features", FEATURES, "--", "-D", "warnings"];
-    call(&tested, &clippy, None)?;
+    call(&tested, &clippy, &[])?;
     let test = ["test", "-p", "tokio", "--features", FEATURES];
-    call(&tested, &test, None)?;
-    call(&tested, &[&test[..], &["--tests"]].concat(), Some(("WARMCORE", "0")))
+    call(&tested, &test, &[])?;
+    let test = [&test[..], &["--tests"]].concat();
+    call(&tested, &test, &[("WARMCORE", "0")])?;
+    call(&tested, &[&test[..], &["--features", "tracing"]].concat(), &UNSTABLE)
 }
 
-fn call(folder: &Path, args: &[&str], env: Option<(&str, &str)>) -> anyhow::Result<()> {
-    let text = format!(
-        "{}cargo {}",
-        env.map_or(String::new(), |(key, value)| format!("{key}={value:?} ")),
-        args.join(" ")
-    );
+fn call(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> anyhow::Result<()> {
+    let env_text: String = env.iter().map(|(key, value)| format!("{key}={value:?} ")).collect();
+    let text = format!("{env_text}cargo {}", args.join(" "));
     println!("{text}");
-    let status = cargo(folder, args).envs(env).status().context("can't run cargo")?;
+    let status = cargo(folder, args).envs(env.iter().copied()).status().context("can't run cargo")?;
     ensure!(status.success(), "`{text}` failed in {}", folder.display());
-    Ok(())
-}
-
-/// Copies the files below `from` that are wanted and not the same in `to`, so that Cargo builds again only what changed.
-fn copy(from: &Path, to: &Path, is_wanted: &dyn Fn(&Path) -> bool) -> anyhow::Result<()> {
-    for entry in fs::read_dir(from).with_context(|| format!("can't read {}", from.display()))? {
-        let path = entry?.path();
-        let to = to.join(path.file_name().context("a file without a name")?);
-        if path.is_dir() {
-            copy(&path, &to, is_wanted)?;
-        } else if is_wanted(&path) {
-            let bytes = fs::read(&path)?;
-            if fs::read(&to).ok().as_ref() != Some(&bytes) {
-                fs::create_dir_all(to.parent().unwrap_or(&to))?;
-                fs::write(&to, bytes)?;
-            }
-        }
-    }
     Ok(())
 }
 

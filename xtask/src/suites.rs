@@ -72,22 +72,28 @@ struct Options {
     /// The packages, or all if it is empty.
     names: Vec<String>,
     is_sample: bool,
-    tokio: String,
+    /// The versions of tokio; each stands for its newest patch version.
+    tokio: Vec<String>,
     times: u32,
     resumes: bool,
 }
 
 impl Options {
     fn of(args: &[&str]) -> anyhow::Result<Self> {
-        let mut options =
-            Self { names: Vec::new(), is_sample: false, tokio: TOKIO.to_owned(), times: 1, resumes: false };
+        let mut options = Self {
+            names: Vec::new(),
+            is_sample: false,
+            tokio: vec![TOKIO.to_owned()],
+            times: 1,
+            resumes: false,
+        };
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
             match *arg {
                 "--sample" => options.is_sample = true,
                 "--resume" => options.resumes = true,
-                "--tokio" => options.tokio = (*value()?).to_owned(),
+                "--tokio" => options.tokio = value()?.split(',').map(str::to_owned).collect(),
                 "--times" => options.times = value()?.parse().context("--times needs a number")?,
                 name if SUITES.iter().any(|suite| suite.package == name) => {
                     options.names.push(name.to_owned());
@@ -117,15 +123,17 @@ pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
     let folder = root.join("target/suites");
     let mut run = Run { root, artifacts: folder.join("build"), folder, options, live: Live::new() };
     let (mut rows, mut errors) = (Vec::new(), Vec::new());
-    for suite in chosen {
-        // A suite that does not build leaves the others their results.
-        if let Err(error) = run.suite(suite, &mut rows) {
-            errors.push(format!("{}: {error:#}", suite.package));
+    for version in &run.options.tokio.clone() {
+        for suite in &chosen {
+            // A suite that does not build leaves the others their results.
+            if let Err(error) = run.suite(suite, version, &mut rows) {
+                errors.push(format!("{} with tokio {version}: {error:#}", suite.package));
+            }
         }
     }
     println!("{}", table::text(&rows));
     let json = run.folder.join("suites.json");
-    std::fs::write(&json, serde_json::to_vec_pretty(&table::json(&rows, &run.options.tokio))?)?;
+    std::fs::write(&json, serde_json::to_vec_pretty(&table::json(&rows, &run.options.tokio.join(", ")))?)?;
     println!("as JSON: {}", json.display());
     errors.extend(rows.iter().flat_map(Row::faults));
     ensure!(errors.is_empty(), "{}", errors.join("\n"));
@@ -154,8 +162,8 @@ const ON_FACE_MULTI: &str = "the face, multi-thread";
 
 impl Run<'_> {
     /// Adds the lines of a suite to `rows`. After an error these are the lines that were measured before.
-    fn suite(&mut self, suite: &Suite, rows: &mut Vec<Row>) -> anyhow::Result<()> {
-        let fetched = host::fetch(&self.folder.join("fetch"), suite, &self.options.tokio)?;
+    fn suite(&mut self, suite: &Suite, version: &str, rows: &mut Vec<Row>) -> anyhow::Result<()> {
+        let fetched = host::fetch(self.root, &self.folder.join("fetch"), suite, version)?;
         let version = &fetched.tokio.version;
         let title = match suite.package {
             "tokio" => format!("tokio {version}"),
@@ -200,13 +208,11 @@ impl Run<'_> {
     fn hosts(&mut self, suite: &Suite, fetched: &Fetched) -> anyhow::Result<Hosts> {
         let version = &fetched.tokio.version;
         let folder = self.folder.join(version);
-        let prepared = face::prepare(self.root, &folder.join("adopted"), version, &mut |krate| {
-            self.live.show("warmcore adopt", krate, None);
-        })?;
+        let prepared = face::prepare(self.root, &folder.join("adopted"), version, &mut self.live)?;
         let [tokio, face] = ["tokio", "face"].map(|side| folder.join(suite.package).join(side));
-        host::write(&tokio, suite, fetched, None)?;
+        host::write(self.root, &tokio, suite, fetched, None)?;
         let lock = tokio.join("Cargo.lock");
-        host::write(&face, suite, fetched, Some(Patch { face: &prepared, lock: &lock }))?;
+        host::write(self.root, &face, suite, fetched, Some(Patch { face: &prepared, lock: &lock }))?;
         Ok(Hosts { tokio, face })
     }
 
@@ -318,13 +324,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_lock_file_has_the_newest_tokio_that_is_tested() {
+        let lock = include_str!("../../Cargo.lock");
+        assert!(lock.contains(&format!("name = \"tokio\"\nversion = \"{TOKIO}\"\n")));
+    }
+
+    #[test]
     fn arguments_are_suites_and_options() {
         let options =
-            Options::of(&["tower", "--times", "100", "bb8", "--resume", "--tokio", "1.51"]).unwrap();
+            Options::of(&["tower", "--times", "100", "bb8", "--resume", "--tokio", "1.51,1.52"]).unwrap();
         let expected = Options {
             names: vec!["tower".to_owned(), "bb8".to_owned()],
             is_sample: false,
-            tokio: "1.51".to_owned(),
+            tokio: vec!["1.51".to_owned(), "1.52".to_owned()],
             times: 100,
             resumes: true,
         };

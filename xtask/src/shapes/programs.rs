@@ -82,23 +82,27 @@ impl Programs {
     /// Builds the programs of the packages that are needed, and always those of this repository.
     pub fn build(root: &Path, is_needed: &dyn Fn(&str) -> bool, live: &mut Live) -> anyhow::Result<Self> {
         let folder = root.join("target/shapes");
-        let prepared = face::prepare(root, &folder.join("adopted"), VERSION, &mut |krate| {
-            live.show("warmcore adopt", krate, None);
-        })?;
+        let prepared = face::prepare(root, &folder.join("adopted"), VERSION, live)?;
         let mut programs = Vec::new();
         // The names of the shapes are known when their program is built.
         for source in
             SOURCES.iter().filter(|source| source.folder.is_some() || is_needed(source.suite.package))
         {
             let Suite { package, .. } = source.suite;
-            let mut fetched = host::fetch(&folder.join("fetch"), &source.fetched(), VERSION)?;
+            let mut fetched = host::fetch(root, &folder.join("fetch"), &source.fetched(), VERSION)?;
             if let Some(own) = source.folder {
                 fetched.package = Package::in_folder(&root.join(own));
             }
             let [on_tokio, on_face] = [TOKIO, "face"].map(|side| folder.join(package).join(side));
-            host::write(&on_tokio, &source.suite, &fetched, None)?;
+            host::write(root, &on_tokio, &source.suite, &fetched, None)?;
             let lock = on_tokio.join("Cargo.lock");
-            host::write(&on_face, &source.suite, &fetched, Some(Patch { face: &prepared, lock: &lock }))?;
+            host::write(
+                root,
+                &on_face,
+                &source.suite,
+                &fetched,
+                Some(Patch { face: &prepared, lock: &lock }),
+            )?;
             let mut build = |host: &Path, side: &str| {
                 // Names of benches are unique, so both sides share what does not depend on tokio.
                 let artifacts = if source.folder.is_some() { side } else { "benches" };

@@ -6,9 +6,9 @@
 //! under their names, since tests are compiled under `cfg(feature = "full")`, and tokio's dependencies, since tests
 //! use them.
 //!
-//! Both hosts of a suite have the same versions of all packages: the newest ones when the first host was resolved. (Lock
-//! files in packages are not used, since some have versions that do not build.) All hosts share a folder of build
-//! artifacts.
+//! Both hosts of a suite have the same versions of all packages: those of this repository's lock file, and the newest
+//! ones of what it lacks. (Lock files in packages are not used, since some have versions that do not build.) So a later
+//! call needs no network. All hosts share a folder of build artifacts.
 
 use super::Suite;
 use crate::process::{self, Ended};
@@ -41,7 +41,7 @@ pub struct Fetched {
 }
 
 /// Downloads and unpacks the package of a suite and the newest tokio that the requirement `tokio` admits.
-pub fn fetch(folder: &Path, suite: &Suite, tokio: &str) -> anyhow::Result<Fetched> {
+pub fn fetch(root: &Path, folder: &Path, suite: &Suite, tokio: &str) -> anyhow::Result<Fetched> {
     std::fs::create_dir_all(folder.join("src"))?;
     std::fs::write(folder.join("src/lib.rs"), "")?;
     let mut manifest = String::from(
@@ -54,16 +54,21 @@ pub fn fetch(folder: &Path, suite: &Suite, tokio: &str) -> anyhow::Result<Fetche
     }
     write_changed(&folder.join("Cargo.toml"), &manifest)?;
     // A new resolution each time, since another requirement may have been here.
-    let _ = std::fs::remove_file(folder.join("Cargo.lock"));
-    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
-    let metadata = metadata(folder, &["--filter-platform", &target])?;
+    std::fs::copy(root.join("Cargo.lock"), folder.join("Cargo.lock"))?;
+    let metadata = metadata(folder, &[])?;
     Ok(Fetched { tokio: package(&metadata, "tokio")?, package: package(&metadata, suite.package)? })
 }
 
 fn metadata(folder: &Path, args: &[&str]) -> anyhow::Result<Value> {
-    let args = [&["metadata", "--format-version", "1"], args].concat();
+    let target = format!("{}-unknown-linux-gnu", std::env::consts::ARCH);
+    let args = [&["metadata", "--format-version", "1", "--filter-platform", &target], args].concat();
     let output = process::cargo(folder, &args).output().context("can't run cargo")?;
-    ensure!(output.status.success(), "`cargo metadata`: {}", String::from_utf8_lossy(&output.stderr));
+    ensure!(
+        output.status.success(),
+        "can't obtain from the registry what {} names, which the first run needs: {}",
+        folder.join("Cargo.toml").display(),
+        String::from_utf8_lossy(&output.stderr)
+    );
     serde_json::from_slice(&output.stdout).context("cargo printed something else than JSON")
 }
 
@@ -87,6 +92,7 @@ pub struct Patch<'a> {
 
 /// Writes a host of the suite into `folder`.
 pub fn write(
+    root: &Path,
     folder: &Path,
     suite: &Suite,
     fetched: &Fetched,
@@ -94,11 +100,12 @@ pub fn write(
 ) -> anyhow::Result<()> {
     let Fetched { tokio, package } = fetched;
     let mut manifest = if suite.package == "tokio" {
-        copy(&package.folder.join("tests"), &folder.join("tests"))?;
+        copy(&package.folder.join("tests"), &folder.join("tests"), &|_| true)?;
         write_changed(&folder.join("src/lib.rs"), "")?;
         manifest_for_tokio(&package.metadata)?
     } else {
-        copy(&package.folder, folder)?;
+        let is_written = |path: &Path| path.ends_with("Cargo.toml") || path.ends_with("Cargo.lock");
+        copy(&package.folder, folder, &|path| !is_written(path))?;
         std::fs::read_to_string(package.folder.join("Cargo.toml"))?
     };
     if !manifest.contains("\n[workspace]\n") {
@@ -109,17 +116,19 @@ pub fn write(
         write!(manifest, "\n[patch.crates-io]\ntokio = {{ path = {:?} }}\n", patch.face)?;
     }
     write_changed(&folder.join("Cargo.toml"), &manifest)?;
+    let lock = folder.join("Cargo.lock");
     let Some(patch) = patch else {
-        let args = ["update", "--quiet", "tokio", "--precise", &tokio.version];
-        ensure!(
-            process::cargo(folder, &args).status()?.success(),
-            "{} does not build with tokio {}",
-            suite.package,
-            tokio.version
-        );
+        if !lock.exists() {
+            std::fs::copy(root.join("Cargo.lock"), lock)?;
+        }
+        if self::package(&metadata(folder, &[])?, "tokio")?.version != tokio.version {
+            let args = ["update", "--quiet", "tokio", "--precise", &tokio.version];
+            let is_updated = process::cargo(folder, &args).status()?.success();
+            ensure!(is_updated, "{} does not build with tokio {}", suite.package, tokio.version);
+        }
         return Ok(());
     };
-    std::fs::copy(patch.lock, folder.join("Cargo.lock"))?;
+    std::fs::copy(patch.lock, lock)?;
     // Cargo only warns if a patch does not fit.
     let metadata = metadata(folder, &["--all-features"])?;
     let all = metadata["packages"].as_array().into_iter().flatten();
@@ -174,19 +183,18 @@ fn dependency_table(dependency: &Value) -> anyhow::Result<String> {
     Ok(table)
 }
 
-/// Copies a folder with its files. A file that is the same already is left as it is, so that Cargo does not build it
-/// again.
-fn copy(from: &Path, to: &Path) -> anyhow::Result<()> {
-    std::fs::create_dir_all(to)?;
+/// Copies the files below a folder that are wanted. A file that is the same already is left as it is, so that Cargo does
+/// not build it again.
+pub fn copy(from: &Path, to: &Path, is_wanted: &dyn Fn(&Path) -> bool) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(from).with_context(|| format!("can't read {}", from.display()))? {
         let entry = entry?;
-        let to = to.join(entry.file_name());
-        let name = entry.file_name();
+        let (path, to) = (entry.path(), to.join(entry.file_name()));
         if entry.file_type()?.is_dir() {
-            copy(&entry.path(), &to)?;
-        } else if name != "Cargo.toml" && name != "Cargo.lock" {
-            let bytes = std::fs::read(entry.path())?;
+            copy(&path, &to, is_wanted)?;
+        } else if is_wanted(&path) {
+            let bytes = std::fs::read(&path)?;
             if std::fs::read(&to).ok().as_ref() != Some(&bytes) {
+                std::fs::create_dir_all(to.parent().unwrap_or(&to))?;
                 std::fs::write(&to, bytes)?;
             }
         }

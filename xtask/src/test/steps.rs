@@ -141,26 +141,26 @@ pub fn all() -> Vec<Step> {
         step("format of the shapes", Test, 1, "fmt --manifest-path peers/shapes/Cargo.toml --check"),
         step("format of the programs", Test, 1, "fmt --manifest-path xtask/programs/Cargo.toml --check"),
         step("format of the adapter", Test, 1, "fmt --manifest-path adapters/datafusion/Cargo.toml --check"),
-        step("clippy", Test, 150, "clippy --workspace --all-targets -- -D warnings"),
+        step("clippy", Test, 70, "clippy --workspace --all-targets -- -D warnings"),
         step("tidy", Test, 5, "xtask tidy"),
         Step {
             work: Work::Tests { also_documentation: true, leaves_out_long: true },
-            ..tests(DEBUG, Test, 420, EACH)
+            ..tests(DEBUG, Test, 430, EACH)
         },
         tests("tests of xtask", Test, 15, "test -p xtask"),
-        Step { env: ATOMIC, ..again("backend atomic", Test, 20, DEBUG, BACKENDS) },
-        Step { env: STRICT, ..again("strict budgets", Test, 15, DEBUG, &["warmcore-budget"]) },
+        Step { env: ATOMIC, ..again("backend atomic", Test, 50, DEBUG, BACKENDS) },
+        Step { env: STRICT, ..again("strict budgets", Test, 25, DEBUG, &["warmcore-budget"]) },
         Step {
             work: Work::Again { of: DEBUG, packages: &[], only_long: true },
-            ..again("long tests", Full, 60, DEBUG, &[])
+            ..again("long tests", Full, 120, DEBUG, &[])
         },
         // Users link a release build, so the restartable sequences must work in one.
-        Step { work: documentation, ..tests(RELEASE, Full, 400, EACH_RELEASE) },
-        Step { env: RSEQ, needs: Needs::Rseq, ..again("backend rseq, release", Full, 15, RELEASE, BACKENDS) },
-        Step { env: ATOMIC, ..again("backend atomic, release", Full, 15, RELEASE, BACKENDS) },
-        Step { env: PLAIN, ..again("backend plain, release", Full, 15, RELEASE, BACKENDS) },
-        Step { env: OWN_AREAS, needs: Needs::Rseq, ..again("own areas, release", Full, 15, RELEASE, AREAS) },
-        Step { env: STRICT, ..again("strict budgets, release", Full, 15, RELEASE, &["warmcore-budget"]) },
+        Step { work: documentation, ..tests(RELEASE, Full, 600, EACH_RELEASE) },
+        Step { env: RSEQ, needs: Needs::Rseq, ..again("backend rseq, release", Full, 25, RELEASE, BACKENDS) },
+        Step { env: ATOMIC, ..again("backend atomic, release", Full, 35, RELEASE, BACKENDS) },
+        Step { env: PLAIN, ..again("backend plain, release", Full, 40, RELEASE, BACKENDS) },
+        Step { env: OWN_AREAS, needs: Needs::Rseq, ..again("own areas, release", Full, 30, RELEASE, AREAS) },
+        Step { env: STRICT, ..again("strict budgets, release", Full, 20, RELEASE, &["warmcore-budget"]) },
         Step {
             needs: Needs::Rseq,
             work: documentation,
@@ -176,7 +176,7 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "loom models",
                 Full,
-                180,
+                90,
                 "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget --lib \
                  --features warmcore-percpu/loom,warmcore-cid/loom,warmcore-budget/loom",
             )
@@ -187,7 +187,7 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "runtime's loom models",
                 Full,
-                180,
+                80,
                 "test --release -p warmcore-runtime --lib --no-default-features --features loom -- loom",
             )
         },
@@ -196,17 +196,17 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "shuttle models",
                 Full,
-                150,
+                70,
                 "test --release -p warmcore-runtime --lib --no-default-features --features shuttle -- shuttle",
             )
         },
         tests(
             "results as Parquet",
             Full,
-            90,
+            80,
             "test --release -p warmcore-cli --lib --features parquet -- sim::",
         ),
-        step("without the runtime", Full, 20, "check -p warmcore --no-default-features"),
+        step("without the runtime", Full, 5, "check -p warmcore --no-default-features"),
         tests(
             "the runtime without tokio",
             Full,
@@ -215,10 +215,11 @@ pub fn all() -> Vec<Step> {
         ),
         Step {
             env: &[("RUSTDOCFLAGS", "-D warnings")],
-            ..step("documentation", Full, 90, "doc --workspace --no-deps --document-private-items")
+            ..step("documentation", Full, 30, "doc --workspace --no-deps --document-private-items")
         },
         step("the package in tokio's place", Full, 100, "xtask face"),
-        tests("tokio's libraries", Full, 240, "test --release --manifest-path peers/ecosystem/Cargo.toml"),
+        step("a sample of tokio's tests", Full, 90, "xtask suites --sample"),
+        tests("tokio's libraries", Full, 110, "test --release --manifest-path peers/ecosystem/Cargo.toml"),
         Step {
             needs: Needs::Target("aarch64-unknown-linux-gnu"),
             ..step(
@@ -247,7 +248,7 @@ pub fn all() -> Vec<Step> {
         },
         Step {
             needs: Needs::Valgrind,
-            ..step("instructions repeat", Full, 90, "xtask instructions channels")
+            ..step("instructions repeat", Full, 45, "xtask instructions channels")
         },
     ];
     steps.extend(thorough());
@@ -265,6 +266,7 @@ fn thorough() -> Vec<Step> {
         Step { env: ATOMIC, work: documentation, ..tests("backend atomic, examples", level, 90, crates) },
         Step { env: PLAIN, work: documentation, ..tests("backend plain, examples", level, 90, crates) },
         Step { needs: Needs::Cargo("semver-checks"), ..step("public interface", level, 300, SEMVER) },
+        step("a sample of older tokio's tests", level, 300, OLDER_TOKIO),
         Step {
             limit: Duration::from_hours(4),
             ..step("tests of tokio and its libraries", level, 7200, "xtask suites --times 100")
@@ -297,9 +299,27 @@ const MSRV_CHECK: &str = "+1.93 check -p warmcore --all-features";
 /// Compares the public interface with that of the newest tag, or of the commit before this one if there is no tag.
 const SEMVER: &str = "xtask semver";
 
+/// Tests the minor versions of tokio that `warmcore adopt` takes, but the newest one, which has steps of its own.
+const OLDER_TOKIO: &str = "xtask suites --sample --tokio 1.51,1.52,1.53";
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::suites::TOKIO;
+
+    #[test]
+    fn each_version_of_tokio_that_is_adopted_is_tested() {
+        let (_, minors) =
+            include_str!("../../../tools/cli/src/adopt.rs").split_once("const MINORS: ").unwrap();
+        let (minors, _) = minors.split_once("= ").unwrap().1.split_once(';').unwrap();
+        let (oldest, newest) = minors.split_once("..=").unwrap();
+        let adopted: Vec<String> = (oldest.parse::<u32>().unwrap()..=newest.parse().unwrap())
+            .map(|minor| format!("1.{minor}"))
+            .collect();
+        let (_, older) = OLDER_TOKIO.split_once("--tokio ").unwrap();
+        let newest = TOKIO.rsplit_once('.').unwrap().0;
+        assert_eq!(older.split(',').chain([newest]).collect::<Vec<_>>(), adopted);
+    }
 
     #[test]
     fn the_oldest_toolchain_is_the_one_that_the_workspace_names() {
