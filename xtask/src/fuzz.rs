@@ -20,8 +20,7 @@ fn is_possible() -> Result<(), String> {
 }
 
 /// Runs each target for this number of seconds. If that is impossible, only prints what is missing.
-pub fn run(root: &Path, seconds: &str) -> anyhow::Result<()> {
-    ensure!(seconds.parse::<u32>().is_ok(), "`{seconds}` is no number of seconds");
+pub fn run(root: &Path, seconds: u32) -> anyhow::Result<()> {
     if let Err(why) = is_possible() {
         println!("skip  {:<22} {why}", "fuzz");
         return Ok(());

@@ -15,69 +15,95 @@ mod test;
 mod tidy;
 
 use anyhow::{Context, bail};
+use clap::error::ErrorKind;
+use clap::{CommandFactory, Parser};
 use std::path::{Path, PathBuf};
 use test::Level;
 
-const HELP: &str = "\
-cargo xtask test    format, lints, every test in one profile, examples in the documentation
-      --full        also release builds, every backend, loom and shuttle models, tokio's libraries, documentation
-      --rest        what --full runs besides `cargo xtask test`
-      --all         also every combination of weights and shares, the DataFusion adapter, all tests of tokio and of
-                    its libraries through the face, the public interface beside that of the last version,
-                    AddressSanitizer, ThreadSanitizer and Miri where they are, and a soak of a billion wakes
-cargo xtask instructions [CASE]
-                    counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and
-                    those that lock; only the cases whose name contains CASE
-cargo xtask tidy [--parts]
-                    counts what keeps the code readable: lines, words, names, circles of imports, files; fails
-                    above a limit
-cargo xtask semver [REVISION]
-                    compares the public interface of the product's crates with that of a revision: the last tag, or
-                    the commit before this one
-cargo xtask fuzz [SECONDS]
-                    fuzzes each reader for 60 s or so many, where there is a nightly and cargo-fuzz
-cargo xtask face    prepares the package in tokio's place (`adapters/tokio`), and calls clippy and its tests
-cargo xtask suites [NAME…] [--sample] [--tokio VERSION] [--times N] [--resume]
-                    runs the tests of tokio and of libraries that use it on tokio and through `adapters/tokio`, and
-                    compares; with --times the tests that make a multi-thread runtime N times and the other ones
-                    N / 20 times; --resume goes on where a run was ended
-cargo xtask shapes [NAME…] [--rounds N] [--out FOLDER] [--profile]
-                    times programs written for tokio (`peers/shapes`, benches of h2 and deadpool) through
-                    `adapters/tokio` beside tokio, in alternating processes; with --profile counts instructions and
-                    system calls of an operation
-cargo xtask programs [NAME…] [--build | --quick | --soak] [--out FOLDER]
-                    runs programs that use tokio, adopted by `warmcore adopt`, under load, with and without WARMCORE=0,
-                    and checks their answers: three minutes each, or ten with --soak, without WARMCORE=0; --build
-                    only builds them; what is built takes up to 5 GB in target/programs
-cargo xtask peers   tests the DataFusion adapter; builds and times the heavy peers, and draws them into
-                    the report";
+/// Repository chores
+#[derive(Debug, Parser)]
+#[command(bin_name = "cargo xtask", arg_required_else_help = true, disable_help_subcommand = true)]
+enum Command {
+    /// Runs format, lints, every test in one profile, examples in the documentation
+    Test {
+        /// Also release builds, every backend, loom and shuttle models, tokio's libraries, documentation
+        #[arg(long)]
+        full: bool,
+        /// What --full runs besides `cargo xtask test`
+        #[arg(long, conflicts_with = "full")]
+        rest: bool,
+        /// Also every combination of weights and shares, the DataFusion adapter, all tests of tokio and of its
+        /// libraries through the face, the public interface beside that of the last version, AddressSanitizer,
+        /// ThreadSanitizer and Miri where they are, and a soak of a billion wakes
+        #[arg(long, conflicts_with_all = ["full", "rest"])]
+        all: bool,
+    },
+    /// Counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and those that lock
+    Instructions {
+        /// Only the cases whose name contains CASE
+        #[arg(default_value = "", hide_default_value = true)]
+        case: String,
+    },
+    /// Counts what keeps the code readable: lines, words, names, circles of imports, files; fails above a limit
+    Tidy {
+        /// List all parts of each count
+        #[arg(long)]
+        parts: bool,
+    },
+    /// Compares the public interface of the product's crates with that of a revision
+    Semver {
+        /// The last tag, or the commit before this one, unless it is named
+        revision: Option<String>,
+    },
+    /// Fuzzes each reader, where there is a nightly and cargo-fuzz
+    Fuzz {
+        /// How long each reader is fuzzed
+        #[arg(default_value_t = 60)]
+        seconds: u32,
+    },
+    /// Prepares the package in tokio's place (`adapters/tokio`), and calls clippy and its tests
+    Face,
+    /// Runs the tests of tokio and of libraries that use it on tokio and through `adapters/tokio`, and compares
+    Suites(suites::Options),
+    /// Times programs written for tokio (`peers/shapes`, benches of h2 and deadpool) through `adapters/tokio` beside
+    /// tokio, in alternating processes
+    Shapes(shapes::Options),
+    /// Runs programs that use tokio, adopted by `warmcore adopt`, under load for three minutes each, with and without
+    /// WARMCORE=0, and checks their answers
+    Programs(programs::Args),
+    /// Tests the DataFusion adapter; builds and times the heavy peers, and draws them into the report
+    Peers,
+}
 
 fn main() -> anyhow::Result<()> {
-    let args: Vec<String> = std::env::args().skip(1).collect();
-    let test = |from, to| test::run(&root(), test::Range { from, to });
-    match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        ["test"] => test(Level::Test, Level::Test),
-        ["test", "--full"] => test(Level::Test, Level::Full),
-        ["test", "--rest"] => test(Level::Full, Level::Full),
-        ["test", "--all"] => test(Level::Test, Level::All),
-        ["instructions"] => instructions::run(&root(), ""),
-        ["instructions", case] => instructions::run(&root(), case),
-        ["tidy"] => tidy::run(&root(), false),
-        ["tidy", "--parts"] => tidy::run(&root(), true),
-        ["semver"] => semver::run(&root(), None),
-        ["semver", revision] => semver::run(&root(), Some(revision)),
-        ["fuzz"] => fuzz::run(&root(), "60"),
-        ["fuzz", seconds] => fuzz::run(&root(), seconds),
-        ["face"] => face::run(&root()),
-        ["suites", ref args @ ..] => suites::run(&root(), args),
-        ["shapes", ref args @ ..] => shapes::run(&root(), args),
-        ["programs", ref args @ ..] => programs::run(&root(), args),
-        ["peers"] => peers(),
-        _ => {
-            eprintln!("{HELP}");
-            std::process::exit(2);
+    let command = Command::try_parse().unwrap_or_else(|error| {
+        if error.kind() == ErrorKind::InvalidSubcommand {
+            eprintln!("{}", Command::command().render_help());
         }
+        error.exit()
+    });
+    let root = &root();
+    match command {
+        Command::Test { full, rest, all } => {
+            let from = if rest { Level::Full } else { Level::Test };
+            let to = if full { Level::Full } else { from };
+            test::run(root, test::Range { from, to: if all { Level::All } else { to } })
+        }
+        Command::Instructions { case } => instructions::run(root, &case),
+        Command::Tidy { parts } => tidy::run(root, parts),
+        Command::Semver { revision } => semver::run(root, revision.as_deref()),
+        Command::Fuzz { seconds } => fuzz::run(root, seconds),
+        Command::Face => face::run(root),
+        Command::Suites(options) => suites::run(root, options),
+        Command::Shapes(options) => shapes::run(root, &options),
+        Command::Programs(args) => programs::run(root, &args),
+        Command::Peers => peers(root),
     }
+}
+
+/// The command line of this call.
+fn command_line() -> String {
+    std::env::args().skip(1).fold("cargo xtask".to_owned(), |line, arg| format!("{line} {arg}"))
 }
 
 /// The repository: the folder above this package's.
@@ -87,9 +113,8 @@ fn root() -> PathBuf {
 
 /// Tests the adapter, then builds the peers and measures them, each in its own workspace, and draws the report's page
 /// again.
-fn peers() -> anyhow::Result<()> {
+fn peers(root: &Path) -> anyhow::Result<()> {
     const OUT: &str = "warmcore-report";
-    let root = root();
     std::fs::create_dir_all(root.join(OUT))?;
     let json = format!("{OUT}/peers.json");
     let calls: [&[&str]; 3] = [
@@ -98,10 +123,32 @@ fn peers() -> anyhow::Result<()> {
         &["run", "--release", "--", "report", "--render", "--out", OUT],
     ];
     for args in calls {
-        let status = process::cargo(&root, args).status().context("can't run cargo")?;
+        let status = process::cargo(root, args).status().context("can't run cargo")?;
         if !status.success() {
             bail!("`cargo {}` failed", args.join(" "));
         }
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_not_known_is_refused_with_the_names() {
+        Command::command().debug_assert();
+        let parse = |line: &str| Command::try_parse_from(format!("xtask {line}").split(' '));
+        assert!(parse("suites tower --times 100 bb8 --resume --tokio 1.51,1.52").is_ok());
+        for (line, text) in [
+            ("suites towers", "tokio-util"),
+            ("suites --times 0", "not in 1.."),
+            ("programs redis", "mini-redis"),
+            ("shapes --rounds 0", "not in 1.."),
+            ("test --all --rest", "cannot be used"),
+        ] {
+            let error = parse(line).unwrap_err().to_string();
+            assert!(error.contains(text), "{error}");
+        }
+    }
 }

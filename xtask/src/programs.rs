@@ -21,8 +21,9 @@ mod tables;
 use crate::table::add_slices;
 use crate::test::Live;
 use adopted::Adopted;
-use anyhow::{Context, bail, ensure};
+use anyhow::ensure;
 use check::Check;
+use clap::builder::PossibleValuesParser;
 use load::Load;
 use side::{OFF, ON, Side, Slice};
 use std::fs::File;
@@ -122,6 +123,26 @@ const PROGRAMS: [Program; 7] = [
     },
 ];
 
+/// The arguments of the command.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The programs; all if none is named
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(PROGRAMS.map(|program| program.name)))]
+    names: Vec<String>,
+    /// Only build the programs, which takes up to 5 GB in target/programs
+    #[arg(long, conflicts_with_all = ["quick", "soak"])]
+    build: bool,
+    /// Two slices of 2 s
+    #[arg(long, conflicts_with = "soak")]
+    quick: bool,
+    /// Ten minutes, without WARMCORE=0
+    #[arg(long)]
+    soak: bool,
+    /// The folder of the results
+    #[arg(long, value_name = "FOLDER", default_value = "target/programs")]
+    out: PathBuf,
+}
+
 /// What a call of the command does.
 struct Options {
     /// The programs.
@@ -136,44 +157,30 @@ struct Options {
 }
 
 impl Options {
-    fn of(args: &[&str]) -> anyhow::Result<Self> {
-        let three_minutes = Self {
-            chosen: Vec::new(),
-            builds: false,
-            rounds: 9,
-            slice: Duration::from_secs(10),
-            variants: &[ON, OFF],
-            out: "target/programs".into(),
+    fn of(args: &Args) -> Self {
+        let is_chosen = |name: &str| args.names.is_empty() || args.names.iter().any(|it| it == name);
+        let chosen = PROGRAMS.iter().filter(|program| is_chosen(program.name)).collect();
+        let (rounds, seconds, variants): (_, _, &[_]) = match (args.quick, args.soak) {
+            (true, _) => (2, 2, &[ON, OFF]),
+            // Ten minutes.
+            (_, true) => (60, 10, &[ON]),
+            _ => (9, 10, &[ON, OFF]),
         };
-        let mut options = three_minutes;
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            match *arg {
-                "--out" => options.out = args.next().context("--out needs a folder")?.into(),
-                "--build" => options.builds = true,
-                "--quick" => (options.rounds, options.slice) = (2, Duration::from_secs(2)),
-                // Ten minutes.
-                "--soak" => (options.rounds, options.variants) = (60, &[ON]),
-                name => match PROGRAMS.iter().find(|program| program.name == name) {
-                    Some(program) => options.chosen.push(program),
-                    None => {
-                        let names: Vec<&str> = PROGRAMS.iter().map(|program| program.name).collect();
-                        bail!("{name} is neither an option nor one of the programs {}", names.join(", "));
-                    }
-                },
-            }
+        Self {
+            chosen,
+            builds: args.build,
+            rounds,
+            slice: Duration::from_secs(seconds),
+            variants,
+            out: args.out.clone(),
         }
-        if options.chosen.is_empty() {
-            options.chosen = PROGRAMS.iter().collect();
-        }
-        Ok(options)
     }
 }
 
 /// Builds the programs that the arguments name, and runs them. Returns an error if one can't be adopted or does not do
 /// what it should.
-pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
-    let options = Options::of(args)?;
+pub fn run(root: &Path, args: &Args) -> anyhow::Result<()> {
+    let options = Options::of(args);
     let needed: Vec<_> = options.chosen.iter().map(|program| program.load.tool()).collect();
     load::require(&needed)?;
     let folder = root.join("target/programs");
@@ -183,7 +190,6 @@ pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
     ensure!(lock.try_lock().is_ok(), "another `cargo xtask programs` uses {}", folder.display());
     let mut live = Live::new();
     let mut faults = Vec::new();
-    let command = format!("cargo xtask programs {}", args.join(" "));
     for program in &options.chosen {
         let adopted = adopted::prepare(root, &folder, program, &mut live);
         // Without the builds, so that the load is that of the slices.
@@ -196,7 +202,7 @@ pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
             live.line(&line(row));
         }
         if !slices.is_empty() {
-            let results = system::results("programs", command.trim_end(), when, &meter, rows);
+            let results = system::results("programs", &crate::command_line(), when, &meter, rows);
             let is_soak = options.variants.len() == 1;
             let path =
                 options.out.join(format!("{}{}", program.name, if is_soak { tables::SOAK } else { "" }));

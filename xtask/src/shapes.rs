@@ -15,7 +15,7 @@ mod profile;
 mod programs;
 
 use crate::{table, test::Live};
-use anyhow::{Context, bail, ensure};
+use anyhow::bail;
 use programs::{Programs, Slice};
 use std::fmt::Write;
 use std::path::{Path, PathBuf};
@@ -36,37 +36,24 @@ const TOKIO: &str = "tokio";
 const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 
 /// The arguments of the command.
-struct Options {
-    /// Parts of names; a slice is measured if its name contains one, or if there are none.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// Parts of names; a slice is measured if its name contains one, or if there are none
+    #[arg(value_name = "NAME")]
     names: Vec<String>,
-    rounds: usize,
-    is_profile: bool,
+    /// How many slices of each side are measured
+    #[arg(long, value_name = "N", default_value_t = 31, value_parser = clap::value_parser!(u16).range(1..))]
+    rounds: u16,
+    /// Count instructions and system calls of an operation, without times
+    #[arg(long)]
+    profile: bool,
+    /// The folder of the results
+    #[arg(long, value_name = "FOLDER", default_value = "target/shapes")]
     out: PathBuf,
 }
 
-impl Options {
-    fn of(args: &[&str]) -> anyhow::Result<Self> {
-        let mut options =
-            Self { names: Vec::new(), rounds: 31, is_profile: false, out: "target/shapes".into() };
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
-            match *arg {
-                "--rounds" => options.rounds = value()?.parse().context("--rounds needs a number")?,
-                "--out" => options.out = value()?.into(),
-                "--profile" => options.is_profile = true,
-                option if option.starts_with('-') => bail!("{option} is no option"),
-                name => options.names.push(name.to_owned()),
-            }
-        }
-        ensure!(options.rounds > 0, "--rounds needs a number above 0");
-        Ok(options)
-    }
-}
-
 /// Builds the programs and measures the slices that the arguments name.
-pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
-    let options = Options::of(args)?;
+pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     std::fs::create_dir_all(&options.out)?;
     let is_chosen =
         |name: &str| options.names.is_empty() || options.names.iter().any(|part| name.contains(part));
@@ -74,24 +61,26 @@ pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
         |package: &str| is_chosen(package) || options.names.iter().any(|it| it.starts_with(package));
     let mut live = Live::new();
     let programs = Programs::build(root, &is_needed, &mut live)?;
-    let mut chosen = programs.slices()?;
-    chosen.retain(|slice| is_chosen(&slice.name));
-    ensure!(!chosen.is_empty(), "nothing is called {}", options.names.join(" or "));
-    if options.is_profile {
+    let (chosen, others): (Vec<_>, Vec<_>) =
+        programs.slices()?.into_iter().partition(|slice| is_chosen(&slice.name));
+    if chosen.is_empty() {
+        let others: Vec<String> = others.into_iter().map(|slice| slice.name).collect();
+        bail!("nothing is called {}; there are {}", options.names.join(" or "), others.join(", "));
+    }
+    if options.profile {
         return profile::run(&programs, &chosen, &options.out);
     }
-    let command = format!("cargo xtask shapes {}", args.join(" "));
     let (when, meter, began) = (utc_now(), LoadMeter::start(), Instant::now());
     let mut measured = Vec::new();
     for (done, slice) in chosen.iter().enumerate() {
         programs.check_face(slice)?;
         let left = (done > 0).then(|| began.elapsed() / done as u32 * (chosen.len() - done) as u32);
-        measured.extend(measure(&programs, slice, options.rounds, &mut |round| {
+        measured.extend(measure(&programs, slice, options.rounds.into(), &mut |round| {
             live.show(&slice.name, &format!("round {round} of {}", options.rounds), left);
         })?);
     }
     let rows = measured.iter().flat_map(Measured::rows).collect();
-    let results = results("shapes", command.trim(), when, &meter, rows);
+    let results = results("shapes", &crate::command_line(), when, &meter, rows);
     println!("{}", text(&measured, &results));
     write_whole(&options.out.join("shapes.json"), &serde_json::to_vec_pretty(&results)?)?;
     write_whole(&options.out.join("shapes.tsv"), slices(&measured).as_bytes())?;
@@ -222,14 +211,5 @@ mod tests {
         assert_eq!([row(0), row(3)], [("cpu", OURS, 4.0), ("cpu ratio", OURS, 2.0)]);
         assert_eq!((row(4), measured.third_quartile(0)), (("cpu ratio", OFF, 1.0), 3.0));
         assert!(slices(&[measured]).starts_with("x\tcpu\tns\twarmcore\t2.0 4.0 12.0\n"));
-    }
-
-    #[test]
-    fn arguments_are_names_and_options() {
-        let options = Options::of(&["mpsc", "--rounds", "7", "--profile"]).unwrap();
-        assert_eq!((options.names, options.rounds, options.is_profile), (vec!["mpsc".to_owned()], 7, true));
-        for wrong in [&["--rounds"][..], &["--rounds", "0"], &["--round", "3"]] {
-            assert!(Options::of(wrong).is_err(), "{wrong:?}");
-        }
     }
 }

@@ -17,7 +17,8 @@ mod skip;
 mod table;
 
 use crate::test::{Binary, Live};
-use anyhow::{Context, bail, ensure};
+use anyhow::ensure;
+use clap::builder::PossibleValuesParser;
 use host::{Fetched, Patch};
 use runs::{Results, Runs, Test, TestName};
 use skip::Skips;
@@ -67,55 +68,31 @@ const SUITES: [Suite; 7] = [
 ];
 
 /// The arguments of the command.
-#[derive(Debug, PartialEq, Eq)]
-struct Options {
-    /// The packages, or all if it is empty.
+#[derive(Debug, clap::Args)]
+pub struct Options {
+    /// The packages whose tests run; all if none is named
+    #[arg(value_name = "NAME", value_parser = PossibleValuesParser::new(SUITES.map(|suite| suite.package)))]
     names: Vec<String>,
-    is_sample: bool,
-    /// The versions of tokio; each stands for its newest patch version.
+    /// Only a few files of tokio's tests, with the flavours that they name
+    #[arg(long)]
+    sample: bool,
+    /// Versions of tokio, separated by commas; each stands for its newest patch version
+    #[arg(long, value_name = "VERSION", value_delimiter = ',', default_value = TOKIO)]
     tokio: Vec<String>,
+    /// Run the tests that make a multi-thread runtime N times, and the other ones N / 20 times
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..))]
     times: u32,
-    resumes: bool,
-}
-
-impl Options {
-    fn of(args: &[&str]) -> anyhow::Result<Self> {
-        let mut options = Self {
-            names: Vec::new(),
-            is_sample: false,
-            tokio: vec![TOKIO.to_owned()],
-            times: 1,
-            resumes: false,
-        };
-        let mut args = args.iter();
-        while let Some(arg) = args.next() {
-            let mut value = || args.next().with_context(|| format!("{arg} needs a value"));
-            match *arg {
-                "--sample" => options.is_sample = true,
-                "--resume" => options.resumes = true,
-                "--tokio" => options.tokio = value()?.split(',').map(str::to_owned).collect(),
-                "--times" => options.times = value()?.parse().context("--times needs a number")?,
-                name if SUITES.iter().any(|suite| suite.package == name) => {
-                    options.names.push(name.to_owned());
-                }
-                other => {
-                    let names: Vec<&str> = SUITES.iter().map(|suite| suite.package).collect();
-                    bail!("{other} is neither an option nor one of the suites {}", names.join(", "));
-                }
-            }
-        }
-        ensure!(options.times > 0, "--times needs a number above 0");
-        Ok(options)
-    }
+    /// Go on where a run was ended
+    #[arg(long)]
+    resume: bool,
 }
 
 /// Runs the suites that the arguments name. Returns an error if a line of the table misses its limit.
-pub fn run(root: &Path, args: &[&str]) -> anyhow::Result<()> {
-    let options = Options::of(args)?;
+pub fn run(root: &Path, options: Options) -> anyhow::Result<()> {
     let chosen = SUITES
         .iter()
         .filter(|suite| options.names.is_empty() || options.names.iter().any(|name| name == suite.package));
-    let chosen: Vec<&Suite> = match options.is_sample {
+    let chosen: Vec<&Suite> = match options.sample {
         true => chosen.filter(|suite| suite.package == "tokio").collect(),
         false => chosen.collect(),
     };
@@ -174,12 +151,12 @@ impl Run<'_> {
         let face = self.build(&title, &hosts.face, ON_FACE, suite.features)?;
         let (tokio, face) = (runs::list(&tokio)?, runs::list(&face)?);
         compare_names(&tokio, &face)?;
-        let all = (!self.options.is_sample).then_some(&tokio);
+        let all = (!self.options.sample).then_some(&tokio);
         let skips = Skips::of(suite.package, all)?;
 
-        let sample = if self.options.is_sample { "sample-" } else { "" };
+        let sample = if self.options.sample { "sample-" } else { "" };
         let path = self.folder.join(format!("results-{sample}{}-{version}.json", suite.package));
-        let mut results = Results::open(path, self.options.resumes)?;
+        let mut results = Results::open(path, self.options.resume)?;
         self.rounds(&title, &mut results, [&tokio, &face], &skips)?;
         let own = Comparison { results: &results, sides: [ON_TOKIO, ON_FACE], skips: &skips };
         let is_multi = |name: &&TestName| makes_multi_thread(&results, name);
@@ -190,7 +167,7 @@ impl Run<'_> {
         } else {
             rows.push(Row::of(title.clone(), face.keys(), &own, 100.0));
         }
-        if self.options.is_sample {
+        if self.options.sample {
             return Ok(());
         }
         let title = format!("{title}, default flavour");
@@ -218,7 +195,7 @@ impl Run<'_> {
 
     /// Builds the test programs of a host.
     fn build(&mut self, title: &str, host: &Path, side: &str, features: &str) -> anyhow::Result<Vec<Binary>> {
-        let files: &[&str] = if self.options.is_sample { &SAMPLE } else { &[] };
+        let files: &[&str] = if self.options.sample { &SAMPLE } else { &[] };
         host::build(host, &self.artifacts, features, files, &mut |krate| {
             self.live.show(&format!("{title}, building for {side}"), krate, None);
         })
@@ -327,22 +304,5 @@ mod tests {
     fn the_lock_file_has_the_newest_tokio_that_is_tested() {
         let lock = include_str!("../../Cargo.lock");
         assert!(lock.contains(&format!("name = \"tokio\"\nversion = \"{TOKIO}\"\n")));
-    }
-
-    #[test]
-    fn arguments_are_suites_and_options() {
-        let options =
-            Options::of(&["tower", "--times", "100", "bb8", "--resume", "--tokio", "1.51,1.52"]).unwrap();
-        let expected = Options {
-            names: vec!["tower".to_owned(), "bb8".to_owned()],
-            is_sample: false,
-            tokio: vec!["1.51".to_owned(), "1.52".to_owned()],
-            times: 100,
-            resumes: true,
-        };
-        assert_eq!(options, expected);
-        for wrong in [&["towers"][..], &["--times"], &["--times", "0"], &["--times", "many"]] {
-            assert!(Options::of(wrong).is_err(), "{wrong:?}");
-        }
     }
 }
