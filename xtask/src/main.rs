@@ -26,7 +26,8 @@ use test::Level;
 enum Command {
     /// Runs format, lints, every test in one profile, examples in the documentation
     Test {
-        /// Also release builds, every backend, loom and shuttle models, tokio's libraries, documentation
+        /// Also release builds, every backend, loom and shuttle models, a sample of tokio's tests, tokio's libraries, and
+        /// documentation
         #[arg(long)]
         full: bool,
         /// What --full runs besides `cargo xtask test`
