@@ -13,6 +13,9 @@ use std::path::Path;
 
 const FEATURES: &str = "full,test-util";
 
+/// Lets the libraries that the tests use have the face too.
+const PATCH: &str = "\n[patch.crates-io]\ntokio = { path = \"tokio\" }\n";
+
 /// The environment for tokio's unstable interface, in a folder of its own: other flags build everything again.
 const UNSTABLE: [(&str, &str); 2] =
     [("RUSTFLAGS", "--cfg tokio_unstable"), ("CARGO_TARGET_DIR", "target/unstable")];
@@ -28,9 +31,11 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
     let source = root.join("adapters/tokio");
     copy(&source, &tested.join("tokio"), &|path| path.strip_prefix(&source).is_ok_and(is_test))?;
     fs::copy(root.join("Cargo.lock"), tested.join("Cargo.lock"))?;
-    let (manifest, workspace) =
-        (tested.join("tokio/Cargo.toml"), fs::read_to_string(root.join("Cargo.toml"))?);
-    fs::write(&manifest, with_lints(&fs::read_to_string(&manifest)?, &workspace)?)?;
+    let manifest = tested.join("tokio/Cargo.toml");
+    let [prepared, workspace, template] =
+        [manifest.clone(), root.join("Cargo.toml"), source.join("Cargo.toml")].map(fs::read_to_string);
+    fs::write(&manifest, for_tests(&prepared?, &workspace?, &template?)?)?;
+    fs::write(tested.join("Cargo.toml"), fs::read_to_string(tested.join("Cargo.toml"))? + PATCH)?;
 
     let clippy = ["clippy", "-p", "tokio", "--all-targets", "--features", FEATURES, "--", "-D", "warnings"];
     call(&tested, &clippy, &[])?;
@@ -50,8 +55,9 @@ fn call(folder: &Path, args: &[&str], env: &[(&str, &str)]) -> anyhow::Result<()
     Ok(())
 }
 
-/// The prepared manifest with the workspace's lints, in the place of the line that allows all warnings.
-fn with_lints(manifest: &str, workspace: &str) -> anyhow::Result<String> {
+/// The prepared manifest with the dependencies of the template's tests, and with the workspace's lints in the place of the
+/// line that allows all warnings.
+fn for_tests(manifest: &str, workspace: &str, template: &str) -> anyhow::Result<String> {
     let sections = |text: &str, name: &str, is_wanted: bool| {
         let starts: Vec<usize> =
             text.match_indices("\n[").map(|(at, _)| at + 1).chain([text.len()]).collect();
@@ -59,23 +65,27 @@ fn with_lints(manifest: &str, workspace: &str) -> anyhow::Result<String> {
         sections.filter(|section| section.starts_with(name) == is_wanted).collect::<String>()
     };
     let lints = sections(workspace, "[workspace.lints.", true).replace("[workspace.lints.", "[lints.");
+    let tests = ["[dev-dependencies", "[target.'cfg(tokio_unstable)'.dev-dependencies"];
+    let tests: String = tests.iter().map(|name| sections(template, name, true)).collect();
     let head = &manifest[..manifest.find("\n[").map_or(0, |at| at + 1)];
     let rest = sections(manifest, "[lints.", false);
     ensure!(!lints.is_empty() && head.len() + rest.len() < manifest.len(), "no lints to replace");
-    Ok(format!("{head}{rest}\n{lints}"))
+    Ok(format!("{head}{rest}\n{lints}{tests}"))
 }
 
 #[cfg(test)]
 mod tests {
-    use super::with_lints;
+    use super::for_tests;
 
     #[test]
-    fn the_prepared_manifest_gets_the_lints_of_the_workspace() {
+    fn the_prepared_manifest_gets_the_workspaces_lints_and_the_templates_dependencies_of_tests() {
         let prepared = "# written\n[package]\nname = \"tokio\"\n\n[lints.rust]\nwarnings = \"allow\"\n\n[features]\na = []\n";
         let workspace =
             "[workspace]\n[workspace.lints.rust]\nmissing_docs = \"deny\"\n[profile.release]\nlto = true\n";
-        let expected = "# written\n[package]\nname = \"tokio\"\n\n[features]\na = []\n\n[lints.rust]\nmissing_docs = \"deny\"\n";
-        assert_eq!(with_lints(prepared, workspace).unwrap(), expected);
-        assert!(with_lints("# written\n[package]\nname = \"tokio\"\n", workspace).is_err());
+        let template = "[package]\n[dev-dependencies]\nb = \"1\"\n\n[lints]\nworkspace = true\n";
+        let expected = "# written\n[package]\nname = \"tokio\"\n\n[features]\na = []\n\n[lints.rust]\nmissing_docs = \"deny\"\n\
+                        [dev-dependencies]\nb = \"1\"\n\n";
+        assert_eq!(for_tests(prepared, workspace, template).unwrap(), expected);
+        assert!(for_tests("# written\n[package]\nname = \"tokio\"\n", workspace, template).is_err());
     }
 }

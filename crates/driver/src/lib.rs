@@ -6,6 +6,8 @@ mod op_budget;
 mod park;
 #[cfg(feature = "tokio")]
 mod tokio_driver;
+#[cfg(feature = "tokio")]
+mod unlisted;
 #[cfg(not(feature = "tokio"))]
 mod without_tokio;
 

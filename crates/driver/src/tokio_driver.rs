@@ -17,6 +17,7 @@
 
 use crate::driver::{Driver, Entered, Used};
 use crate::op_budget::unconstrained;
+use crate::unlisted::unlisted;
 use std::fmt;
 use std::future::poll_fn;
 use std::io;
@@ -43,25 +44,6 @@ pub fn is_inside_tokio() -> bool {
 pub fn leave_block_on<R>(act: impl FnOnce() -> R) -> R {
     // Tokio's function does not restore the budget on this thread, so the outer one does.
     unconstrained(|| tokio::task::block_in_place(act))
-}
-
-/// Runs a future on a runtime of tokio's.
-#[cfg(not(tokio_unstable))]
-fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
-    runtime.block_on(future)
-}
-
-/// Runs a future on a runtime of tokio's. With its feature `tracing`, tokio reports each `block_on` as a task. A park is no
-/// task of the program, so `tokio-console` must not list it: its span is made without a subscriber. The subscriber is back
-/// before the future's first poll.
-#[cfg(tokio_unstable)]
-fn block_on<T>(runtime: &Runtime, future: impl Future<Output = T>) -> T {
-    let mut future = std::pin::pin!(future);
-    let mut unseen = Some(tracing::subscriber::set_default(tracing::subscriber::NoSubscriber::default()));
-    runtime.block_on(poll_fn(|cx| {
-        drop(unseen.take());
-        future.as_mut().poll(cx)
-    }))
 }
 
 /// Returns after `time`, to within tokio's resolution of a millisecond. Panics outside of a driver's context with
@@ -261,7 +243,7 @@ impl TokioDriver {
         let runtime = builder.build()?;
         // No other thread is in the runtime, so this is the waker that `block_on` uses. A new thread reads it, since
         // the caller may be inside another tokio runtime, where `block_on` panics.
-        let ask = || runtime.block_on(poll_fn(|cx| Poll::Ready(cx.waker().clone())));
+        let ask = || runtime.block_on(unlisted(poll_fn(|cx| Poll::Ready(cx.waker().clone()))));
         let waker = std::thread::scope(|scope| {
             let asks = std::thread::Builder::new().spawn_scoped(scope, ask)?;
             asks.join().map_err(|_| io::Error::other("tokio's runtime panicked"))
@@ -354,7 +336,7 @@ impl TokioDriver {
         }
         self.run_seq.fetch_add(1, Relaxed);
         let whole = Whole(&self.name);
-        let output = runtime.as_ref().map(|runtime| leave_block_on(|| block_on(runtime, future)));
+        let output = runtime.as_ref().map(|runtime| leave_block_on(|| runtime.block_on(unlisted(future))));
         std::mem::forget(whole);
         self.run_seq.fetch_add(1, Relaxed);
         if self.is_own_counted.load(Relaxed)
@@ -465,7 +447,7 @@ impl Driver for TokioDriver {
     /// Tokio knows then that the thread polls: `block_on`, `blocking_recv` and dropping a runtime of tokio's panic. The polls
     /// of a thread that is no worker each have a budget of operations.
     fn block_on(&self, poll: &mut dyn FnMut(&mut Context<'_>) -> Poll<()>) {
-        self.handle.block_on(poll_fn(poll));
+        self.handle.block_on(unlisted(poll_fn(poll)));
     }
 
     fn foreign_tasks(&self) -> usize {

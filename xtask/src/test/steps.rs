@@ -217,7 +217,7 @@ pub fn all() -> Vec<Step> {
             env: &[("RUSTDOCFLAGS", "-D warnings")],
             ..step("documentation", Full, 30, "doc --workspace --no-deps --document-private-items")
         },
-        step("the package in tokio's place", Full, 100, "xtask face"),
+        step("the package in tokio's place", Full, 200, "xtask face"),
         step("a sample of tokio's tests", Full, 90, "xtask suites --sample"),
         tests("tokio's libraries", Full, 110, "test --release --manifest-path peers/ecosystem/Cargo.toml"),
         Step {

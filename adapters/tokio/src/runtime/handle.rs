@@ -4,6 +4,8 @@ use super::{RuntimeFlavor, RuntimeMetrics, Scheduler, TryCurrentError};
 use crate::task::JoinHandle;
 use crate::task::blocking::spawn_blocking_on;
 use crate::task::spawn::spawn_on;
+#[cfg(all(tokio_unstable, feature = "tracing"))]
+use crate::task::{Traced, id::Id};
 use std::fmt;
 use std::panic::{RefUnwindSafe, UnwindSafe};
 
@@ -112,6 +114,8 @@ impl Handle {
                     "Cannot start a runtime from within a runtime. `block_on` was called in a task, where it would block the \
                      worker's other tasks; await the future, or call `block_on` inside `block_in_place`"
                 );
+                #[cfg(all(tokio_unstable, feature = "tracing"))]
+                let future = Traced::new("block_on", Id::next(), None, future);
                 warm.handle.block_on(future)
             }
             Scheduler::Tokio(handle) => {

@@ -15,7 +15,7 @@ pub(crate) mod blocking;
 mod builder;
 #[cfg(tokio_unstable)]
 mod hooked;
-mod id;
+pub(crate) mod id;
 mod identified;
 mod join_error;
 mod join_handle;
@@ -41,3 +41,5 @@ pub use local::{LocalSet, spawn_local};
 pub use spawn::spawn;
 
 pub(crate) use identified::Identified;
+#[cfg(all(tokio_unstable, feature = "tracing"))]
+pub(crate) use traced::Traced;

@@ -83,7 +83,7 @@ where
             }
             #[cfg(feature = "tracing")]
             let (builder, future) =
-                (builder.span(tracing::Span::none()), super::traced::Traced::new(id, name, future));
+                (builder.span(tracing::Span::none()), super::Traced::new("task", id, name, future));
             let future = Hooked::new(handle, id, Identified::new(id, future));
             JoinHandle::warm(id, builder.spawn(future))
         }

@@ -27,13 +27,13 @@ pin_project! {
 impl<F> Traced<F> {
     /// The span's location is that of the caller.
     #[track_caller]
-    pub(crate) fn new(id: Id, name: Option<&str>, future: F) -> Self {
+    pub(crate) fn new(kind: &str, id: Id, name: Option<&str>, future: F) -> Self {
         let spawned_at = Location::caller();
         let span = tracing::trace_span!(
             target: "tokio::task",
             parent: None,
             "runtime.spawn",
-            kind = %"task",
+            kind = %kind,
             task.name = %name.unwrap_or_default(),
             task.id = id.as_u64(),
             size.bytes = size_of::<F>(),
