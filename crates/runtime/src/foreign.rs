@@ -13,7 +13,7 @@
 //! driver also loads the number of such tasks on it. Until the warning, one parked worker wakes ten times a second
 //! while drivers run such tasks. Polls pay nothing.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// Time between two checks.
@@ -76,11 +76,13 @@ fn update_points(points: u8, runs: bool) -> u8 {
 
 mod check;
 
+#[cfg(all(test, warmcore_loom))]
+mod loom;
+
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests {
     use super::*;
     use crate::mock::workers;
-    use std::sync::Barrier;
 
     /// The watcher's own driver returns from a wait ten times a second; it must not count its tasks each time.
     #[test]
@@ -120,29 +122,6 @@ mod tests {
             assert!(shared.remote(other).inbox.try_park());
             shared.foreign.begin(&shared, busy, 0);
             assert_eq!(shared.foreign.check_at(other).is_some(), is_watcher);
-        }
-    }
-
-    /// Either the busy worker sees that the other one is parked, or the other one sees that a watcher is wanted.
-    #[test]
-    fn a_worker_that_parks_while_a_watcher_is_looked_for_becomes_it() {
-        for _ in 0..2000 {
-            let (mocks, shared) = workers(2, 2);
-            let (busy, parks) = (CpuId(0), CpuId(1));
-            mocks[0].foreign.store(4, Relaxed);
-            let together = Barrier::new(2);
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    together.wait();
-                    shared.foreign.begin(&shared, busy, 0);
-                });
-                together.wait();
-                // As in `Worker::idle` and `Worker::park`.
-                assert!(shared.remote(parks).inbox.try_park());
-                fence(SeqCst);
-                shared.foreign.due(parks, Nanos(1_000_000_000));
-            });
-            assert!(shared.foreign.check_at(parks).is_some());
         }
     }
 

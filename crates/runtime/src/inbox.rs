@@ -80,7 +80,7 @@ impl<T: Linked> Inbox<T> {
     ///
     /// ORDERING: Relaxed. A worker marks itself parked and then searches the other queues for tasks. A thread that adds
     /// a task to such a queue adds it first and then looks for parked workers. Both have a SeqCst fence between the two
-    /// steps (`Worker::idle`, `Shared::notify_parked`). Model: `a_parked_worker_sees_the_work_or_is_unparked_for_it`.
+    /// steps (`ParkGuard::new`, `Shared::notify_parked`). Model: `a_parked_worker_sees_the_work_or_is_unparked_for_it`.
     pub(crate) fn try_park(&self) -> bool {
         self.top.compare_exchange(AWAKE, ASLEEP, Relaxed, Relaxed).is_ok()
     }

@@ -15,7 +15,7 @@ mod header;
 mod inbox;
 mod join;
 mod metrics;
-#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+#[cfg(all(test, not(shuttle)))]
 mod mock;
 pub mod observe;
 mod owned_tasks;

@@ -592,7 +592,7 @@ impl Runtime {
 
     fn end(&self, deadline: Option<Duration>) -> bool {
         let (shared, began) = (&self.shared, Instant::now());
-        // ORDERING: SeqCst; `Worker::idle` marks the worker parked before `Worker::park` reads `is_shutdown`; this
+        // ORDERING: SeqCst; `ParkGuard::new` marks the worker parked before `Worker::park` reads `is_shutdown`; this
         // writes `is_shutdown` and then reads whether the worker is parked. So at least one of the two sees the other's
         // write.
         let give_notice = || {

@@ -313,7 +313,7 @@ impl Shared {
     /// Something lies on an injection queue: one of those that sleep is to look, its own first.
     pub(crate) fn notify_for_inject(&self, shard: usize, first: Option<CpuId>) {
         // ORDERING: SeqCst; the injection queue's length was written before, who sleeps, and whether one was called, is read
-        // after: `Worker::idle` does both the other way round. One of the two sees the other.
+        // after: `ParkGuard::new` does both the other way round. One of the two sees the other.
         fence(SeqCst);
         let inject_queue = &self.inject_queues[shard];
         let cpus = self.machine.cpus_of(shard);

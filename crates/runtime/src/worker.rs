@@ -648,18 +648,7 @@ impl Worker {
             // What was told of it may have woken a task, here.
             return Idle::Awake;
         }
-        if !remote.inbox.try_park() {
-            return Idle::Awake;
-        }
-        if remote.is_stuck.load(Relaxed) {
-            remote.is_stuck.store(false, Relaxed);
-        }
-        let inject_queue = self.inject_queue();
-        inject_queue.idle.fetch_add(1, Relaxed);
-        let guard = ParkGuard { remote, inject_queue };
-        // ORDERING: SeqCst; that it sleeps was written before, what waits elsewhere is read after:
-        // `Shared::notify_parked` and `notify_for_inject` do both the other way round. One of the two sees the other.
-        fence(SeqCst);
+        let Some(guard) = ParkGuard::new(remote, self.inject_queue()) else { return Idle::Awake };
         let outcome = self.park(now);
         drop(guard);
         self.restart_long_poll_check(self.now());
@@ -775,10 +764,28 @@ fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
     polls > 0 && took > limit.0.saturating_add(polls.saturating_mul(usual))
 }
 
-/// A worker that sleeps, or looks for work as one that does. However that ends, it is awake again.
-struct ParkGuard<'a> {
+/// A worker that is marked as parked, until this is dropped.
+pub(crate) struct ParkGuard<'a> {
     remote: &'a Remote,
     inject_queue: &'a InjectQueue,
+}
+
+impl<'a> ParkGuard<'a> {
+    /// Marks the worker as parked. `None`: its inbox has a task.
+    pub(crate) fn new(remote: &'a Remote, inject_queue: &'a InjectQueue) -> Option<Self> {
+        if !remote.inbox.try_park() {
+            return None;
+        }
+        if remote.is_stuck.load(Relaxed) {
+            remote.is_stuck.store(false, Relaxed);
+        }
+        inject_queue.idle.fetch_add(1, Relaxed);
+        // ORDERING: SeqCst; that the worker is parked was written before, what waits elsewhere is read after.
+        // `Shared::notify_parked`, `notify_for_inject` and `Foreign::begin` do both the other way round. One of the two
+        // sees the other.
+        fence(SeqCst);
+        Some(Self { remote, inject_queue })
+    }
 }
 
 impl Drop for ParkGuard<'_> {

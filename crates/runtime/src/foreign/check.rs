@@ -2,6 +2,7 @@
 
 use super::*;
 use crate::shared::Shared;
+use crate::sync::fence;
 
 impl Foreign {
     /// Called on worker `me` when its driver returns from a wait, before it runs what became ready; `n` is the driver's
@@ -44,8 +45,8 @@ impl Foreign {
                 watcher = WANTED;
             }
             // ORDERING: SeqCst; that a watcher is wanted was written before, which workers are parked is read after.
-            // A worker that parks does both the other way round, in `Worker::idle` and `due`. One of the two sees the
-            // other.
+            // A worker that parks does both the other way round, in `ParkGuard::new` and `due`. One of the two sees the
+            // other. Model: `foreign/loom.rs`.
             fence(SeqCst);
             found = idle();
         }

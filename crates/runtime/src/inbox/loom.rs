@@ -209,7 +209,7 @@ fn an_unparked_worker_sees_why() {
     });
 }
 
-/// `Worker::idle` against `Shared::notify_parked`, `notify_for_inject` and `Runtime::end`. The worker marks itself
+/// `ParkGuard::new` against `Shared::notify_parked`, `notify_for_inject` and `Runtime::end`. The worker marks itself
 /// parked and then searches for tasks. The other thread adds a task, or shuts down, and then looks for parked workers.
 /// At least one of the two sees the other's write. Both fences are needed.
 #[test]
