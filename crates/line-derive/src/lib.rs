@@ -57,7 +57,9 @@ fn expand(item: &DeriveInput, krate: Path) -> Result<TokenStream> {
     // Check all fields before returning, so that one build shows the errors of all fields.
     let mut table = Vec::new();
     let mut wrong: Option<Error> = None;
-    for (field, member) in fields.iter().zip(fields.members()) {
+    for (i, field) in fields.iter().enumerate() {
+        // `Fields::members` is missing in older versions of syn, which a user's lock file may have.
+        let member = field.ident.clone().map_or(Member::from(i), Member::from);
         match group(field, &member, default.as_ref()) {
             Ok(group) => table.push(entry(&krate, field, &member, &group)),
             Err(error) => match &mut wrong {
