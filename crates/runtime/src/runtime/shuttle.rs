@@ -11,6 +11,8 @@
 use super::*;
 use crate::spawn::{Placement, yield_now};
 use crate::sync::threads::Condvar;
+use crate::sync::{AtomicBool, Mutex};
+use crate::worker;
 use ::shuttle::scheduler::{PctScheduler, RandomScheduler, ReplayScheduler};
 use ::shuttle::{Config, Runner, future::block_on, thread};
 use std::future::poll_fn;

@@ -1,6 +1,7 @@
 //! Tests of one worker, driven poll by poll, on a clock that the test advances: sleeps, hot windows, long polls, event
 //! intervals, and run times of tenants.
 
+use super::long_poll::{MEASURED_FOR, is_one_long};
 use super::*;
 use crate::common::{Hear, heard};
 use crate::context;
