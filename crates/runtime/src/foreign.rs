@@ -4,8 +4,8 @@
 //! stays. A program that spawns all its tasks in one of these ways may use one worker only. The runtime does not see
 //! the polls of such a task, so it observes the drivers. When a driver that has such tasks returns from a wait, and no
 //! worker is the watcher, a parked worker is appointed as the watcher. Ten times a second the watcher checks which
-//! drivers of the other workers run such tasks, until no worker has a point left. A check that finds a worker's driver
-//! running them adds a point to that worker; a check that does not takes away two. When a worker has [`POINTS`] points
+//! drivers of the other workers run such tasks, until [`QUIET_CHECKS`] checks in a row find none. A check that finds a
+//! worker's driver running them adds a point to that worker; a check that does not takes away two. When a worker has [`POINTS`] points
 //! the runtime warns, and checks no more.
 //!
 //! # Cost
@@ -30,6 +30,11 @@ const POINTS: u8 = 10;
 /// least two a wait, that the watcher is not late.
 const VERIFY_EVERY: u64 = 1024;
 
+/// Checks in a row that find no driver running after which the watcher ends. A driver that runs such tasks is sometimes
+/// found outside of its run, for a long time if its thread is preempted there. If no task waits for an event, nothing appoints
+/// a watcher again.
+const QUIET_CHECKS: u8 = 10;
+
 const NO_WORKER: u32 = u32::MAX;
 /// The warning was given.
 const REPORTED: u32 = u32::MAX - 1;
@@ -42,25 +47,22 @@ pub(crate) struct Foreign {
     watcher: AtomicU32,
     /// Time of the next check. Written as `watcher` is.
     at: AtomicU64,
-    /// Points of each worker. Written by the watcher.
-    points: Mutex<Vec<u8>>,
+    /// Written by the watcher.
+    seen: Mutex<Seen>,
+}
+
+/// What the checks have found.
+struct Seen {
+    /// Points of each worker.
+    points: Vec<u8>,
+    /// Checks in a row that found no driver running.
+    quiet: u8,
 }
 
 impl Foreign {
     pub(crate) fn new(workers: usize) -> Self {
-        let points = Mutex::new(vec![0; workers]);
-        Self { watcher: AtomicU32::new(NO_WORKER), at: AtomicU64::new(0), points }
-    }
-
-    /// When worker `me`, which is about to park, must wake to check: if it is the watcher, or becomes the watcher
-    /// because one is wanted.
-    pub(crate) fn due(&self, me: CpuId, now: Nanos) -> Option<Nanos> {
-        if self.watcher.load(Relaxed) == WANTED
-            && self.watcher.compare_exchange(WANTED, me.0, Relaxed, Relaxed).is_ok()
-        {
-            self.at.store(now.0 + CHECK_INTERVAL.0, Relaxed);
-        }
-        self.check_at(me)
+        let seen = Mutex::new(Seen { points: vec![0; workers], quiet: 0 });
+        Self { watcher: AtomicU32::new(NO_WORKER), at: AtomicU64::new(0), seen }
     }
 
     /// Time of the next check, if this worker is the watcher.
@@ -123,6 +125,34 @@ mod tests {
             shared.foreign.begin(&shared, busy, 0);
             assert_eq!(shared.foreign.check_at(other).is_some(), is_watcher);
         }
+    }
+
+    /// A driver between two runs may be preempted there for several checks.
+    #[test]
+    fn the_watcher_ends_after_ten_checks_that_find_no_driver_running() {
+        let (mocks, shared) = workers(2, 2);
+        let (looks, foreign) = (CpuId(1), &shared.foreign);
+        foreign.watcher.store(looks.0, Relaxed);
+        mocks[0].foreign.store(4, Relaxed);
+        let check =
+            |n: u64| (0..n).for_each(|_| foreign.check(&shared, looks, Nanos(foreign.at.load(Relaxed))));
+        check(u64::from(QUIET_CHECKS) - 1);
+        mocks[0].run_seq.store(1, Relaxed);
+        check(1);
+        mocks[0].run_seq.store(2, Relaxed);
+        check(u64::from(QUIET_CHECKS) - 1);
+        assert!(foreign.check_at(looks).is_some());
+        check(1);
+        assert!(foreign.check_at(looks).is_none());
+    }
+
+    #[test]
+    fn the_worker_that_wants_a_watcher_does_not_become_it() {
+        let (mocks, shared) = workers(2, 2);
+        mocks[0].foreign.store(4, Relaxed);
+        shared.foreign.begin(&shared, CpuId(0), 0);
+        let due = [0, 1].map(|worker| shared.foreign.due(&shared, CpuId(worker), Nanos(0)).is_some());
+        assert_eq!(due, [false, true]);
     }
 
     #[test]

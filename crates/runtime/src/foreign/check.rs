@@ -59,25 +59,45 @@ impl Foreign {
         }
     }
 
+    /// When worker `me`, which is about to park, must wake to check: if it is the watcher, or becomes the watcher
+    /// because one is wanted.
+    pub(crate) fn due(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
+        // A worker whose driver has such tasks may be the one that wants a watcher, and may never return from its driver.
+        if self.watcher.load(Relaxed) == WANTED
+            && shared.remote(me).driver.foreign_tasks() == 0
+            && self.watcher.compare_exchange(WANTED, me.0, Relaxed, Relaxed).is_ok()
+        {
+            self.at.store(now.0 + CHECK_INTERVAL.0, Relaxed);
+        }
+        self.check_at(me)
+    }
+
     /// Called by a worker that was parked until now: checks the other workers' drivers, if this worker is the watcher
     /// and the check is due.
     pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
         if self.check_at(me).is_none_or(|at| now < at) {
             return;
         }
-        let mut points = ignore_poison(self.points.lock());
+        let mut seen = ignore_poison(self.seen.lock());
+        let Seen { points, quiet } = &mut *seen;
+        *quiet += 1;
         for (i, remote) in shared.remotes.iter().enumerate().filter(|(i, _)| *i != me.index()) {
-            let runs = remote.driver.run_seq() % 2 == 1 && remote.status.poll_seq.load(Relaxed) % 2 == 0;
-            points[i] = update_points(points[i], runs && remote.driver.foreign_tasks() > 0);
+            let runs = remote.driver.run_seq() % 2 == 1
+                && remote.status.poll_seq.load(Relaxed) % 2 == 0
+                && remote.driver.foreign_tasks() > 0;
+            points[i] = update_points(points[i], runs);
+            if runs {
+                *quiet = 0;
+            }
         }
-        let most = (0..points.len()).max_by_key(|i| points[*i]).filter(|i| points[*i] > 0);
-        let busiest = most.filter(|i| points[*i] >= POINTS);
-        drop(points);
-        let next = match (busiest, most) {
+        let busiest = points.iter().position(|points| *points >= POINTS);
+        let next = match (busiest, *quiet) {
             (Some(_), _) => REPORTED,
-            (None, Some(_)) => me.0,
-            (None, None) => NO_WORKER,
+            (None, ..QUIET_CHECKS) => me.0,
+            (None, _) => NO_WORKER,
         };
+        *quiet %= QUIET_CHECKS;
+        drop(seen);
         self.at.store(now.0 + CHECK_INTERVAL.0, Relaxed);
         // Another worker may have become the watcher in the meantime.
         let is_mine = self.watcher.compare_exchange(me.0, next, Relaxed, Relaxed).is_ok();

@@ -25,7 +25,7 @@ fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
             .collect();
         let guard = ParkGuard::new(shared.remote(parks), &shared.inject_queues[0]);
         assert!(guard.is_some());
-        shared.foreign.due(parks, Nanos(1_000_000_000));
+        shared.foreign.due(&shared, parks, Nanos(1_000_000_000));
         looking.into_iter().for_each(|worker| worker.join().unwrap());
         assert!(shared.foreign.check_at(parks).is_some(), "no worker watches");
     });

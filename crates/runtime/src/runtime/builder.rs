@@ -24,7 +24,7 @@ pub enum Smt {
 /// Makes the driver of a worker, whose number is the argument.
 pub(super) type MakeDriver = Arc<dyn Fn(usize) -> io::Result<Box<dyn Driver>> + Send + Sync>;
 
-/// Configures and starts a runtime. [`Runtime::builder`] returns one.
+/// Configures and starts a runtime. [`Runtime::builder`](crate::Runtime::builder) returns one.
 ///
 /// A server that leaves the other CPUs to a database, with threads that `top` shows as `web-0` and `web-1`:
 ///
@@ -254,7 +254,7 @@ impl Builder {
 
     /// Sets whether a shutdown waits for tokio's blocking operations that are under way: closures of `spawn_blocking`, and
     /// operations of `tokio::fs`, such as a write that was not flushed. Dropping the runtime then waits for as long as they
-    /// take, and [`shutdown_timeout`](Runtime::shutdown_timeout) until its time is over. Default: they go on in the
+    /// take, and [`shutdown_timeout`](crate::Runtime::shutdown_timeout) until its time is over. Default: they go on in the
     /// background, and end with the process.
     pub fn wait_for_blocking(self, is_wanted: bool) -> Self {
         Self { wait_for_blocking: is_wanted, ..self }

@@ -20,7 +20,10 @@ use std::ops::Deref;
 use std::pin::Pin;
 use std::sync::atomic::AtomicU64 as PlainU64;
 use std::task::{Context, Poll, Waker};
-use warmcore_driver::Entered;
+use warmcore_driver::{Driver, Entered};
+use warmcore_sched::{PolicyKind, SchedDomains};
+use warmcore_topo::Topology;
+use warmcore_types::Nanos;
 
 /// A schedule that failed. If set, no other schedule runs.
 const REPLAY: Option<&str> = None;

@@ -3,12 +3,10 @@
 //! The worker first marks itself parked, *then* looks for tasks on the other workers, and parks in its driver if it finds
 //! none. A thread that queues a task after that look sees the mark and unparks the worker. README.md, "Notes on parking".
 
-use super::{Idle, Worker};
-use crate::metrics::Stats;
-use crate::shared::{InjectQueue, Remote, StealOutcome};
-use crate::sync::{Ordering::*, fence};
+use super::*;
+use crate::shared::StealOutcome;
+use crate::sync::fence;
 use crate::thread_config;
-use warmcore_types::Nanos;
 
 impl Worker {
     /// Called if no task is queued here.
@@ -46,7 +44,7 @@ impl Worker {
         };
         self.open_window(now);
         let watch = self.shared.watchdog.begin(&self.shared, me, now);
-        let foreign = self.shared.foreign.due(me, now);
+        let foreign = self.shared.foreign.due(&self.shared, me, now);
         if !self.was_idle.get() {
             // What it polled may have spawned tasks on its driver. One that only woke to look appoints no other, or two
             // that idle would wake each other for ever.
