@@ -5,8 +5,8 @@
 //!
 //! ```text
 //! file    = "warmrec\n", version: u32, text bytes: u32, checksum of the text: u64, text, block*
-//! block   = "WRBK", kind: u8, 0: u8, thread: u16, payload bytes: u32, 0: u32, stamp: u64, checksum of the payload: u64,
-//!           payload
+//! block   = "WRBK", kind: u8, 0: u8, thread: u16, payload bytes: u32, 0: u32, stamp: u64, checksum of these 24 bytes
+//!           and of the payload: u64, payload
 //! ```
 //!
 //! Numbers are little-endian. A thread writes *records* of five `u32`, whose meaning [`Kind`] says; a block of records has
@@ -163,7 +163,7 @@ pub struct BlockHeader {
     pub payload_bytes: u32,
     /// The base of the first record, or the time when the round began.
     pub stamp: u64,
-    /// [`checksum`] of the payload.
+    /// [`checksum`] of the header before it, continued over the payload.
     pub checksum: u64,
 }
 
@@ -174,7 +174,17 @@ impl BlockHeader {
     /// If the payload is longer than [`PAYLOAD_MAX`].
     pub fn new(kind: BlockKind, thread: u16, stamp: u64, payload: &[u8]) -> Self {
         assert!(payload.len() <= PAYLOAD_MAX, "a payload of {} bytes", payload.len());
-        Self { kind, thread, payload_bytes: payload.len() as u32, stamp, checksum: checksum(payload) }
+        let header = Self { kind, thread, payload_bytes: payload.len() as u32, stamp, checksum: 0 };
+        Self { checksum: header.checksum_with(payload), ..header }
+    }
+
+    /// Whether neither this header nor the payload was damaged since it was written.
+    pub fn is_of(&self, payload: &[u8]) -> bool {
+        self.checksum_with(payload) == self.checksum
+    }
+
+    fn checksum_with(&self, payload: &[u8]) -> u64 {
+        checksum(checksum(CHECKSUM_START, &self.to_bytes()[..24]), payload)
     }
 
     /// Returns the bytes of the header.
@@ -210,19 +220,20 @@ impl BlockHeader {
     }
 }
 
-/// The checksum of a payload: FNV-1a over words of four bytes, of which the last is filled with zeros. It finds torn and
-/// damaged blocks; it does not protect against intent.
-pub fn checksum(bytes: &[u8]) -> u64 {
-    let mut words = bytes.chunks_exact(4);
-    let mut sum: u64 = 0xCBF2_9CE4_8422_2325;
-    let mut add =
-        |word: [u8; 4]| sum = (sum ^ u64::from(u32::from_le_bytes(word))).wrapping_mul(0x0100_0000_01B3);
-    words.by_ref().for_each(|word| add([word[0], word[1], word[2], word[3]]));
+/// The sum with which a [`checksum`] begins.
+pub const CHECKSUM_START: u64 = 0xCBF2_9CE4_8422_2325;
+
+/// Continues a checksum over more bytes: FNV-1a over words of four bytes, of which the last is filled with zeros. It finds
+/// torn and damaged blocks; it does not protect against intent.
+pub fn checksum(sum: u64, bytes: &[u8]) -> u64 {
+    let add = |sum: u64, word: u32| (sum ^ u64::from(word)).wrapping_mul(0x0100_0000_01B3);
+    let words = bytes.chunks_exact(4);
     let rest = words.remainder();
-    if !rest.is_empty() {
-        let mut last = [0; 4];
-        last[..rest.len()].copy_from_slice(rest);
-        add(last);
+    let sum = words.fold(sum, |sum, word| add(sum, u32::from_le_bytes([word[0], word[1], word[2], word[3]])));
+    if rest.is_empty() {
+        return sum;
     }
-    sum
+    let mut last = [0; 4];
+    last[..rest.len()].copy_from_slice(rest);
+    add(sum, u32::from_le_bytes(last))
 }

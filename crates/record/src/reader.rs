@@ -193,7 +193,7 @@ impl<R: Read> Recording<R> {
             return Err(ReadError::new(position, Problem::NoHeader));
         }
         let damaged = |what: String| ReadError::new(HEADER_BYTES as u64, Problem::Damaged(what));
-        if checksum(&text) != (u64::from(word(16)) | u64::from(word(20)) << 32) {
+        if checksum(CHECKSUM_START, &text) != (u64::from(word(16)) | u64::from(word(20)) << 32) {
             return Err(damaged("the header's checksum is wrong".to_owned()));
         }
         let text = String::from_utf8(text).map_err(|_| damaged("the header is not UTF-8".to_owned()))?;
@@ -287,7 +287,7 @@ impl<R: Read> Recording<R> {
             self.finish();
             return Ok(());
         }
-        if checksum(&payload) != header.checksum {
+        if !header.is_of(&payload) {
             return Err(error(Problem::Damaged("the checksum of a block is wrong".to_owned())));
         }
         self.position += (BLOCK_HEADER_BYTES + payload.len()) as u64;
@@ -496,3 +496,6 @@ impl std::error::Error for ReadError {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;
