@@ -1,0 +1,19 @@
+//! What a recording of a program's polls says: how far tasks moved between their polls, how late polls came, and what
+//! moves cost.
+//!
+//! [`analyze`] reads a recording and returns an [`Analysis`], which is plain data. It reads the recording twice: first to
+//! find when it ends and where records are missing, then for the rest, so that its memory does not grow with the
+//! recording's length.
+
+mod analysis;
+mod machine;
+mod origin;
+mod sentence;
+mod stream;
+
+pub use analysis::*;
+pub use origin::{ByOrigin, Origin};
+pub use stream::analyze;
+
+/// How often the labels *moved* and *not moved* are shuffled to check an interval.
+pub const SHUFFLES: u32 = 100;
