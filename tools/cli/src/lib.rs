@@ -2,12 +2,13 @@
 //!
 //! `topo` and `doctor` collect facts, `bench` measures, `sim` simulates, `top` shows a running process; `survey`
 //! (`warmcore report`) uses `topo`, `doctor` and `sim`, measures, and draws a page with `warmcore-report`. `adopt` puts
-//! Warmcore's scheduler into a tokio program.
+//! Warmcore's scheduler into a tokio program, and `record` records what its tasks do.
 
 pub mod adopt;
 pub mod bench;
 pub mod doctor;
 pub mod hostile;
+pub mod record;
 pub mod sim;
 pub mod survey;
 pub mod top;

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use warmcore_bench::{part, signals};
-use warmcore_cli::{adopt, bench, doctor, sim, survey, top, topo};
+use warmcore_cli::{adopt, bench, doctor, record, sim, survey, top, topo};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -33,6 +33,8 @@ enum Command {
     Report(survey::Args),
     /// Runs a tokio program on Warmcore's scheduler, by two lines of its Cargo.toml; --undo goes back
     Adopt(adopt::Args),
+    /// Runs a command and records where the tasks of an adopted program are polled, on tokio's scheduler or Warmcore's
+    Record(record::Args),
     /// Shows what a running process does: its workers, by last-level cache
     Top(top::Args),
     /// Reports what this system offers to Warmcore, what limits it, and what to do
@@ -48,7 +50,8 @@ fn main() -> ExitCode {
     // `top` and `doctor` have nothing to keep: a signal ends them as it ends any program. A part has nothing to keep
     // either, but a signal to the process group reaches it too. If it ended before its parent had seen the signal, the
     // parent would report an error. So a part ignores the first signal, and its parent kills it.
-    if !matches!(cli.command, Command::Doctor(_) | Command::Top(_)) {
+    // `record` passes signals on to its command.
+    if !matches!(cli.command, Command::Doctor(_) | Command::Top(_) | Command::Record(_)) {
         signals::listen();
     }
     let done = match &cli.command {
@@ -59,6 +62,11 @@ fn main() -> ExitCode {
         Command::Top(args) => top::command(args),
         Command::Sim(args) => sim::command(args),
         Command::Adopt(args) => adopt::command(args),
+        Command::Record(args) => record::command(args).map(|status| {
+            if status != 0 {
+                std::process::exit(status);
+            }
+        }),
         Command::Layout(args) => sim::layout_command(args),
         Command::Bench(args) => with_mode().and_then(|()| bench::command(args)),
         Command::BenchPart(args) => with_mode().and_then(|()| bench::part_command(args)),
