@@ -6,6 +6,7 @@
 //! recording's length.
 
 mod analysis;
+pub mod export;
 mod machine;
 mod origin;
 mod sentence;
