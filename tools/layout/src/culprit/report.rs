@@ -60,7 +60,10 @@ impl Culprit {
                 writeln!(out, "  {offset:>6} {size:>5}  (nothing)")?;
                 continue;
             };
-            let within = |f: &&FieldCost| overlap((f.offset, f.size), (offset, size));
+            // The profile may name parts of a field that is longer than the line.
+            let within = |f: &&FieldCost| {
+                overlap((f.offset, f.size), (offset, size)) && overlap((f.offset, f.size), line)
+            };
             let touched: Vec<&FieldCost> = self.verdict.fields.iter().filter(within).collect();
             if touched.is_empty() {
                 writeln!(out, "  {offset:>6} {size:>5}  {}", field.name)?;
@@ -137,7 +140,15 @@ impl Culprit {
             self.relayouts.iter().partition(|r| r.kind != RelayoutKind::PadAfter);
         if ways.is_empty() {
             let found = "No layout helps: the culprits cannot be moved away from the fields that suffer.";
-            return writeln!(out, "{found}");
+            writeln!(out, "{found}")?;
+            let is_part = |f: &&FieldCost| self.layout.fields.iter().all(|field| field.name != f.name);
+            return match self.sufferers().into_iter().find(is_part).and_then(|f| f.name.rsplit_once('.')) {
+                None => Ok(()),
+                Some((outer, inner)) => writeln!(
+                    out,
+                    "{inner} is a field of {outer}, which moves as a whole: give the struct that {outer} is with --struct."
+                ),
+            };
         }
         for (number, way) in ways.iter().enumerate() {
             let which = if number == 0 { "Cheapest" } else { "Or" };

@@ -1,4 +1,5 @@
 use super::*;
+use crate::layout::Inner;
 
 const MM: &str = include_str!("../../../../fixtures/sim/mm_struct.toml");
 const HACKBENCH: &str = include_str!("../../../../fixtures/sim/hackbench.toml");
@@ -165,6 +166,27 @@ fn the_report_names_the_culprit_its_offset_and_what_to_do() {
     ] {
         assert!(report.contains(said), "{said}\n{report}");
     }
+}
+
+#[test]
+fn parts_of_a_long_field_are_drawn_on_their_own_lines_only() {
+    let layout = r#"
+        name = "s"
+        size = 192
+        align = 64
+        fields = [{ name = "outer", offset = 0, size = 192, align = 64 }]"#;
+    let mut layout = Layout::declared(layout, "s").unwrap();
+    layout.fields[0].inner = [("outer.a", 0), ("outer.b", 128), ("outer.c", 136)]
+        .map(|(path, offset)| Inner { path: path.to_owned(), offset, size: 8 })
+        .into();
+    let profile = "struct = \"s\"\nrates = \"per_cpu\"\naccess = [{ field = \"outer.a\", reads_per_s = 5000 }, \
+                   { field = \"outer.b\", reads_per_s = 5000 }, { field = \"outer.c\", writes_per_s = 5000 }]";
+    let profile = Profile::parse(profile, "p").unwrap();
+    let text = find(&layout, &profile, &spr()).unwrap().to_string();
+    let lines = |name: &str| text.lines().filter(|line| line.contains(&format!("  {name}  "))).count();
+    assert_eq!((lines("outer.a"), lines("outer.b"), lines("outer.c")), (1, 1, 1), "{text}");
+    assert!(text.contains("-- line 1: not touched --"), "{text}");
+    assert!(text.contains("b is a field of outer, which moves as a whole"), "{text}");
 }
 
 #[test]
