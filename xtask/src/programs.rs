@@ -15,6 +15,7 @@
 mod adopted;
 mod check;
 mod load;
+mod recorded;
 mod side;
 mod tables;
 
@@ -132,6 +133,9 @@ pub struct Args {
     /// Only build the programs, which takes up to 5 GB in target/programs
     #[arg(long, conflicts_with_all = ["quick", "soak"])]
     build: bool,
+    /// Record six programs on both schedulers instead of measuring them; with NAMEs, the servers among these
+    #[arg(long, conflicts_with_all = ["build", "quick", "soak"])]
+    record: bool,
     /// Two slices of 2 s
     #[arg(long, conflicts_with = "soak")]
     quick: bool,
@@ -181,13 +185,16 @@ impl Options {
 /// what it should.
 pub fn run(root: &Path, args: &Args) -> anyhow::Result<()> {
     let options = Options::of(args);
-    let needed: Vec<_> = options.chosen.iter().map(|program| program.load.tool()).collect();
-    load::require(&needed)?;
     let folder = root.join("target/programs");
     std::fs::create_dir_all(&folder)?;
     std::fs::create_dir_all(&options.out)?;
     let lock = File::create(folder.join("lock"))?;
     ensure!(lock.try_lock().is_ok(), "another `cargo xtask programs` uses {}", folder.display());
+    if args.record {
+        return recorded::run(root, &options.out, &options.chosen);
+    }
+    let needed: Vec<_> = options.chosen.iter().map(|program| program.load.tool()).collect();
+    load::require(&needed)?;
     let mut live = Live::new();
     let mut faults = Vec::new();
     for program in &options.chosen {

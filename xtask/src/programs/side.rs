@@ -20,7 +20,7 @@ pub const ON: &str = "warmcore";
 pub const OFF: &str = "WARMCORE=0";
 
 /// The longest time until a server accepts connections.
-const START_MAX: Duration = Duration::from_mins(1);
+pub const START_MAX: Duration = Duration::from_mins(1);
 
 /// What one slice measured.
 #[derive(Debug, Clone, Copy)]
@@ -270,7 +270,7 @@ impl Counters {
 }
 
 /// A port below those that the kernel gives to clients, so that no connection has it.
-fn free_port() -> anyhow::Result<u16> {
+pub fn free_port() -> anyhow::Result<u16> {
     static NEXT: AtomicU16 = AtomicU16::new(20_000);
     let mut ports = std::iter::repeat_with(|| NEXT.fetch_add(1, Relaxed)).take_while(|port| *port < 32_000);
     let port = ports.find(|port| TcpListener::bind(("127.0.0.1", *port)).is_ok());

@@ -1,0 +1,193 @@
+//! `cargo xtask programs --record`: records six adopted programs on tokio's scheduler and on Warmcore's.
+//!
+//! Four are servers of [`PROGRAMS`](super::PROGRAMS) under the load that they have there; two run by themselves. Each runs
+//! once per scheduler under `warmcore record`, and `warmcore report` draws its page. Nothing is compared with a run without
+//! the recorder: what the recorder costs is measured elsewhere.
+//!
+//! The recordings and pages are in `target/programs/recorded/NAME-SCHEDULER`; `recorded.md` has a line for each, with the
+//! sentence that its page begins with.
+
+use super::adopted::{self, Adopted};
+use super::{PROGRAMS, Program, check, load, side};
+use crate::test::Live;
+use anyhow::{Context, ensure};
+use serde_json::Value;
+use std::fmt::Write;
+use std::fs::File;
+use std::net::TcpStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+use warmcore_results::{system, write_whole};
+
+/// How long each program is recorded.
+const TIME: Duration = Duration::from_secs(20);
+
+/// The longest time from the signal to the end of the command.
+const END_MAX: Duration = Duration::from_secs(30);
+
+/// The values of `warmcore record --scheduler`.
+const SCHEDULERS: [&str; 2] = ["tokio", "warmcore"];
+
+/// The servers that are recorded, and the programs of `xtask/programs` that run by themselves for a number of seconds.
+const SERVERS: [&str; 4] = ["mini-redis", "static-web-server", "axum-sqlx", "tonic"];
+const BY_THEMSELVES: [&str; 2] = ["fan-out", "compute"];
+
+/// A recorded run.
+struct Run<'a> {
+    name: &'a str,
+    scheduler: &'static str,
+    adopted: &'a Adopted,
+    folder: PathBuf,
+}
+
+/// Records the chosen servers, and the programs that run by themselves if all are chosen.
+pub fn run(root: &Path, out: &Path, chosen: &[&'static Program]) -> anyhow::Result<()> {
+    let folder = root.join("target/programs");
+    let mut live = Live::new();
+    let mut lines = "| program | scheduler | rate | polls | MB | bytes per poll | polls in the file | |\n\
+                     |---|---|---|---|---|---|---|---|\n"
+        .to_owned();
+    let servers: Vec<_> = chosen.iter().filter(|program| SERVERS.contains(&program.name)).collect();
+    load::require(&servers.iter().map(|program| program.load.tool()).collect::<Vec<_>>())?;
+    for program in servers {
+        let adopted = adopted::prepare(root, &folder, program, &mut live)?;
+        for scheduler in SCHEDULERS {
+            let run = Run::new(&folder, program.name, scheduler, &adopted)?;
+            live.show(program.name, scheduler, Some(TIME));
+            let rate = run.server(program)?;
+            lines.push_str(&run.line(&format!("{:.1} k requests/s", rate / 1e3))?);
+        }
+    }
+    if chosen.len() == PROGRAMS.len() {
+        let own =
+            PROGRAMS.iter().find(|program| program.version.is_empty()).context("a package of our own")?;
+        let adopted = adopted::prepare(root, &folder, own, &mut live)?;
+        for (name, scheduler) in BY_THEMSELVES.iter().flat_map(|name| SCHEDULERS.map(|it| (name, it))) {
+            let run = Run::new(&folder, name, scheduler, &adopted)?;
+            live.show(name, scheduler, Some(TIME));
+            lines.push_str(&run.line(&run.by_itself()?)?);
+        }
+    }
+    let text = format!("Recorded {}, for {} s each.\n\n{lines}", system::utc_now(), TIME.as_secs());
+    write_whole(&out.join("recorded.md"), text.as_bytes())?;
+    live.line(&text);
+    Ok(())
+}
+
+impl<'a> Run<'a> {
+    fn new(
+        folder: &Path,
+        name: &'a str,
+        scheduler: &'static str,
+        adopted: &'a Adopted,
+    ) -> anyhow::Result<Self> {
+        let folder = folder.join("recorded").join(format!("{name}-{scheduler}"));
+        let _ = std::fs::remove_dir_all(&folder);
+        check::write_files(&folder.join("files"))?;
+        Ok(Self { name, scheduler, adopted, folder })
+    }
+
+    fn recording(&self) -> PathBuf {
+        self.folder.join(format!("{}.warmrec", self.name))
+    }
+
+    /// Starts `warmcore record` with the program.
+    fn start(&self, program: &str, args: &[String]) -> anyhow::Result<Child> {
+        let output = |name: &str| File::create(self.folder.join(name));
+        let mut command = Command::new(&self.adopted.warmcore);
+        command.args(["record", "--scheduler", self.scheduler, "--output"]).arg(self.recording());
+        command.arg("--json").arg(self.folder.join("summary.json")).arg("--");
+        command.arg(self.adopted.binaries.join(program)).args(args);
+        command.stdin(Stdio::null()).stdout(output("out.txt")?).stderr(output("err.txt")?);
+        command.spawn().context("can't run `warmcore record`")
+    }
+
+    /// Records a server under its load. Returns requests per second.
+    fn server(&self, program: &Program) -> anyhow::Result<f64> {
+        let [(_, words)] = program.servers else { anyhow::bail!("{} has several processes", self.name) };
+        let port = side::free_port()?;
+        let files = self.folder.join("files").display().to_string();
+        let filled = |word: &&str| word.replace("{port}", &port.to_string()).replace("{files}", &files);
+        let mut child = self.start(words[0], &words[1..].iter().map(filled).collect::<Vec<_>>())?;
+        let began = Instant::now();
+        while TcpStream::connect(("127.0.0.1", port)).is_err() {
+            ensure!(child.try_wait()?.is_none(), "{} ended: {}", self.name, self.said());
+            ensure!(began.elapsed() < side::START_MAX, "no connection to port {port} after a minute");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        // Fills caches, and tells `Load::Redis` how many requests take the time.
+        let loaded = program
+            .load
+            .run(port, Duration::from_secs(1), 10_000.0, &self.folder)
+            .and_then(|first| program.load.run(port, TIME, first.per_second, &self.folder));
+        let ended = self.end(&mut child);
+        let loaded = loaded?;
+        ended?;
+        Ok(loaded.per_second)
+    }
+
+    /// Sends SIGINT, which servers take as the order to shut down, and then SIGTERM.
+    fn end(&self, child: &mut Child) -> anyhow::Result<()> {
+        let began = Instant::now();
+        for signal in ["-INT", "-TERM"] {
+            Command::new("kill").arg(signal).arg(child.id().to_string()).status()?;
+            while began.elapsed() < if signal == "-INT" { END_MAX / 2 } else { END_MAX } {
+                if child.try_wait()?.is_some() {
+                    return Ok(());
+                }
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        }
+        let _ = child.kill();
+        anyhow::bail!("{} did not end after SIGINT and SIGTERM", self.name)
+    }
+
+    /// Records a program that runs by itself. Returns what it prints.
+    fn by_itself(&self) -> anyhow::Result<String> {
+        let mut child = self.start(self.name, &[TIME.as_secs().to_string()])?;
+        ensure!(child.wait()?.success(), "{}: {}", self.name, self.said());
+        Ok(std::fs::read_to_string(self.folder.join("out.txt"))?.trim().to_owned())
+    }
+
+    /// What `warmcore record` and the program have printed on standard error.
+    fn said(&self) -> String {
+        std::fs::read_to_string(self.folder.join("err.txt")).unwrap_or_default()
+    }
+
+    /// Draws the page, and returns the line of the table.
+    fn line(&self, rate: &str) -> anyhow::Result<String> {
+        let json = std::fs::read(self.folder.join("summary.json"));
+        let json: Value = serde_json::from_slice(&json.with_context(|| self.said())?)?;
+        let recording = &json["record"]["recordings"][0];
+        let number = |name: &str| recording[name].as_u64().unwrap_or(0);
+        let (polls, bytes) = (number("polls"), number("bytes"));
+        ensure!(polls > 0, "{} on {}: no poll was recorded: {}", self.name, self.scheduler, self.said());
+        let output = Command::new(&self.adopted.warmcore)
+            .arg("report")
+            .arg(self.recording())
+            .arg("--out")
+            .arg(self.folder.join("page"))
+            .output()?;
+        let said = String::from_utf8_lossy(&output.stdout).into_owned();
+        ensure!(
+            output.status.success(),
+            "`warmcore report`: {said}{}",
+            String::from_utf8_lossy(&output.stderr)
+        );
+        let sentence = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let mut line = String::new();
+        let all = polls + number("dropped") + number("skipped");
+        writeln!(
+            line,
+            "| {} | {} | {rate} | {polls} | {:.1} | {:.1} | {:.1} % | {} |",
+            self.name,
+            self.scheduler,
+            bytes as f64 / 1e6,
+            bytes as f64 / polls as f64,
+            polls as f64 / all as f64 * 100.0,
+            sentence.trim(),
+        )?;
+        Ok(line)
+    }
+}
