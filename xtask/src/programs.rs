@@ -9,7 +9,10 @@
 //! Server and clients share the CPUs, as two services on one machine do, so a rate includes the work of both sides. All
 //! connections are to 127.0.0.1.
 //!
-//! The rows of a program are written to `NAME.json` and its slices to `NAME.tsv`, `NAME-soak` after a soak. `programs.md`
+//! `--recorder` compares the same scheduler with `WARMCORE_RECORD` and without, and `--record` only records ([`recorded`]).
+//!
+//! The rows of a program are written to `NAME.json` and its slices to `NAME.tsv`, `NAME-soak` after a soak and
+//! `NAME-recorder-SCHEDULER` of the recorder. `programs.md`
 //! has the tables of all programs whose rows the folder has ([`tables`]), so they may be measured one by one.
 
 mod adopted;
@@ -26,7 +29,7 @@ use anyhow::ensure;
 use check::Check;
 use clap::builder::PossibleValuesParser;
 use load::Load;
-use side::{OFF, ON, Side, Slice};
+use side::{OFF, OFF_RECORDED, ON, ON_RECORDED, Side, Slice};
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -136,6 +139,9 @@ pub struct Args {
     /// Record six programs on both schedulers instead of measuring them; with NAMEs, the servers among these
     #[arg(long, conflicts_with_all = ["build", "quick", "soak"])]
     record: bool,
+    /// Compare each scheduler with a recorder and without one, instead of the schedulers
+    #[arg(long, conflicts_with_all = ["build", "record", "soak"])]
+    recorder: bool,
     /// Two slices of 2 s
     #[arg(long, conflicts_with = "soak")]
     quick: bool,
@@ -147,6 +153,9 @@ pub struct Args {
     out: PathBuf,
 }
 
+/// Variants that are compared: the end of the name of their files, and the variants.
+type Group = (&'static str, &'static [&'static str]);
+
 /// What a call of the command does.
 struct Options {
     /// The programs.
@@ -155,7 +164,8 @@ struct Options {
     builds: bool,
     rounds: usize,
     slice: Duration,
-    variants: &'static [&'static str],
+    /// What is compared, one after the other.
+    groups: &'static [Group],
     /// The folder of the results.
     out: PathBuf,
 }
@@ -164,20 +174,21 @@ impl Options {
     fn of(args: &Args) -> Self {
         let is_chosen = |name: &str| args.names.is_empty() || args.names.iter().any(|it| it == name);
         let chosen = PROGRAMS.iter().filter(|program| is_chosen(program.name)).collect();
-        let (rounds, seconds, variants): (_, _, &[_]) = match (args.quick, args.soak) {
-            (true, _) => (2, 2, &[ON, OFF]),
+        let (rounds, seconds) = match (args.quick, args.soak) {
+            (true, _) => (2, 2),
             // Ten minutes.
-            (_, true) => (60, 10, &[ON]),
-            _ => (9, 10, &[ON, OFF]),
+            (_, true) => (60, 10),
+            _ => (9, 10),
         };
-        Self {
-            chosen,
-            builds: args.build,
-            rounds,
-            slice: Duration::from_secs(seconds),
-            variants,
-            out: args.out.clone(),
-        }
+        let groups: &[Group] = match (args.soak, args.recorder) {
+            (true, _) => &[(tables::SOAK, &[ON])],
+            (_, true) => {
+                &[("-recorder-tokio", &[OFF_RECORDED, OFF]), ("-recorder-warmcore", &[ON_RECORDED, ON])]
+            }
+            _ => &[("", &[ON, OFF])],
+        };
+        let slice = Duration::from_secs(seconds);
+        Self { chosen, builds: args.build, rounds, slice, groups, out: args.out.clone() }
     }
 }
 
@@ -197,11 +208,14 @@ pub fn run(root: &Path, args: &Args) -> anyhow::Result<()> {
     load::require(&needed)?;
     let mut live = Live::new();
     let mut faults = Vec::new();
-    for program in &options.chosen {
+    for (program, (suffix, variants)) in
+        options.chosen.iter().flat_map(|it| options.groups.iter().map(move |group| (it, group)))
+    {
         let adopted = adopted::prepare(root, &folder, program, &mut live);
         // Without the builds, so that the load is that of the slices.
         let (when, meter) = (system::utc_now(), system::LoadMeter::start());
-        let done = adopted.and_then(|adopted| measure(&folder, program, &adopted, &options, &mut live));
+        let done =
+            adopted.and_then(|adopted| measure(&folder, program, &adopted, &options, variants, &mut live));
         // A program that can't be built leaves the others their results.
         let Measured { rows, slices, faults: found } = done
             .unwrap_or_else(|error| Measured { faults: vec![format!("{error:#}")], ..Measured::default() });
@@ -210,9 +224,7 @@ pub fn run(root: &Path, args: &Args) -> anyhow::Result<()> {
         }
         if !slices.is_empty() {
             let results = system::results("programs", &crate::command_line(), when, &meter, rows);
-            let is_soak = options.variants.len() == 1;
-            let path =
-                options.out.join(format!("{}{}", program.name, if is_soak { tables::SOAK } else { "" }));
+            let path = options.out.join(format!("{}{suffix}", program.name));
             write_whole(&path.with_extension("json"), &serde_json::to_vec_pretty(&results)?)?;
             write_whole(&path.with_extension("tsv"), slices.as_bytes())?;
         }
@@ -243,13 +255,14 @@ fn measure(
     program: &'static Program,
     adopted: &Adopted,
     options: &Options,
+    variants: &[&'static str],
     live: &mut Live,
 ) -> anyhow::Result<Measured> {
     if options.builds {
         return Ok(Measured { rows: adopted.rows.clone(), ..Measured::default() });
     }
     let mut sides = Vec::new();
-    for variant in options.variants {
+    for variant in variants {
         sides.push(Side::new(program, variant, adopted, folder)?);
     }
     let mut samples: Vec<Vec<Slice>> = vec![Vec::new(); sides.len()];
@@ -332,6 +345,7 @@ const METRICS: [Metric; 3] = [
 
 /// The rows of the slices, indexed by side and round, and of the sides.
 fn numbers(case: &str, sides: &[Side<'_>], samples: &[Vec<Slice>]) -> Vec<Row> {
+    let first = sides[0].variant;
     let of = |side: usize, number: fn(&Slice) -> f64| samples[side].iter().map(number).collect::<Vec<f64>>();
     let mut rows = Vec::new();
     for (metric, unit, number) in METRICS {
@@ -340,16 +354,20 @@ fn numbers(case: &str, sides: &[Side<'_>], samples: &[Vec<Slice>]) -> Vec<Row> {
         }
         if sides.len() == 2 {
             let [ours, off] = [of(0, number), of(1, number)];
-            let ratio = Row::ratio(case, ON, OFF, &ours, &off);
+            let ratio = Row::ratio(case, first, sides[1].variant, &ours, &off);
             let ratios: Vec<f64> = ours.iter().zip(&off).map(|(ours, off)| ours / off).collect();
             rows.push(Row { metric: format!("ratio, {metric}"), ..ratio });
-            rows.push(Row::quantile(case, ON, &format!("p75 of the ratio, {metric}"), "x", &ratios, 0.75));
+            rows.push(Row::quantile(case, first, &format!("p75 of the ratio, {metric}"), "x", &ratios, 0.75));
         }
     }
-    rows.push(Row::of(case, ON, MOVED, "%", &of(0, |slice| slice.moved)));
-    let slices = samples[0].len() as u64;
-    let foreign = samples[0].iter().map(|slice| slice.foreign).max().unwrap_or(0);
-    rows.push(Row::exact(case, ON, FOREIGN, "tasks", foreign as f64, slices).promise(Bound::AtMost, 0.0));
+    if sides[0].is_on() {
+        rows.push(Row::of(case, first, MOVED, "%", &of(0, |slice| slice.moved)));
+        let slices = samples[0].len() as u64;
+        let foreign = samples[0].iter().map(|slice| slice.foreign).max().unwrap_or(0);
+        rows.push(
+            Row::exact(case, first, FOREIGN, "tasks", foreign as f64, slices).promise(Bound::AtMost, 0.0),
+        );
+    }
     for side in sides {
         let exact = |metric, unit, value: u64| Row::exact(case, side.variant, metric, unit, value as f64, 1);
         rows.push(exact(CHECKED, "answers", side.checked));

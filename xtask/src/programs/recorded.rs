@@ -2,7 +2,7 @@
 //!
 //! Four are servers of [`PROGRAMS`](super::PROGRAMS) under the load that they have there; two run by themselves. Each runs
 //! once per scheduler under `warmcore record`, and `warmcore report` draws its page. Nothing is compared with a run without
-//! the recorder: what the recorder costs is measured elsewhere.
+//! the recorder, as `cargo xtask programs --recorder` does.
 //!
 //! The recordings and pages are in `target/programs/recorded/NAME-SCHEDULER`; `recorded.md` has a line for each, with the
 //! sentence that its page begins with.

@@ -18,6 +18,9 @@ use std::time::{Duration, Instant};
 pub const ON: &str = "warmcore";
 /// The variant on tokio's.
 pub const OFF: &str = "WARMCORE=0";
+/// The variants that record meanwhile.
+pub const ON_RECORDED: &str = "warmcore, recorded";
+pub const OFF_RECORDED: &str = "WARMCORE=0, recorded";
 
 /// The longest time until a server accepts connections.
 pub const START_MAX: Duration = Duration::from_mins(1);
@@ -80,8 +83,9 @@ impl<'a> Side<'a> {
         })
     }
 
-    fn is_on(&self) -> bool {
-        self.variant == ON
+    /// Whether the tasks are on Warmcore's scheduler.
+    pub fn is_on(&self) -> bool {
+        [ON, ON_RECORDED].contains(&self.variant)
     }
 
     /// Starts the processes, and the clients when the last process accepts connections.
@@ -100,6 +104,11 @@ impl<'a> Side<'a> {
             command.env("WARMCORE_TOP", "1").env_remove("WARMCORE");
             if !self.is_on() {
                 command.env("WARMCORE", "0");
+            }
+            if [ON_RECORDED, OFF_RECORDED].contains(&self.variant) {
+                let recording = self.folder.join(format!("{i}.warmrec"));
+                let _ = std::fs::remove_file(&recording);
+                command.env("WARMCORE_RECORD", recording);
             }
             command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
             let child = command.spawn().with_context(|| format!("can't run {}", words[0]))?;
