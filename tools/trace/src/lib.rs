@@ -6,11 +6,20 @@
 //! recording's length.
 
 mod analysis;
+mod cost;
+mod delays;
 pub mod export;
+mod first_pass;
 mod machine;
+mod matrix;
 mod origin;
+mod places;
+mod quantiles;
 mod sentence;
 mod stream;
+mod tasks;
+mod threads;
+mod timeline;
 
 pub use analysis::*;
 pub use origin::{ByOrigin, Origin};
