@@ -3,6 +3,7 @@
 pub mod affinity;
 pub mod background;
 pub mod clock;
+pub mod exit;
 pub mod files;
 pub mod fork;
 #[cfg(target_os = "linux")]

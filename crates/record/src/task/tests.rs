@@ -1,0 +1,46 @@
+use super::*;
+use proptest::prelude::*;
+
+proptest! {
+    #[test]
+    fn the_delay_of_a_wake_is_read_back(
+        stamp in any::<u64>(),
+        cpu in 0..NO_CPU,
+        delay in -(1_i64 << 49)..1 << 49,
+    ) {
+        let word = wake_word(stamp, cpu);
+        prop_assert_eq!(since_wake(word, stamp.wrapping_add_signed(delay)), delay);
+        prop_assert_eq!(word & WAKE_CPU_MASK, u64::from(cpu));
+    }
+}
+
+#[test]
+fn a_cpu_that_does_not_fit_is_not_known() {
+    assert_eq!(wake_word(0, u32::MAX), u64::from(NO_CPU));
+}
+
+#[test]
+fn the_first_wake_counts_and_is_taken_once() {
+    let wake = Wake::new(0);
+    wake.set();
+    let first = wake.0.load(Relaxed);
+    wake.set();
+    assert_ne!(first, 0);
+    assert_eq!([wake.take(), wake.take()], [first, 0]);
+}
+
+#[test]
+fn numbers_of_tasks_differ() {
+    let take = || std::thread::spawn(|| (0..3 * BLOCK).map(|_| next_number().unwrap()).collect::<Vec<_>>());
+    let threads = [take(), take()];
+    let mut numbers: Vec<u32> = threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect();
+    numbers.sort_unstable();
+    numbers.dedup();
+    assert_eq!(numbers.len() as u32, 6 * BLOCK);
+}
+
+#[test]
+fn nothing_is_recorded_while_the_recorder_is_off() {
+    assert!(!recorder::is_on());
+    assert!(TaskRecord::spawned(Location::caller(), Some("name")).is_none());
+}
