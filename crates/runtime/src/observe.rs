@@ -457,7 +457,17 @@ fn tenant_json(tenant: &TenantMetrics) -> String {
 }
 
 fn task_group_json(group: &TaskGroupMetrics) -> String {
-    let TaskGroupMetrics { name, location, tenant, tenant_serial, num_alive_tasks, polls, run_ns } = group;
+    let TaskGroupMetrics {
+        name,
+        location,
+        tenant,
+        tenant_serial,
+        num_alive_tasks,
+        polls,
+        run_ns,
+        moves,
+        llc_moves,
+    } = group;
     let or_null = |text: Option<String>| text.unwrap_or_else(|| "null".to_owned());
     let (name, tenant) = [name, tenant].map(|text| or_null(text.as_deref().map(quoted))).into();
     // Of a long path the end says more than the begin.
@@ -466,7 +476,8 @@ fn task_group_json(group: &TaskGroupMetrics) -> String {
     let tenant_serial = or_null(tenant_serial.map(|serial| serial.to_string()));
     format!(
         "{{\"name\":{name},\"location\":{location},\"tenant\":{tenant},\"tenant_serial\":{tenant_serial},\
-         \"num_alive_tasks\":{num_alive_tasks},\"polls\":{polls},\"run_ns\":{run_ns}}}"
+         \"num_alive_tasks\":{num_alive_tasks},\"polls\":{polls},\"run_ns\":{run_ns},\"moves\":{moves},\
+         \"llc_moves\":{llc_moves}}}"
     )
 }
 

@@ -1,13 +1,13 @@
-//! TaskGroups: number, polls and run time of tasks by name or spawn location, for `warmcore top`.
+//! TaskGroups: number, polls, run time and moves of tasks by name or spawn location, for `warmcore top`.
 //!
 //! The tasks of one name and one tenant form a group. Tasks without a name are grouped by the line of the program that
-//! spawned them. Polls and run time are counted only while a client looks (`observe.rs`), from the polls that workers
-//! measure anyway, about one of sixteen: each counts for as many polls as it stands for. Each worker adds to a table of
-//! its own. The number of tasks is taken from the lists of owned tasks at each look.
+//! spawned them. All but the number of tasks is counted only while a client looks (`observe.rs`). Polls and run time are from
+//! the polls that workers measure anyway, about one of sixteen: each counts for as many polls as it stands for. Each move
+//! of a task to another worker is counted. Each worker adds to a table of its own. The number of tasks is taken from the lists of owned tasks at each look.
 //!
 //! # Cost
-//! A task keeps the address of its spawn location, 8 bytes. While no client looks, a measured poll loads a flag. While a
-//! client looks, it also hashes the group's name and takes the lock of its worker's table. A look visits each task, or,
+//! A task keeps the address of its spawn location, 8 bytes. While no client looks, a measured poll and a poll after a
+//! move load a flag. While a client looks, they also hash the group's name and take the lock of its worker's table. A look visits each task, or,
 //! where more than 65 536 tasks are alive, one of every few; those count for the others. A group takes about 100 bytes
 //! on each worker that polled its tasks.
 
@@ -62,6 +62,8 @@ struct Counts {
     num_alive_tasks: usize,
     half_polls: u64,
     run_ns: u64,
+    moves: u64,
+    llc_moves: u64,
 }
 
 impl Counts {
@@ -73,6 +75,8 @@ impl Counts {
         self.num_alive_tasks += other.num_alive_tasks;
         self.half_polls += other.half_polls;
         self.run_ns += other.run_ns;
+        self.moves += other.moves;
+        self.llc_moves += other.llc_moves;
     }
 }
 
@@ -101,21 +105,34 @@ impl TaskGroups {
 
     /// Counts a poll of the task by this worker, which took `ran` ns and stands for `half_polls` halves of a poll.
     pub(crate) fn record_poll(&self, worker: CpuId, header: &Header, ran: u64, half_polls: u32) {
+        self.record(worker, header, |counts| {
+            counts.half_polls += u64::from(half_polls);
+            counts.run_ns += scale_sample(ran, half_polls);
+        });
+    }
+
+    /// Counts a poll by this worker of a task whose poll before was on another worker.
+    pub(crate) fn record_move(&self, worker: CpuId, header: &Header, is_other_llc: bool) {
+        self.record(worker, header, |counts| {
+            counts.moves += 1;
+            counts.llc_moves += u64::from(is_other_llc);
+        });
+    }
+
+    fn record(&self, worker: CpuId, header: &Header, add: impl FnOnce(&mut Counts)) {
         if !self.is_counted.load(Relaxed) {
             return;
         }
         let mut table = ignore_poison(self.tables[worker.index()].lock());
         let key = Key::of(header);
-        let counts = match table.contains_key(&key) {
+        add(match table.contains_key(&key) {
             true => table.get_mut(&key).expect("it is there"),
             // The table belongs to the runtime and not to the task's account.
             false if table.len() < GROUPS_MAX => {
                 unaccounted(|| table.entry(key).or_insert_with(|| Counts::of(header)))
             }
             false => unaccounted(|| table.entry(Key::OTHERS).or_default()),
-        };
-        counts.half_polls += u64::from(half_polls);
-        counts.run_ns += scale_sample(ran, half_polls);
+        });
     }
 
     /// The groups that have a task, or had a poll while polls were counted: those with the longest run time first.
@@ -169,6 +186,12 @@ pub struct TaskGroupMetrics {
     pub polls: u64,
     /// Run time of the tasks while a client looked, in ns: an estimate from the same polls.
     pub run_ns: u64,
+    /// Polls of the tasks on another worker than the poll before, while a client looked.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub moves: u64,
+    /// Those of them at another last-level cache.
+    #[cfg_attr(feature = "serde", serde(default))]
+    pub llc_moves: u64,
 }
 
 impl TaskGroupMetrics {
@@ -186,6 +209,8 @@ impl TaskGroupMetrics {
             num_alive_tasks: counts.num_alive_tasks,
             polls: counts.half_polls / 2,
             run_ns: counts.run_ns,
+            moves: counts.moves,
+            llc_moves: counts.llc_moves,
         }
     }
 }

@@ -10,7 +10,7 @@
 //!
 //! The fields of `Worker` are read and written by its thread alone.
 
-use crate::header::{QueuedTask, RunnableTask, cancel};
+use crate::header::{Header, QueuedTask, RunnableTask, cancel};
 use crate::metrics::Stats;
 use crate::shared::{InjectQueue, Remote, SchedulerRef, Shared};
 use crate::sync::Ordering::*;
@@ -221,7 +221,7 @@ impl Worker {
         let remote = self.remote();
         let header = waiting.runnable.metadata();
         if !header.is_prev_worker(self.me) {
-            self.count_move(header.prev_worker());
+            self.count_move(header);
             header.set_prev_worker(self.me);
         }
         let share = is_shared.then(|| (crate::run_queue::Entry::share(&waiting), remote.driver.now()));
@@ -270,15 +270,16 @@ impl Worker {
     }
 
     #[cold]
-    fn count_move(&self, home: Option<CpuId>) {
+    fn count_move(&self, header: &Header) {
         let stats = &self.remote().stats;
-        let number = match home.map(|home| self.shared.machine.distance(home, self.me)) {
-            None => &stats.first_polls,
-            Some(Distance::Same | Distance::Smt | Distance::Llc) => &stats.same_llc,
-            Some(Distance::Node) => &stats.other_llc,
-            Some(Distance::Socket | Distance::Other) => &stats.other_node,
+        let Some(home) = header.prev_worker() else { return Stats::add(&stats.first_polls, 1) };
+        let number = match self.shared.machine.distance(home, self.me) {
+            Distance::Same | Distance::Smt | Distance::Llc => &stats.same_llc,
+            Distance::Node => &stats.other_llc,
+            Distance::Socket | Distance::Other => &stats.other_node,
         };
         Stats::add(number, 1);
+        self.shared.task_groups.record_move(self.me, header, !std::ptr::eq(number, &stats.same_llc));
     }
 
     #[inline]

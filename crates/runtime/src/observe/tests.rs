@@ -110,7 +110,7 @@ fn each_tenant_is_told_with_what_it_used() {
     assert!(said.starts_with(&begin) && said.ends_with("}]"), "{said}");
     assert!(
         groups.contains(&format!(
-            r#""tenant":"a \"b\"","tenant_serial":{serial},"num_alive_tasks":1,"polls":0,"run_ns":0}}]}}"#
+            r#""tenant":"a \"b\"","tenant_serial":{serial},"num_alive_tasks":1,"polls":0,"run_ns":0,"moves":0,"llc_moves":0}}]}}"#
         )),
         "{groups}"
     );

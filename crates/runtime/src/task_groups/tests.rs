@@ -96,6 +96,30 @@ fn polls_are_counted_while_a_client_looks_and_about_as_many_as_there_were() {
 }
 
 #[test]
+fn each_move_is_counted_for_the_group_of_its_task() {
+    let runtime = runtime();
+    runtime.shared.task_groups.count(true);
+    let moved = || runtime.metrics().total();
+    while moved().same_llc + moved().other_llc + moved().other_node < 10 {
+        // Tasks that block: a worker without tasks takes some from the other.
+        let blocks = || async {
+            for _ in 0..20 {
+                std::thread::sleep(std::time::Duration::from_micros(100));
+                yield_now().await;
+            }
+        };
+        let tasks: Vec<_> = (0..20).map(|_| runtime.task_builder().name("blocks").spawn(blocks())).collect();
+        tasks.into_iter().for_each(|task| runtime.block_on(task).unwrap());
+    }
+    let found = groups(&runtime);
+    let all = moved();
+    let sum = |of: fn(&TaskGroupMetrics) -> u64| found.iter().map(of).sum::<u64>();
+    assert_eq!(sum(|group| group.moves), all.same_llc + all.other_llc + all.other_node);
+    assert_eq!(sum(|group| group.llc_moves), all.other_llc + all.other_node);
+    assert_eq!(found.iter().filter(|group| group.moves > 0).count(), 1, "{found:?}");
+}
+
+#[test]
 fn groups_beyond_the_largest_number_are_counted_as_one() {
     let (_mocks, shared) = workers(1, 1);
     let shared = Arc::new(shared);

@@ -151,6 +151,10 @@ pub struct GroupUse {
     pub run: f64,
     /// Polls per second.
     pub polls: f64,
+    /// Share of the polls on another worker than the task's poll before, from 0 to 1.
+    pub moved: f64,
+    /// Share of the polls at another last-level cache than the task's poll before, from 0 to 1.
+    pub moved_llc: f64,
 }
 
 /// What tells the groups of tasks of one report apart.
@@ -220,8 +224,18 @@ impl Interval {
         uses.sort_by(|a, b| b.run.total_cmp(&a.run).then(b.polls.total_cmp(&a.polls)));
         let known: HashMap<_, _> = before.task_groups.iter().map(|it| (group_key(it), it)).collect();
         let group_uses = now.task_groups.iter().enumerate().map(|(group, now)| {
-            let (polls, run_ns) = known.get(&group_key(now)).map_or((0, 0), |it| (it.polls, it.run_ns));
-            GroupUse { group, run: per_second(run_ns, now.run_ns) / 1e9, polls: per_second(polls, now.polls) }
+            let before = known.get(&group_key(now));
+            let since = |of: fn(&TaskGroupMetrics) -> u64| per_second(before.map_or(0, |it| of(it)), of(now));
+            let polls = since(|it| it.polls);
+            // The moves are counted and the polls estimated, so a share of few polls may come out above all of them.
+            let share = |moves: f64| if polls > 0.0 { (moves / polls).min(1.0) } else { 0.0 };
+            GroupUse {
+                group,
+                run: since(|it| it.run_ns) / 1e9,
+                polls,
+                moved: share(since(|it| it.moves)),
+                moved_llc: share(since(|it| it.llc_moves)),
+            }
         });
         let mut group_uses: Vec<GroupUse> = group_uses.collect();
         let tasks = |it: &GroupUse| now.task_groups[it.group].num_alive_tasks;

@@ -28,22 +28,31 @@ const FEW: &[TenantColumn] = &[SHARE, WEIGHT, POLLS];
 /// The tenants' columns for screens of 60 and more characters.
 const ALL: &[TenantColumn] = &[SHARE, CPUS, WEIGHT, TASKS, POLLS];
 
+const GROUP_TENANT: GroupColumn =
+    column("tenant", 14, |group, _| group.tenant.as_deref().map_or("–".into(), |name| cut(name, 12)));
 const GROUP_CPUS: GroupColumn = column("CPUs", 6, |_, of_it| format!("{:.2}", of_it.run));
+const GROUP_POLL: GroupColumn = column("poll", 8, |_, of_it| match of_it.polls > 0.0 {
+    true => time(of_it.run * 1e9 / of_it.polls),
+    false => "–".into(),
+});
+const GROUP_TASKS: GroupColumn = column("tasks", 6, |group, _| short(group.num_alive_tasks as f64));
 const GROUP_POLLS: GroupColumn = column("polls/s", 9, |_, of_it| short(of_it.polls));
+const GROUP_MOVED: GroupColumn = column("moved", 7, |_, of_it| of_polls(of_it, of_it.moved));
+const GROUP_LLC: GroupColumn = column("to other LLC", 14, |_, of_it| of_polls(of_it, of_it.moved_llc));
 
 /// The groups' columns for screens of less than 60 characters.
 const GROUP_FEW: &[GroupColumn] = &[GROUP_CPUS, GROUP_POLLS];
 /// The groups' columns for screens of 60 and more characters.
-const GROUP_ALL: &[GroupColumn] = &[
-    column("tenant", 14, |group, _| group.tenant.as_deref().map_or("–".into(), |name| cut(name, 12))),
-    GROUP_CPUS,
-    column("poll", 8, |_, of_it| match of_it.polls > 0.0 {
-        true => time(of_it.run * 1e9 / of_it.polls),
-        false => "–".into(),
-    }),
-    column("tasks", 6, |group, _| short(group.num_alive_tasks as f64)),
-    GROUP_POLLS,
-];
+const GROUP_ALL: &[GroupColumn] =
+    &[GROUP_TENANT, GROUP_CPUS, GROUP_POLL, GROUP_TASKS, GROUP_POLLS, GROUP_MOVED];
+/// The groups' columns for screens of 100 and more characters.
+const GROUP_WIDE: &[GroupColumn] =
+    &[GROUP_TENANT, GROUP_CPUS, GROUP_POLL, GROUP_TASKS, GROUP_POLLS, GROUP_MOVED, GROUP_LLC];
+
+/// A share of a group's polls, if there was a poll.
+fn of_polls(of_it: &GroupUse, share: f64) -> String {
+    if of_it.polls > 0.0 { format!("{:.0} %", share * 100.0) } else { "–".into() }
+}
 
 /// Returns the number of lines of a table: an empty line, the titles, a line for each of `rows`, and a line if some are
 /// left out.
@@ -110,7 +119,11 @@ fn group_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     if interval.group_uses.is_empty() {
         return Vec::new();
     }
-    let columns = if width < 60 { GROUP_FEW } else { GROUP_ALL };
+    let columns = match width {
+        ..60 => GROUP_FEW,
+        60..100 => GROUP_ALL,
+        _ => GROUP_WIDE,
+    };
     let name_width = width.saturating_sub(width_of(columns)).min(80);
     let titles = titles("tasks by name or location", name_width, columns);
     let mut lines = vec![Line::raw(""), Line::styled(titles, dim())];

@@ -85,6 +85,7 @@ fn interval() -> Interval {
         now.task_groups.iter_mut().zip([(900, 390), (100_000, 900), (0, 0), (60, 1)])
     {
         (group.polls, group.run_ns) = (group.polls + polls, group.run_ns + run_ms * 1_000_000);
+        (group.moves, group.llc_moves) = (polls / 8, polls / 40);
     }
     Interval::between(&before, now)
 }
