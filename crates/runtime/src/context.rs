@@ -203,12 +203,25 @@ pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
 /// Called by async-task when a wake makes a task runnable, and by `Runnable::schedule` for a new task.
 #[inline]
 pub(crate) fn schedule(runnable: RunnableTask, info: ScheduleInfo) {
+    if runnable.metadata().attrs.is_some() {
+        record_wake(runnable.metadata(), info.woken_while_running);
+    }
     with_worker(|worker| match worker {
         Some(worker) if std::ptr::eq(&*worker.shared, &*runnable.metadata().scheduler.shared) => {
             worker.schedule(runnable, info.woken_while_running);
         }
         _ => schedule_external(runnable),
     });
+}
+
+/// Records a wake. Of a task that was woken in its poll, async-task does not say by which thread.
+#[inline(never)]
+fn record_wake(header: &Header, is_in_poll: bool) {
+    match header.record() {
+        None => {}
+        Some(record) if is_in_poll => record.woken_in_poll(),
+        Some(record) => record.woken(),
+    }
 }
 
 #[cold]

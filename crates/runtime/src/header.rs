@@ -17,6 +17,7 @@ use async_task::Runnable;
 use std::panic::Location;
 use std::ptr::NonNull;
 use std::sync::Arc;
+use warmcore_record::TaskRecord;
 use warmcore_sched::{Allowed, SleepHistory, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
@@ -66,6 +67,8 @@ pub(crate) struct TaskAttrs {
     /// The task's tenant. Its counters are valid while `scheduler` keeps the runtime.
     pub(crate) tenant: Option<TenantRef>,
     pub(crate) span: Option<tracing::Span>,
+    /// Where the task's polls are recorded. `None`: the recorder was off when the task was spawned.
+    pub(crate) record: Option<TaskRecord>,
 }
 
 impl Header {
@@ -209,6 +212,11 @@ impl Header {
     #[inline]
     pub(crate) fn tenant(&self) -> Option<&TenantRef> {
         self.attrs.as_ref().and_then(|attrs| attrs.tenant.as_ref())
+    }
+
+    #[inline]
+    pub(crate) fn record(&self) -> Option<&TaskRecord> {
+        self.attrs.as_ref().and_then(|attrs| attrs.record.as_ref())
     }
 
     pub(crate) fn cancel(&self) {

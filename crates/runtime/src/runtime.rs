@@ -208,6 +208,7 @@ impl Runtime {
             }
         }
         close_inject_queues();
+        warmcore_record::flush();
         all_ended
     }
 }

@@ -9,10 +9,12 @@ use crate::task_future::make;
 use crate::tenant_stats::TenantRef;
 use std::fmt;
 use std::future::poll_fn;
+use std::panic::Location;
 use std::sync::Arc;
 use std::task::Poll;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
+use warmcore_record::TaskRecord;
 use warmcore_sched::Allowed;
 use warmcore_tenant::Tenant;
 use warmcore_types::{CpuId, LlcId, NodeId};
@@ -190,7 +192,7 @@ impl TaskBuilder {
             Some(worker) => Arc::new(SchedulerRef { shared: self.scheduler.shared.clone(), worker }),
             None => self.scheduler,
         };
-        let header = Header::new(scheduler, allowed, in_span(self.attrs));
+        let header = Header::new(scheduler, allowed, recorded(in_span(self.attrs)));
         // SAFETY: the future and its output are `Send` and `'static`.
         let (runnable, handle) = unsafe { make(header, future) };
         match begins_on {
@@ -242,6 +244,26 @@ fn in_span_if_heard(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
     }
     let mut attrs = attrs.unwrap_or_default();
     attrs.span = Some(span);
+    Some(attrs)
+}
+
+/// Adds what a recorded task carries, if the recorder is on. Off, that costs one load.
+#[inline]
+#[track_caller]
+fn recorded(attrs: Option<Box<TaskAttrs>>) -> Option<Box<TaskAttrs>> {
+    match warmcore_record::is_on() {
+        true => recorded_at(attrs, Location::caller()),
+        false => attrs,
+    }
+}
+
+#[cold]
+fn recorded_at(
+    attrs: Option<Box<TaskAttrs>>,
+    location: &'static Location<'static>,
+) -> Option<Box<TaskAttrs>> {
+    let mut attrs = attrs.unwrap_or_default();
+    attrs.record = TaskRecord::spawned(location, attrs.name.as_deref());
     Some(attrs)
 }
 

@@ -33,6 +33,19 @@ impl<F: Future> TaskFuture<F> {
         unsafe { self.header.as_ref() }
     }
 
+    /// Polls a task that was cancelled: drops the future.
+    #[cold]
+    fn poll_cancelled(self: Pin<&mut Self>) -> Poll<TaskOutput<F::Output>> {
+        // SAFETY: the header outlives the future.
+        let header = unsafe { self.header.as_ref() };
+        let cancelled = Err(JoinError::cancelled(header.name().cloned()));
+        let drop_future = || Poll::Ready(TaskOutput(Some(self.end(cancelled))));
+        match header.record() {
+            None => drop_future(),
+            Some(record) => record.poll(drop_future),
+        }
+    }
+
     /// Drops the future and returns `outcome`, or the panic if the drop panics.
     fn end(self: Pin<&mut Self>, outcome: Outcome<F::Output>) -> Outcome<F::Output> {
         // SAFETY: the future is dropped in place and not moved.
@@ -54,8 +67,7 @@ impl<F: Future> Future for TaskFuture<F> {
     #[inline]
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.header().is_cancelled() {
-            let cancelled = Err(JoinError::cancelled(self.header().name().cloned()));
-            return Poll::Ready(TaskOutput(Some(self.end(cancelled))));
+            return self.poll_cancelled();
         }
         // SAFETY: structural pinning: `future` is never moved.
         let this = unsafe { self.as_mut().get_unchecked_mut() };
@@ -69,7 +81,10 @@ impl<F: Future> Future for TaskFuture<F> {
                 Some(attrs) => {
                     let _span = attrs.span.as_ref().map(|span| span.enter());
                     let _here = attrs.tenant.as_ref().map(|tenant| tenant.tenant.enter());
-                    poll_or_drop(future, cx)
+                    match &attrs.record {
+                        None => poll_or_drop(future, cx),
+                        Some(record) => record.poll(|| poll_or_drop(future, cx)),
+                    }
                 }
             }))
         });

@@ -90,6 +90,7 @@ impl Builder {
         };
         let mut shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
         shared.threads = self.threads;
+        warmcore_record::start();
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
             // If this fails, `runtime` is dropped, which ends the workers that were started before.

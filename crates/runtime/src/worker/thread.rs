@@ -39,6 +39,7 @@ impl Worker {
             return false;
         }
         self.is_handed_off.set(true);
+        warmcore_record::set_worker(None);
         context::clear_current();
         // Until the poll ends this is a thread inside the runtime, as any other; `run_thread` leaves the runtime afterwards.
         std::mem::forget(context::enter(self.shared.clone()));
@@ -78,6 +79,7 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
         let worker = Worker::new(shared.clone(), cpu, budget.clone());
         let driver = &shared.remote(cpu).driver;
         driver.begin();
+        warmcore_record::set_worker(Some(cpu.index()));
         driver.block_on(&mut |_| {
             let _being = context::set_current(&worker);
             // A panic that unwinds to here came from a waker or a subscriber, not from a task. The worker goes on.
@@ -96,6 +98,7 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
             Poll::Ready(())
         });
         driver.end();
+        warmcore_record::set_worker(None);
         if !worker.is_handed_off.get() {
             break;
         }
