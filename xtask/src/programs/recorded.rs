@@ -166,8 +166,8 @@ impl<'a> Run<'a> {
         let output = Command::new(&self.adopted.warmcore)
             .arg("report")
             .arg(self.recording())
-            .arg("--out")
-            .arg(self.folder.join("page"))
+            .arg("--output")
+            .arg(self.folder.join("page.html"))
             .output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(
@@ -175,7 +175,7 @@ impl<'a> Run<'a> {
             "`warmcore report`: {said}{}",
             String::from_utf8_lossy(&output.stderr)
         );
-        let sentence = said.lines().find(|line| !line.trim().is_empty()).unwrap_or_default();
+        let sentence = said.lines().next().unwrap_or_default();
         let mut line = String::new();
         let all = polls + number("dropped") + number("skipped");
         writeln!(

@@ -251,6 +251,7 @@ impl Builder {
                 return self.build_warm();
             }
         }
+        warmcore_record::start();
         let runtime = Runtime::tokio(self.tokio.build()?);
         #[cfg(tokio_unstable)]
         self.set_hooks(runtime.handle());
@@ -266,6 +267,7 @@ impl Builder {
     /// If this is a builder of a multi-thread runtime.
     #[track_caller]
     pub fn build_local(&mut self, options: LocalOptions) -> io::Result<LocalRuntime> {
+        warmcore_record::start();
         let runtime = LocalRuntime::of(self.tokio.build_local(options)?);
         #[cfg(tokio_unstable)]
         self.set_hooks(runtime.handle());

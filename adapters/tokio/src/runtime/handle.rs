@@ -1,9 +1,9 @@
 //! Handle: a runtime from any thread.
 
 use super::{RuntimeFlavor, RuntimeMetrics, Scheduler, TryCurrentError};
-use crate::task::JoinHandle;
 use crate::task::blocking::spawn_blocking_on;
 use crate::task::spawn::spawn_on;
+use crate::task::{JoinHandle, recorded};
 #[cfg(all(tokio_unstable, feature = "tracing"))]
 use crate::task::{Traced, id::Id};
 use std::fmt;
@@ -120,7 +120,7 @@ impl Handle {
             }
             Scheduler::Tokio(handle) => {
                 let _outside = warmcore_runtime::outside();
-                handle.block_on(future)
+                handle.block_on(recorded(None, future))
             }
         }
     }

@@ -1,7 +1,7 @@
 //! LocalRuntime: tokio's, with handles of the face.
 
 use super::{Builder, EnterGuard, Handle, RuntimeMetrics, Scheduler};
-use crate::task::{Id, Identified, JoinHandle};
+use crate::task::{Id, Identified, JoinHandle, recorded};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl LocalRuntime {
         F::Output: 'static,
     {
         let id = Id::next();
-        JoinHandle::tokio(id, self.runtime().spawn_local(Identified::new(id, future)))
+        JoinHandle::tokio(id, self.runtime().spawn_local(recorded(None, Identified::new(id, future))))
     }
 
     /// Runs a closure that blocks on a thread for such closures.
@@ -64,7 +64,7 @@ impl LocalRuntime {
     #[track_caller]
     pub fn block_on<F: Future>(&self, future: F) -> F::Output {
         let _outside = warmcore_runtime::outside();
-        self.runtime().block_on(future)
+        self.runtime().block_on(recorded(None, future))
     }
 
     /// Enters the runtime on this thread until the guard is dropped.
@@ -80,6 +80,7 @@ impl LocalRuntime {
         let _outside = warmcore_runtime::outside();
         if let Some(runtime) = self.runtime.take() {
             runtime.shutdown_timeout(duration);
+            warmcore_record::flush();
         }
     }
 
@@ -98,7 +99,10 @@ impl Drop for LocalRuntime {
     fn drop(&mut self) {
         // As `Runtime::end` does.
         let _outside = warmcore_runtime::outside();
-        drop(self.runtime.take());
+        if let Some(runtime) = self.runtime.take() {
+            drop(runtime);
+            warmcore_record::flush();
+        }
     }
 }
 

@@ -5,7 +5,7 @@
 //! panics if the thread may not block, as tokio's documentation says.
 
 use super::{Builder, EnterGuard, Handle, RuntimeMetrics, Scheduler};
-use crate::task::JoinHandle;
+use crate::task::{JoinHandle, recorded};
 use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::time::{Duration, Instant};
 
@@ -89,7 +89,7 @@ impl Runtime {
         match &self.owned {
             Owned::Tokio(runtime) => {
                 let _outside = warmcore_runtime::outside();
-                runtime.block_on(future)
+                runtime.block_on(recorded(None, future))
             }
             Owned::Warm { .. } | Owned::None => self.handle.block_on(future),
         }
@@ -130,6 +130,7 @@ impl Runtime {
                     Some(timeout) => runtime.shutdown_timeout(timeout),
                     None => drop(runtime),
                 }
+                warmcore_record::flush();
             }
             Owned::Warm { runtime, blocking } => {
                 let began = Instant::now();

@@ -5,6 +5,7 @@ use super::id::Id;
 use super::identified::Identified;
 use super::join_handle::JoinHandle;
 use super::local::LocalSet;
+use super::recorded::recorded;
 use super::spawn::spawn_named;
 use crate::runtime::{Handle, Scheduler};
 use std::future::Future;
@@ -60,7 +61,7 @@ impl<'a> Builder<'a> {
         F::Output: 'static,
     {
         let id = Id::next();
-        Ok(JoinHandle::tokio(id, self.real().spawn_local(Identified::new(id, future))?))
+        Ok(JoinHandle::tokio(id, self.real().spawn_local(recorded(self.name, Identified::new(id, future)))?))
     }
 
     /// As [`LocalSet::spawn_local`]. Always returns `Ok`.

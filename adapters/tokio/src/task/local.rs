@@ -3,6 +3,7 @@
 use super::id::Id;
 use super::identified::Identified;
 use super::join_handle::JoinHandle;
+use super::recorded::recorded;
 use crate::runtime::{self, Runtime};
 use std::fmt;
 use std::future::Future;
@@ -20,7 +21,7 @@ where
     F::Output: 'static,
 {
     let id = Id::next();
-    JoinHandle::tokio(id, real::task::spawn_local(Identified::new(id, future)))
+    JoinHandle::tokio(id, real::task::spawn_local(recorded(None, Identified::new(id, future))))
 }
 
 /// Tasks that need not be `Send`. They run on the thread that polls the set, by tokio's scheduler, inside any runtime.
@@ -64,7 +65,7 @@ impl LocalSet {
         F::Output: 'static,
     {
         let id = Id::next();
-        JoinHandle::tokio(id, self.inner.spawn_local(Identified::new(id, future)))
+        JoinHandle::tokio(id, self.inner.spawn_local(recorded(None, Identified::new(id, future))))
     }
 
     /// Runs a future and the set's tasks on this thread, inside `runtime`, until the future is ready.
@@ -114,7 +115,7 @@ impl LocalSet {
         let Some(name) = name else { return self.spawn_local(future) };
         let id = Id::next();
         let builder = real::task::Builder::new().name(name);
-        let handle = builder.spawn_local_on(Identified::new(id, future), &self.inner);
+        let handle = builder.spawn_local_on(recorded(Some(name), Identified::new(id, future)), &self.inner);
         JoinHandle::tokio(id, handle.expect("a task needs no thread of its own"))
     }
 }

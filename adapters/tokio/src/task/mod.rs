@@ -24,6 +24,7 @@ mod join_set;
 #[cfg(tokio_unstable)]
 pub mod join_set;
 mod local;
+mod recorded;
 pub(crate) mod spawn;
 #[cfg(all(tokio_unstable, feature = "tracing"))]
 mod traced;
@@ -41,5 +42,6 @@ pub use local::{LocalSet, spawn_local};
 pub use spawn::spawn;
 
 pub(crate) use identified::Identified;
+pub(crate) use recorded::recorded;
 #[cfg(all(tokio_unstable, feature = "tracing"))]
 pub(crate) use traced::Traced;

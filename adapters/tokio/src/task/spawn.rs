@@ -6,6 +6,7 @@
 use super::id::Id;
 use super::identified::Identified;
 use super::join_handle::JoinHandle;
+use super::recorded::recorded;
 use crate::runtime::{Handle, Scheduler};
 use std::future::Future;
 
@@ -49,7 +50,7 @@ where
     let future = Identified::new(id, future);
     match handle.scheduler() {
         Scheduler::Warm(warm) => JoinHandle::warm(id, warm.handle.task_builder().spawn(future)),
-        Scheduler::Tokio(handle) => JoinHandle::tokio(id, handle.spawn(future)),
+        Scheduler::Tokio(handle) => JoinHandle::tokio(id, handle.spawn(recorded(None, future))),
     }
 }
 
@@ -88,7 +89,7 @@ where
             JoinHandle::warm(id, builder.spawn(future))
         }
         Scheduler::Tokio(real) => {
-            let future = Hooked::new(handle, id, Identified::new(id, future));
+            let future = recorded(name, Hooked::new(handle, id, Identified::new(id, future)));
             // With the feature `tracing`, only the builder passes a name on. Its `spawn_on` always returns `Ok`.
             #[cfg(feature = "tracing")]
             if let Some(name) = name {

@@ -1,0 +1,19 @@
+//! Recorded: tasks of tokio's scheduler in the process's recording (`WARMCORE_RECORD`). Those of Warmcore's scheduler are
+//! recorded by its runtime.
+
+use std::future::Future;
+use std::panic::Location;
+use warmcore_record::{Recorded, WorkerIndex};
+
+/// How a thread finds the worker that it runs. Tokio tells it from 1.54 on.
+#[cfg(any(tokio_unstable, tokio_1_54))]
+const WORKER_INDEX: Option<WorkerIndex> = Some(real::runtime::worker_index);
+#[cfg(not(any(tokio_unstable, tokio_1_54)))]
+const WORKER_INDEX: Option<WorkerIndex> = None;
+
+/// The future of a task that tokio's scheduler polls. The task's location is that of the caller.
+#[inline]
+#[track_caller]
+pub(crate) fn recorded<F: Future>(name: Option<&str>, future: F) -> Recorded<F> {
+    Recorded::of_task(future, Location::caller(), name, WORKER_INDEX)
+}
