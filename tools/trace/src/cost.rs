@@ -9,8 +9,8 @@
 //! the machine's probe stands beside the figure for this reason.
 //!
 //! # Cost
-//! A sample of each stratum is kept, of 1 KiB at most, in at most 65 536 cells (`samples.rs`). The comparison takes about
-//! half a second for each of at most [`PAIRS_MAX`] pairs of place and origin.
+//! A sample of each stratum is kept, of 1 KiB at most, in at most 65 536 cells (`samples.rs`). The comparison takes some
+//! 30 ms for each of at most [`PAIRS_MAX`] pairs of place and origin.
 
 mod estimate;
 mod samples;

@@ -24,7 +24,7 @@ pub struct Stratum {
     /// Moved polls, with those that are in no sample.
     moved: u64,
     /// The samples by duration, ascending.
-    polls: Vec<(u32, u8)>,
+    polls: Vec<Sample>,
     /// Which of them moved.
     has_moved: Vec<bool>,
 }
@@ -40,62 +40,89 @@ impl Stratum {
         Self { moved: moves, polls, has_moved }
     }
 
-    /// The median after a move less that without, where a block of time counts `weights[block]` times. `None`: the blocks
-    /// that count have no poll of one kind.
-    fn difference(&self, weights: &[u32; BLOCKS]) -> Option<i64> {
-        let weight = |block: u8| u64::from(weights[usize::from(block) % BLOCKS]);
-        let (mut all, mut of_moved) = (0, 0);
-        for ((_, block), has_moved) in self.polls.iter().zip(&self.has_moved) {
-            all += weight(*block);
-            of_moved += weight(*block) * u64::from(*has_moved);
-        }
-        let wholes = [all - of_moved, of_moved];
-        if wholes.contains(&0) {
-            return None;
-        }
-        let (mut sums, mut medians) = ([0; 2], [None; 2]);
-        for ((duration, block), has_moved) in self.polls.iter().zip(&self.has_moved) {
-            let arm = usize::from(*has_moved);
-            sums[arm] += weight(*block);
-            if sums[arm] * 2 >= wholes[arm] && medians[arm].is_none() {
-                medians[arm] = Some(i64::from(*duration));
-                if medians[1 - arm].is_some() {
-                    break;
-                }
-            }
-        }
-        Some(medians[1]? - medians[0]?)
+    /// The polls with a move, or those without, by duration.
+    fn arm(&self, has_moved: bool) -> Vec<Sample> {
+        let of_arm = self.polls.iter().zip(&self.has_moved).filter(|(_, is)| **is == has_moved);
+        of_arm.map(|(sample, _)| *sample).collect()
     }
 }
 
-/// The difference over all strata in picoseconds, each weighted by its moved polls.
-fn difference_ps(strata: &[Stratum], weights: &[u32; BLOCKS]) -> i64 {
-    let (mut sum, mut moved) = (0, 0);
-    for stratum in strata {
-        if let Some(difference) = stratum.difference(weights) {
-            sum += i128::from(difference) * 1000 * i128::from(stratum.moved);
-            moved += i128::from(stratum.moved);
-        }
-    }
-    (sum / moved.max(1)) as i64
+/// A mean of strata, each weighted by its moved polls.
+#[derive(Clone, Copy, Default)]
+struct Mean {
+    sum: i128,
+    moved: u64,
 }
+
+impl Mean {
+    fn add(&mut self, difference_ns: i64, moved: u64) {
+        self.sum += i128::from(difference_ns) * i128::from(moved);
+        self.moved += moved;
+    }
+
+    fn ps(self) -> i64 {
+        (self.sum * 1000 / i128::from(self.moved.max(1))) as i64
+    }
+}
+
+/// The difference over all strata, in picoseconds.
+fn difference_ps(strata: &[Stratum]) -> i64 {
+    let mut mean = Mean::default();
+    for stratum in strata {
+        let median = |arm: Vec<Sample>| i64::from(arm[(arm.len() - 1) / 2].0);
+        mean.add(median(stratum.arm(true)) - median(stratum.arm(false)), stratum.moved);
+    }
+    mean.ps()
+}
+
+/// A number for each draw. Loops over it become vector instructions.
+type PerDraw = [u16; DRAWS];
 
 /// How often each block of time counts, for each draw.
-pub struct Draws(Vec<[u32; BLOCKS]>);
+pub struct Draws(Vec<PerDraw>);
 
 impl Draws {
     pub fn new() -> Self {
         let mut rng = Rng::with_seed(2);
-        let mut draw = || {
-            let mut weights = [0; BLOCKS];
-            (0..BLOCKS).for_each(|_| weights[rng.usize(..BLOCKS)] += 1);
-            weights
-        };
-        Self((0..DRAWS).map(|_| draw()).collect())
+        let mut weights = vec![[0; DRAWS]; BLOCKS];
+        for draw in 0..DRAWS {
+            (0..BLOCKS).for_each(|_| weights[rng.usize(..BLOCKS)][draw] += 1);
+        }
+        Self(weights)
     }
 
+    /// The median of polls that are sorted by duration, for each draw; `None` for a draw without their blocks.
+    fn medians(&self, polls: &[Sample]) -> [Option<i64>; DRAWS] {
+        // At most 128 samples that count 64 times at most: twice their sum fits.
+        let (mut wholes, mut sums, mut below): (PerDraw, PerDraw, PerDraw) =
+            ([0; DRAWS], [0; DRAWS], [0; DRAWS]);
+        for (_, block) in polls {
+            let weights = &self.0[usize::from(*block)];
+            wholes.iter_mut().zip(weights).for_each(|(whole, weight)| *whole += weight);
+        }
+        // The median is the first poll up to which at least half of the whole counts.
+        for (_, block) in polls {
+            let weights = &self.0[usize::from(*block)];
+            for draw in 0..DRAWS {
+                sums[draw] += weights[draw];
+                below[draw] += u16::from(sums[draw] * 2 < wholes[draw]);
+            }
+        }
+        std::array::from_fn(|draw| (wholes[draw] > 0).then(|| i64::from(polls[usize::from(below[draw])].0)))
+    }
+
+    /// The difference over all strata, in picoseconds, for each draw.
     fn differences_ps(&self, strata: &[Stratum]) -> Vec<i64> {
-        self.0.iter().map(|weights| difference_ps(strata, weights)).collect()
+        let mut means = vec![Mean::default(); DRAWS];
+        for stratum in strata {
+            let (moved, stayed) = (self.medians(&stratum.arm(true)), self.medians(&stratum.arm(false)));
+            for (mean, medians) in means.iter_mut().zip(moved.into_iter().zip(stayed)) {
+                if let (Some(moved), Some(stayed)) = medians {
+                    mean.add(moved - stayed, stratum.moved);
+                }
+            }
+        }
+        means.into_iter().map(Mean::ps).collect()
     }
 }
 
@@ -140,9 +167,5 @@ pub fn measure(strata: &[Stratum], draws: &Draws, seed: u64) -> Measured {
         (low..=high).contains(&0)
     };
     let shuffles_with_zero = (0..SHUFFLES).filter(holds_zero).count() as u32;
-    Measured {
-        ps: difference_ps(strata, &[1; BLOCKS]),
-        draws_ps: draws.differences_ps(strata),
-        shuffles_with_zero,
-    }
+    Measured { ps: difference_ps(strata), draws_ps: draws.differences_ps(strata), shuffles_with_zero }
 }
