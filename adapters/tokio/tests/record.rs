@@ -17,7 +17,7 @@ use warmcore_sys::affinity;
 use warmcore_types::CpuId;
 
 /// The environment for each scheduler.
-const SCHEDULERS: [&[(&str, &str)]; 1] = [&[("WARMCORE", "0")]];
+const SCHEDULERS: [&[(&str, &str)]; 2] = [&[("WARMCORE", "0")], &[]];
 
 /// What a recording has of one task.
 #[derive(Default)]
@@ -145,15 +145,23 @@ fn a_wake_has_the_cpu_of_its_waker() {
             }
         });
         let runtime = runtime_on(cpu);
+        // The only worker polls `passes_on` after the poll of `waits` that sent the waker, so no wake is within a poll.
+        let (send_here, mut here) = tokio::sync::mpsc::unbounded_channel();
+        let passes_on = async move {
+            while let Some(waker) = here.recv().await {
+                send.send(waker).unwrap();
+            }
+        };
         let mut left = WAKES;
         let waits = poll_fn(move |cx| {
             if left == 0 {
                 return Poll::Ready(());
             }
             left -= 1;
-            send.send(cx.waker().clone()).unwrap();
+            send_here.send(cx.waker().clone()).unwrap();
             Poll::Pending
         });
+        runtime.spawn(passes_on);
         print_line(line!() + 1);
         let task = runtime.spawn(waits);
         runtime.block_on(task).unwrap();

@@ -470,4 +470,17 @@ fn an_adopted_program_runs_on_either_scheduler() {
         assert!(if is_ours { polls >= 108 } else { polls == 0 }, "{scheduler:?}: {counted}");
         fs::remove_file(&count).unwrap();
     }
+    for (scheduler, tasks) in [("tokio", 100), ("warmcore", 108)] {
+        let args =
+            ["record", "--scheduler", scheduler, "--json", "record.json", "--", built.to_str().unwrap()];
+        well(&mut program.command(env!("CARGO_BIN_EXE_warmcore"), &args));
+        let json: serde_json::Value = serde_json::from_str(&program.read("record.json")).unwrap();
+        let recording = &json["record"]["recordings"][0];
+        let number = |name: &str| recording[name].as_u64().unwrap();
+        assert!(number("tasks") >= tasks && number("polls") >= tasks, "{scheduler}: {json}");
+        assert_eq!((number("dropped"), number("skipped")), (0, 0), "{scheduler}: {json}");
+        assert_eq!(recording["end"], "the process exited");
+    }
+    program.adopt(&["--undo"]);
+    assert!(!program.has(".warmcore"));
 }
