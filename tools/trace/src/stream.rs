@@ -39,6 +39,12 @@ pub fn analyze<R: Read>(
     Ok(stream.finish(probe))
 }
 
+/// Whether this is the last record of a task that was dropped without a poll.
+#[inline]
+fn is_drop(poll: &Poll) -> bool {
+    poll.is_last && poll.duration == 0 && poll.cpu.is_none() && poll.woken_at.is_none()
+}
+
 /// The state of the pass.
 struct Stream<R> {
     recording: Recording<R>,
@@ -99,6 +105,7 @@ impl<R: Read> Stream<R> {
     #[inline]
     fn event(&mut self, event: Event) {
         match event {
+            Event::Poll(poll) if is_drop(&poll) => self.tasks.remove(poll.task),
             Event::Poll(poll) => self.poll(&poll),
             Event::Spawn(spawn) => {
                 let place = self.place(Some(spawn.location), None);

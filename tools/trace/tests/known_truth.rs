@@ -235,6 +235,20 @@ fn a_cpu_that_is_not_known_is_counted_apart() {
 }
 
 #[test]
+fn a_task_that_is_dropped_has_no_poll_more() {
+    let mut writer = Writer::in_memory(places(4), 1);
+    for task in [1, 2] {
+        writer.spawn(0, task, 0, 1, 0);
+    }
+    writer.poll(PollAt::new(0, 1, 0, 100, 10));
+    for task in [1, 2] {
+        writer.poll(PollAt::new(0, task, u32::MAX, 200, 0).last());
+    }
+    let analysis = analysis(&writer.bytes());
+    assert_eq!((analysis.coverage.polls, analysis.places[0].tasks, analysis.places[0].polls), (1, 1, 1));
+}
+
+#[test]
 fn the_kernel_may_explain_delays_up_to_its_own() {
     let mut writer = Writer::in_memory(places(4), 1);
     writer.spawn(0, 1, 0, 1, 0);

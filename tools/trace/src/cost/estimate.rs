@@ -85,9 +85,7 @@ impl Draws {
     pub fn new() -> Self {
         let mut rng = Rng::with_seed(2);
         let mut weights = vec![[0; DRAWS]; BLOCKS];
-        for draw in 0..DRAWS {
-            (0..BLOCKS).for_each(|_| weights[rng.usize(..BLOCKS)][draw] += 1);
-        }
+        (0..DRAWS * BLOCKS).for_each(|i| weights[rng.usize(..BLOCKS)][i / BLOCKS] += 1);
         Self(weights)
     }
 
