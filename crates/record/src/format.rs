@@ -85,11 +85,15 @@ pub enum Kind {
     Worker = 4,
     /// Records are missing: the thread's ring was full from `b` on for `c`, and `d` records were dropped.
     Gap = 5,
+    /// A task was dropped between two polls: `a` the task, `b` when, after the base.
+    Drop = 6,
 }
 
 impl Kind {
     fn from_bits(bits: u32) -> Option<Self> {
-        [Self::Poll, Self::Spawn, Self::Name, Self::Base, Self::Worker, Self::Gap].get(bits as usize).copied()
+        [Self::Poll, Self::Spawn, Self::Name, Self::Base, Self::Worker, Self::Gap, Self::Drop]
+            .get(bits as usize)
+            .copied()
     }
 }
 

@@ -51,6 +51,15 @@ pub enum Event {
         /// Number of records that were dropped.
         records: u64,
     },
+    /// A task was dropped between two polls: it ended without a last poll.
+    Drop {
+        /// The task.
+        task: u32,
+        /// The thread that dropped it.
+        thread: u16,
+        /// When.
+        at: u64,
+    },
     /// Totals of a thread, about once a second.
     Stats {
         /// The thread.
@@ -369,6 +378,7 @@ impl<R: Read> Recording<R> {
                 Kind::Worker => {
                     (at, Event::Worker { thread, at, worker: Some(c).filter(|c| *c != NOT_KNOWN) })
                 }
+                Kind::Drop => (at, Event::Drop { task: a, thread, at }),
                 Kind::Gap => {
                     let to = at + u64::from(c);
                     (to, Event::Gap { thread, from: at, to, records: u64::from(d) })

@@ -186,12 +186,12 @@ impl TaskRecord {
 }
 
 impl Drop for TaskRecord {
-    /// A task that is dropped between two polls has ended: a record without a CPU says so.
+    /// A task that is dropped between two polls has ended: a record says so.
     fn drop(&mut self) {
         if self.prev_end.load(Relaxed) != ENDED && recorder::is_in_sample(self.scattered) {
             let at = clock::stamp();
-            let tag = tag(Kind::Poll, NO_CPU, NO_CPU, IS_LAST);
-            with_local(|local| local.push(self.number, at, [0, NOT_KNOWN], tag));
+            let tag = tag(Kind::Drop, NO_CPU, NO_CPU, 0);
+            with_local(|local| local.push(self.number, at, [0, 0], tag));
         }
     }
 }

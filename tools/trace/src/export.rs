@@ -163,6 +163,7 @@ fn run<R: Read>(
                 tasks.entry(spawn.task).or_default().location = Some(spawn.location);
             }
             Event::Name { task, name } => tasks.entry(task).or_default().name = Some(name),
+            Event::Drop { task, .. } => _ = tasks.remove(&task),
             Event::Gap { to, .. } => gap_until = gap_until.max(to),
             _ => {}
         }

@@ -90,7 +90,7 @@ impl FirstPass {
         match event {
             Event::Poll(poll) => self.thread(poll.thread, poll.start, poll.end()),
             Event::Spawn(spawn) => self.thread(spawn.thread, spawn.at, spawn.at),
-            Event::Worker { thread, at, .. } => self.thread(thread, at, at),
+            Event::Worker { thread, at, .. } | Event::Drop { thread, at, .. } => self.thread(thread, at, at),
             Event::Gap { thread, from, to, records } => {
                 self.thread(thread, from, to);
                 self.threads[usize::from(thread)].gap_records += records;

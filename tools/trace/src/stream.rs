@@ -125,6 +125,7 @@ impl<R: Read> Stream<R> {
                     self.delays.add_kernel(&delays, Some(run_delay));
                 }
             }
+            Event::Drop { task, .. } => self.tasks.remove(task),
             Event::Gap { .. } | Event::Sampled { .. } | Event::End { .. } => {}
         }
     }

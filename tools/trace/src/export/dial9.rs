@@ -185,6 +185,9 @@ impl<W: Write> Export for Trace<W> {
                     worker_id: Some(worker(spawn.thread)),
                 })
             }
+            Event::Drop { task, at: dropped, .. } => self
+                .encoder
+                .write(&TaskTerminateEvent { timestamp_ns: at(*dropped), task_id: u64::from(*task) }),
             Event::Gap { thread, from, to, records } => self.encoder.write(&DroppedRecordsEvent {
                 timestamp_ns: at(*from),
                 worker_id: worker(*thread),
