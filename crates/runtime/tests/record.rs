@@ -127,7 +127,7 @@ fn read(file: &Path) -> Found {
             Event::Worker { worker, .. } => found.workers.push(worker),
             Event::Gap { records, .. } => panic!("{records} records were dropped"),
             Event::End { .. } => is_whole = true,
-            Event::Stats { .. } | Event::Sampled { .. } => {}
+            Event::Drop { .. } | Event::Stats { .. } | Event::Sampled { .. } => {}
         }
     }
     assert!(is_whole, "the recording has no end");
