@@ -18,6 +18,7 @@ mod machine_picture;
 mod markup;
 mod page;
 mod plot;
+pub mod recording;
 mod simulated;
 mod summary;
 mod words;

@@ -128,7 +128,7 @@ pub fn page(inputs: &Inputs) -> String {
 }
 
 /// Replaces the characters of [`is_forbidden`], which names from outside may contain.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     text.chars().map(|c| if is_forbidden(c) { '\u{fffd}' } else { c }).collect()
 }
 
