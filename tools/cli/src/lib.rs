@@ -2,13 +2,15 @@
 //!
 //! `topo` and `doctor` collect facts, `bench` measures, `sim` simulates, `top` shows a running process; `survey`
 //! (`warmcore report`) uses `topo`, `doctor` and `sim`, measures, and draws a page with `warmcore-report`. `adopt` puts
-//! Warmcore's scheduler into a tokio program, and `record` records what its tasks do.
+//! Warmcore's scheduler into a tokio program, `record` records what its tasks do, and
+//! `recording` (`warmcore report FILE`) shows it.
 
 pub mod adopt;
 pub mod bench;
 pub mod doctor;
 pub mod hostile;
 pub mod record;
+mod recording;
 pub mod sim;
 pub mod survey;
 pub mod top;

@@ -8,9 +8,11 @@
 //!
 //! The short form takes about 160 s on two cores; `--full` runs every case of every bench. Several tables are simulated
 //! at the same time; nothing is measured meanwhile. A signal ends the simulation, and its results are dropped.
+//!
+//! With a FILE the command measures nothing: `recording` draws the page of that recording.
 
 use crate::sim::{self, TableKind, begun};
-use crate::{doctor, topo};
+use crate::{doctor, recording, topo};
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -28,7 +30,13 @@ use warmcore_topo::Topology;
 
 /// Arguments of `warmcore report`.
 #[derive(Debug, clap::Args)]
+#[command(after_help = AFTER)]
 pub struct Args {
+    /// Measure nothing: draw the page of a FILE that `warmcore record` wrote
+    #[arg(value_name = "FILE", conflicts_with_all = ["out", "quick", "full", "render", "sim"])]
+    file: Option<PathBuf>,
+    #[command(flatten)]
+    recording: recording::Outputs,
     /// The folder to write: report.html, summary.txt, standing.md, raw.csv, *.svg, *.json
     #[arg(long, value_name = "DIR", default_value = "warmcore-report")]
     out: PathBuf,
@@ -44,10 +52,16 @@ pub struct Args {
     /// Don't simulate the tables: read them from a FILE that `warmcore sim tables --json` wrote
     #[arg(long, value_name = "FILE")]
     sim: Option<PathBuf>,
-    /// Also write all results to FILE, as one JSON array (docs/json.md)
+    /// Also write all results to FILE, as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
+
+const AFTER: &str = "\
+Without FILE it measures this machine for about three minutes. With FILE it shows what a program recorded:
+
+    warmcore record -- target/release/server
+    warmcore report server-20261123-081500.warmrec --perfetto server.pftrace";
 
 /// The names, without `.json`, of the files with the simulated tables and with what these depend on.
 const SIM: &str = "sim";
@@ -86,6 +100,9 @@ const TABLES_SECONDS: u64 = 60;
 
 /// `warmcore report`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
+    if let Some(file) = &args.file {
+        return recording::show(file, &args.recording, args.json.as_deref());
+    }
     let out = &args.out;
     std::fs::create_dir_all(out).with_context(|| format!("can't make the folder {}", out.display()))?;
     // Report a file that can't be read before minutes of measuring.

@@ -41,17 +41,28 @@ struct Page {
     legend: Vec<(&'static str, &'static str, String)>,
     matrix: String,
     matrix_says: String,
-    places: Vec<places::Row>,
+    /// Tables of which the first rows are open and the others folded.
+    places: Folded<places::Row>,
     places_left_out: usize,
     places_say: String,
-    costs: Vec<[String; 4]>,
+    costs: Folded<[String; 4]>,
     cost: Vec<String>,
     probe: Vec<[String; 3]>,
     histogram: String,
     histogram_says: String,
-    longest: Vec<[String; 8]>,
+    longest: Folded<[String; 8]>,
     threads: Vec<[String; 8]>,
     known: Vec<[String; 2]>,
+}
+
+/// The rows of a table that are open, and those that are folded.
+type Folded<T> = (Vec<T>, Vec<T>);
+
+/// Folds a long table, whose first rows matter most.
+fn folded<T>(mut rows: Vec<T>) -> Folded<T> {
+    const OPEN: usize = 10;
+    let more = rows.split_off(rows.len().min(OPEN));
+    (rows, more)
 }
 
 /// Draws a recording as one self-contained HTML page. The same analysis gives the same bytes.
@@ -82,19 +93,19 @@ pub fn page(analysis: &Analysis) -> String {
         legend: Origin::ALL.iter().filter(|at| analysis.from_previous[**at] > 0).map(legend).collect(),
         matrix: matrix::svg(analysis),
         matrix_says: matrix::says(analysis),
-        places: places::rows(analysis),
+        places: folded(places::rows(analysis)),
         places_left_out: analysis.places.len().saturating_sub(places::ROWS_MAX),
         places_say: format!(
             "Shares are of polls whose task's poll before is known: {}. {}",
             of_polls(analysis.from_previous.known(), coverage),
             words::covered(coverage)
         ),
-        costs: places::costs(analysis),
+        costs: folded(places::costs(analysis)),
         cost: cost(analysis),
         probe: probe(analysis),
         histogram: delays::histogram(analysis),
         histogram_says: delays::says(analysis),
-        longest: delays::longest(analysis),
+        longest: folded(delays::longest(analysis)),
         threads: threads(analysis),
         known: known(analysis),
     };
@@ -109,7 +120,10 @@ fn facts(analysis: &Analysis) -> Vec<String> {
         format!("{} recorded", seconds(program.length_ns)),
         format!("{} polls", count(analysis.coverage.polls)),
         format!("{} CPUs seen", analysis.cpus.len()),
-        format!("{} threads", analysis.threads.len()),
+        match analysis.threads.len() {
+            1 => "1 thread".to_owned(),
+            some => format!("{some} threads"),
+        },
     ]
 }
 

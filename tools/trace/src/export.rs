@@ -4,7 +4,7 @@
 //! leaves out is counted in [`Exported`], so that a short export is not taken for a quiet program.
 //!
 //! # Cost
-//! Memory for the tasks that are alive and, for Perfetto, 16 bytes per exported poll. A poll takes about 160 bytes in
+//! Memory for the tasks that are alive and, for Perfetto, 16 bytes per exported poll. A poll takes about 210 bytes in
 //! Perfetto's format and 60 in dial9's.
 
 mod dial9;
@@ -33,7 +33,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The number of polls that the viewers of both formats open without trouble: 160 MB for Perfetto.
+    /// The number of polls that the viewers of both formats open without trouble: 210 MB for Perfetto.
     pub const POLLS_MAX: u64 = 1_000_000;
 }
 

@@ -66,24 +66,7 @@ impl Machine {
             return Origin::SameCpu;
         }
         let (Some(a), Some(b)) = (self.place(a), self.place(b)) else { return Origin::OtherCpu };
-        if a.core == b.core {
-            return Origin::SameCore;
-        }
-        // A part that is not known is never taken as shared, nor as not shared.
-        let shares = |of: fn(&CpuPlace) -> Option<u32>| Some(of(a)? == of(b)?);
-        let parts = [
-            (shares(|at| at.llc), Origin::SameLlc),
-            (shares(|at| at.node), Origin::SameNode),
-            (shares(|at| at.socket), Origin::SameSocket),
-        ];
-        for (shared, origin) in parts {
-            match shared {
-                Some(true) => return origin,
-                Some(false) => {}
-                None => return Origin::OtherCpu,
-            }
-        }
-        Origin::SameMachine
+        Origin::between(a, b)
     }
 
     /// CPUs that the process might use; those whose last-level cache is known; those whose node and socket are.

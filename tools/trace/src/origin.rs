@@ -2,6 +2,7 @@
 
 use serde::ser::{Serialize, Serializer};
 use std::ops::{AddAssign, Index, IndexMut};
+use warmcore_record::CpuPlace;
 
 /// Where a task came from for a poll: the nearest part of the machine that the CPU before and the CPU of the poll share.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -44,6 +45,28 @@ impl Origin {
     /// The origins of polls that moved.
     pub const MOVED: [Self; 6] =
         [Self::SameCore, Self::SameLlc, Self::SameNode, Self::SameSocket, Self::SameMachine, Self::OtherCpu];
+
+    /// How far one place of a CPU is from another, which is of another CPU. A part of the machine that is not known is never
+    /// taken as shared, nor as not shared.
+    pub fn between(a: &CpuPlace, b: &CpuPlace) -> Self {
+        if a.core == b.core {
+            return Self::SameCore;
+        }
+        let shares = |of: fn(&CpuPlace) -> Option<u32>| Some(of(a)? == of(b)?);
+        let parts = [
+            (shares(|at| at.llc), Self::SameLlc),
+            (shares(|at| at.node), Self::SameNode),
+            (shares(|at| at.socket), Self::SameSocket),
+        ];
+        for (shared, origin) in parts {
+            match shared {
+                Some(true) => return origin,
+                Some(false) => {}
+                None => return Self::OtherCpu,
+            }
+        }
+        Self::SameMachine
+    }
 
     /// The origin's name in data.
     pub fn name(self) -> &'static str {

@@ -108,7 +108,7 @@ pub fn says(analysis: &Analysis) -> String {
         polls => format!(" {} polls of rarer pairs are not drawn.", words::count(polls)),
     };
     format!(
-        "A row is {}; darker is more, by the logarithm. Green is the same core, blue the same L3, red another L3, purple not \
+        "A row is {}; stronger is more, by the logarithm. Green is the same core, blue the same L3, red another L3, purple not \
          known. Of polls with a known waker, {} ran on another core than it, {} on another L3. The waker is known of {}.{left_out} {}",
         by.row("core"),
         words::share(from.other_core(), from.known()),
