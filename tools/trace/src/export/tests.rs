@@ -93,6 +93,9 @@ fn recording() -> Vec<u8> {
             let word = tag(Kind::Poll, poll.cpu, waker, flags);
             records.push([poll.task, poll.start, poll.end - poll.start, delay, word]);
         }
+        if thread == 1 {
+            records.push([1, 140, 0, 0, tag(Kind::Drop, NO_CPU, NO_CPU, 0)]);
+        }
         let payload: Vec<u8> = records.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
         block(BlockKind::Records, thread, &payload);
     }
@@ -338,7 +341,9 @@ fn a_dial9_trace_is_read_back_by_its_own_reader() {
         .unwrap();
     let of = |name: &str| -> Vec<_> { events.iter().filter(|event| event.0 == name).collect() };
     assert_eq!(of("TaskSpawnEvent").len(), 2);
-    assert_eq!(of("TaskTerminateEvent").len(), 1);
+    let ends: Vec<(u64, &str)> =
+        of("TaskTerminateEvent").iter().map(|event| (event.1, &*event.2["task_id"])).collect();
+    assert_eq!(ends, [(ns(130), "2"), (ns(140), "1")]);
     assert_eq!(of("DroppedRecordsEvent")[0].2["records"], "4");
     assert_eq!(of("ClockSyncEvent")[0].2["realtime_ns"], "1700000000000000000");
     let mut wakes = of("WakeEventEvent").into_iter();
