@@ -197,6 +197,8 @@ fn spawn_in_each_way() {
     let of_current = here!(current.spawn(async {}));
     here!(current.block_on(of_current)).unwrap();
     let handle = runtime.handle().clone();
+    here!(runtime.block_on(async {}));
+    here!(handle.block_on(async {}));
     runtime.block_on(async {
         of_runtime.await.unwrap();
         of_handle.await.unwrap();
@@ -228,7 +230,7 @@ fn a_task_is_recorded_with_its_line_however_it_was_spawned() {
     for scheduler in SCHEDULERS {
         let (tasks, output) = recorded("a_task_is_recorded_with_its_line_however_it_was_spawned", scheduler);
         let lines = lines(&output);
-        assert_eq!(lines.len(), 12, "{scheduler:?}");
+        assert_eq!(lines.len(), 14, "{scheduler:?}");
         for line in lines {
             let here: Vec<_> = tasks.values().filter(|task| task.line == Some(line)).collect();
             let [task] = here[..] else { panic!("{scheduler:?}: {} tasks of line {line}", here.len()) };

@@ -116,7 +116,7 @@ impl Handle {
                 );
                 #[cfg(all(tokio_unstable, feature = "tracing"))]
                 let future = Traced::new("block_on", Id::next(), None, future);
-                warm.handle.block_on(future)
+                warm.handle.block_on(recorded(None, future))
             }
             Scheduler::Tokio(handle) => {
                 let _outside = warmcore_runtime::outside();

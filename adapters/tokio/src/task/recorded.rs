@@ -1,5 +1,5 @@
-//! Recorded: tasks of tokio's scheduler in the process's recording (`WARMCORE_RECORD`). Those of Warmcore's scheduler are
-//! recorded by its runtime.
+//! Recorded: tasks of tokio's scheduler, and futures of `block_on`, in the process's recording (`WARMCORE_RECORD`). The tasks
+//! of Warmcore's scheduler are recorded by its runtime.
 
 use std::future::Future;
 use std::panic::Location;
@@ -11,7 +11,7 @@ const WORKER_INDEX: Option<WorkerIndex> = Some(real::runtime::worker_index);
 #[cfg(not(any(tokio_unstable, tokio_1_54)))]
 const WORKER_INDEX: Option<WorkerIndex> = None;
 
-/// The future of a task that tokio's scheduler polls. The task's location is that of the caller.
+/// A future that no worker of Warmcore's polls. The task's location is that of the caller.
 #[inline]
 #[track_caller]
 pub(crate) fn recorded<F: Future>(name: Option<&str>, future: F) -> Recorded<F> {
