@@ -281,7 +281,8 @@ impl<R: Read> Stream<R> {
             .collect();
         let mut cpu_order: Vec<usize> = (0..seen.len()).collect();
         cpu_order.sort_by_key(|index| seen[*index]);
-        let are_llcs_known = coverage.cpus > 0 && coverage.cpus_with_llc == coverage.cpus;
+        // A move to a CPU whose cache is not known may be one to another cache.
+        let are_llcs_known = self.from_previous[Origin::OtherCpu] == 0;
         Analysis {
             program: Program {
                 command: self.header.command.clone(),
