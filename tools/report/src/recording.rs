@@ -242,13 +242,10 @@ fn known(analysis: &Analysis) -> Vec<[String; 2]> {
             "time of all threads without a dropped record",
             words::share_of(coverage.covered_ns, coverage.threads_ns),
         ),
+        row("time in recorded polls, of all threads together", words::time(coverage.polled_ns)),
         row(
-            "CPU time of all threads that was in recorded polls",
-            coverage
-                .cpu_ns
-                .map_or("not known: the process could not read its CPU time".to_owned(), |cpu_ns| {
-                    words::share_of(coverage.polled_ns, cpu_ns)
-                }),
+            "CPU time of all threads together, in polls or not",
+            coverage.cpu_ns.map_or("not known: the process could not read it".to_owned(), words::time),
         ),
         row("polls whose CPU is known", polls(coverage.with_cpu)),
         row("polls whose waker's CPU is known", polls(coverage.with_waker)),

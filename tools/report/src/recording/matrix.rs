@@ -59,7 +59,8 @@ pub fn svg(analysis: &Analysis) -> String {
     picture.text(4.0, 14.0, Anchor::Start, true, "waker ↓");
     picture.text(LEFT, 14.0, Anchor::Start, true, "poll →");
     let every = (13.0 / side).ceil().max(1.0) as usize;
-    let across = (84.0 / side).ceil().max(1.0) as usize;
+    let longest = groups.iter().map(|group| group.label.chars().count().min(10)).max().unwrap_or(0);
+    let across = ((longest as f64 * 8.0 + 4.0) / side).ceil().max(1.0) as usize;
     for (index, group) in groups.iter().enumerate() {
         let middle = side * index as f64 + side / 2.0;
         let name = words::shortened(&group.label, 12);

@@ -1,8 +1,7 @@
 //! Numbers and names of a recording, as text.
 
 use crate::markup::amount;
-use warmcore_trace::Basis;
-use warmcore_trace::{Coverage, Origin, Total};
+use warmcore_trace::{Basis, Coverage, Origin, Total, permille};
 
 /// A count, in groups of three digits: `1 234 567`.
 pub fn count(number: u64) -> String {
@@ -17,22 +16,19 @@ pub fn count(number: u64) -> String {
     text
 }
 
-/// A share: `12 %`, `3.4 %`, `< 0.1 %`; an en dash of nothing.
+/// A share, rounded down as in the sentence: `12 %`, `3.4 %`, `< 0.1 %`; an en dash of nothing.
 pub fn share(part: u64, whole: u64) -> String {
-    if whole == 0 {
-        return "–".to_owned();
-    }
-    match part as f64 / whole as f64 * 100.0 {
-        0.0 => "0 %".to_owned(),
-        small if small < 0.1 => "< 0.1 %".to_owned(),
-        some if some < 10.0 => format!("{some:.1} %"),
-        // What is not all is never written as all.
-        most if most > 99.0 && part < whole => format!("{:.1} %", (most * 10.0).floor() / 10.0),
-        most => format!("{most:.0} %"),
+    let permille = permille(part, whole);
+    match permille {
+        _ if whole == 0 => "–".to_owned(),
+        0 if part > 0 => "< 0.1 %".to_owned(),
+        // What is not all is never written as all, and the last hundredth has its decimal.
+        1..100 | 990..1000 => format!("{}.{} %", permille / 10, permille % 10),
+        _ => format!("{} %", permille / 10),
     }
 }
 
-/// A share with what it is of: `12 % of 1 234`, or that there is nothing to take a share of.
+/// A share, or that there is nothing to take a share of.
 pub fn share_of(part: u64, whole: u64) -> String {
     match whole {
         0 => "not known".to_owned(),
