@@ -109,6 +109,12 @@ pub const fn tag(kind: Kind, cpu: u32, waker_cpu: u32, flags: u32) -> u32 {
     bits(cpu) | bits(waker_cpu) << CPU_BITS | (kind as u32) << KIND_SHIFT | flags << FLAGS_SHIFT
 }
 
+/// [`tag`] of a poll, for CPUs of which none is above [`NO_CPU`].
+#[inline(always)]
+pub(crate) const fn poll_tag(cpu: u32, waker_cpu: u32, flags: u32) -> u32 {
+    cpu | waker_cpu << CPU_BITS | flags << FLAGS_SHIFT
+}
+
 /// The parts of a record's fifth word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {

@@ -18,7 +18,7 @@ use std::collections::HashMap;
 use std::ffi::OsString;
 use std::io::{self, Write as _};
 use std::path::Path;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, Once, OnceLock};
 use std::thread::Thread;
 use std::time::{SystemTime, UNIX_EPOCH};
@@ -53,6 +53,9 @@ const THREADS_MAX: usize = 1 << 16;
 /// Tasks are recorded whose scattered number is below this. 0: the recorder is off. Written by [`start`], by the writer
 /// and in children of fork(2); read before each poll.
 static BOUND: AtomicU64 = AtomicU64::new(0);
+
+/// The process that records.
+static PID: AtomicU32 = AtomicU32::new(0);
 
 /// The writer's thread.
 static WRITER: OnceLock<Thread> = OnceLock::new();
@@ -156,6 +159,7 @@ fn start_writing(path: &Path, bytes_max: u64) -> io::Result<()> {
     let _ = rseq::support();
     let header = header();
     let file = BlockFile::create(path, header.pid, bytes_max, &header.to_string())?;
+    PID.store(header.pid, Relaxed);
     fork::in_children(leave_to_parent)?;
     exit::at_exit(end_at_exit)?;
     ignore_poison(ASKED.lock()).is_running = true;
@@ -201,7 +205,8 @@ fn places(machine: &Topology) -> Vec<CpuPlace> {
         let (llc, node, socket) = (known(at.llc.0), known(at.node.0), known(at.socket.0));
         Some(CpuPlace { cpu, core: at.core.0, llc, node, socket })
     };
-    machine.usable().iter().filter_map(place).collect()
+    // All CPUs, and not those that this thread may use: a program may have bound the thread to one of them.
+    machine.online().iter().filter_map(place).collect()
 }
 
 /// Runs in each child of fork(2): it has no writer.
@@ -210,13 +215,14 @@ extern "C" fn leave_to_parent() {
 }
 
 extern "C" fn end_at_exit() {
-    // Off: the recording has ended, or this is a child of fork(2).
-    if is_on() {
+    // A child of fork(2) or clone(2) inherits the registration, and has no writer.
+    if PID.load(Relaxed) == std::process::id() {
         end("the process exited");
     }
 }
 
-/// Ends the recording. Returns when the last block is written.
+/// Ends the recording. Returns when the last block is written; at once if the recording has ended. If it is just ending by
+/// itself, the writer first says so.
 fn end(why: &'static str) {
     stop();
     ignore_poison(ASKED.lock()).end = Some(why);

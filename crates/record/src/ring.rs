@@ -1,8 +1,7 @@
 //! Ring: the records of one thread on their way to the writer.
 //!
 //! One thread pushes, one thread drains, and neither waits for the other. `head` counts the records that were pushed,
-//! `tail` those that were drained; both wrap. The words of a record are atomics that are only loaded and stored, so a
-//! push is seven plain stores and no locked instruction.
+//! `tail` those that were drained; both wrap. A push is seven plain stores and no locked instruction.
 //!
 //! The producer reads `tail` once in half a ring ([`Producer::push`]), so the line of `tail` is not shared on each push.
 //!
@@ -10,7 +9,7 @@
 //! 320 KiB per thread, of which the pages are touched that were used.
 
 use crate::format::Record;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering::*};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Ordering::*, Slot};
 use std::cell::Cell;
 
 #[cfg(all(test, loom))]
@@ -23,7 +22,7 @@ pub(crate) const CAPACITY: u32 = if cfg!(loom) { 4 } else { 16_384 };
 
 /// The part that both threads use.
 pub(crate) struct Ring {
-    slots: Box<[[AtomicU32; 5]]>,
+    slots: Box<[Slot; CAPACITY as usize]>,
     /// Written by the producer.
     head: AtomicU32,
     /// Records that were dropped. Written by the producer, read by the writer.
@@ -61,7 +60,7 @@ impl Ring {
         let records = head.wrapping_sub(tail);
         for i in 0..records {
             let slot = &self.slots[(tail.wrapping_add(i) % CAPACITY) as usize];
-            take(std::array::from_fn(|word| slot[word].load(Relaxed)));
+            take(slot.read());
         }
         // ORDERING: Release; pairs with the Acquire of `Producer::make_room`. The producer writes a slot only after it
         // was read here. Model: as above.
@@ -83,14 +82,14 @@ impl Ring {
 }
 
 #[cfg(not(loom))]
-fn slots() -> Box<[[AtomicU32; 5]]> {
-    // SAFETY: zeros are valid atomics. A vector of them would touch all pages at once.
-    unsafe { Box::new_zeroed_slice(CAPACITY as usize).assume_init() }
+fn slots() -> Box<[Slot; CAPACITY as usize]> {
+    // SAFETY: zeros are valid slots. An array of them would touch all pages at once, and first the stack.
+    unsafe { Box::new_zeroed().assume_init() }
 }
 
 #[cfg(loom)]
-fn slots() -> Box<[[AtomicU32; 5]]> {
-    (0..CAPACITY).map(|_| std::array::from_fn(|_| AtomicU32::new(0))).collect()
+fn slots() -> Box<[Slot; CAPACITY as usize]> {
+    Box::new(std::array::from_fn(|_| Slot::new()))
 }
 
 /// What the thread that pushes keeps for itself.
@@ -146,10 +145,7 @@ impl Producer {
     #[inline(always)]
     pub(crate) fn push(&self, ring: &Ring, record: Record) {
         let head = self.head.get();
-        let slot = &ring.slots[(head % CAPACITY) as usize];
-        for (to, word) in slot.iter().zip(record) {
-            to.store(word, Relaxed);
-        }
+        ring.slots[(head % CAPACITY) as usize].write(record);
         self.head.set(head.wrapping_add(1));
         // ORDERING: Release; pairs with the Acquire of `Ring::drain`.
         ring.head.store(head.wrapping_add(1), Release);

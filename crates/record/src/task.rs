@@ -3,8 +3,8 @@
 //! A wake leaves its time and its CPU in one word, the first one since the last poll began. The next poll takes the word.
 //!
 //! # Cost
-//! Three reads of the CPU's counter and of the rseq area for a wake and a poll, about 75 instructions with the push, and
-//! none of them locked.
+//! Three reads of the CPU's counter and of the rseq area, and about 200 instructions in all for a poll with its wake and the
+//! push, counted by `cargo xtask instructions recorded`. None of them is locked.
 
 use crate::format::*;
 use crate::recorder;
@@ -22,6 +22,12 @@ mod tests;
 
 /// Numbers of tasks that a thread takes at once.
 const BLOCK: u32 = 1024;
+
+/// The CPU on which the current thread runs, as records have it. Linux has no number above 8191.
+#[inline(always)]
+fn this_cpu() -> u32 {
+    rseq::current_cpu().0 & NO_CPU
+}
 
 /// Bits of a wake's word that hold the CPU. The others hold the low bits of the stamp: those of four months.
 const WAKE_CPU_BITS: u32 = 13;
@@ -70,7 +76,7 @@ impl Wake {
     #[inline]
     pub(crate) fn set(&self) {
         if self.0.load(Relaxed) == 0 {
-            self.0.store(wake_word(clock::stamp(), rseq::current_cpu().0), Relaxed);
+            self.0.store(wake_word(clock::stamp(), this_cpu()), Relaxed);
         }
     }
 
@@ -86,7 +92,7 @@ impl Wake {
 
 #[inline]
 fn wake_word(stamp: u64, cpu: u32) -> u64 {
-    stamp << WAKE_CPU_BITS | u64::from(cpu.min(NO_CPU))
+    stamp << WAKE_CPU_BITS | u64::from(cpu)
 }
 
 /// How long before `at` a wake was. Negative: after it.
@@ -111,7 +117,7 @@ impl TaskRecord {
     fn spawned_recorded(location: &'static Location<'static>, name: Option<&str>) -> Option<Self> {
         let number = next_number()?;
         let scattered = number.wrapping_mul(SAMPLE_FACTOR);
-        let (at, cpu) = (clock::stamp(), rseq::current_cpu().0);
+        let (at, cpu) = (clock::stamp(), this_cpu());
         if recorder::is_in_sample(scattered) {
             let key = std::ptr::from_ref(location).addr() as u64;
             let name = name.and_then(recorder::name_key);
@@ -155,10 +161,10 @@ impl TaskRecord {
     /// recorded`](Self::is_recorded).
     #[inline]
     pub(crate) fn poll_woken<T>(&self, wake: &Wake, poll: impl FnOnce() -> Poll<T>) -> Poll<T> {
-        let polling =
-            Polling { cpu: rseq::current_cpu().0, wake: wake.take(), start: clock::stamp(), task: self };
+        let polling = Polling::begin(self, wake);
         let polled = poll();
-        polling.end(polled.is_ready());
+        polling.push(polled.is_ready());
+        mem::forget(polling);
         polled
     }
 
@@ -196,48 +202,59 @@ impl Drop for TaskRecord {
     }
 }
 
-/// A poll that runs.
+/// A poll that runs: its record, as far as it is known.
 struct Polling<'a> {
     task: &'a TaskRecord,
     start: u64,
-    cpu: u32,
-    wake: u64,
+    delay: u32,
+    /// The record's tag without the flags that the end of the poll sets.
+    tag: u32,
 }
 
-impl Polling<'_> {
-    #[inline]
-    fn end(self, is_last: bool) {
-        self.push(is_last);
-        mem::forget(self);
+impl<'a> Polling<'a> {
+    #[inline(always)]
+    fn begin(task: &'a TaskRecord, wake: &Wake) -> Self {
+        let (cpu, wake, start) = (this_cpu(), wake.take(), clock::stamp());
+        if wake == 0 {
+            return Self { task, start, delay: NOT_KNOWN, tag: poll_tag(cpu, NO_CPU, 0) };
+        }
+        let since_wake = since_wake(wake, start);
+        let delay = match since_wake as u64 {
+            short if short < u64::from(NOT_KNOWN) => short as u32,
+            long => too_long(long),
+        };
+        let since_poll = start.wrapping_sub(task.prev_end.load(Relaxed)) as i64;
+        let flags = u32::from(since_wake >= since_poll) * WOKEN_IN_POLL;
+        Self { task, start, delay, tag: poll_tag(cpu, (wake & WAKE_CPU_MASK) as u32, flags) }
     }
 
-    #[inline]
+    /// Pushes the record of the poll, which ends now.
+    #[inline(always)]
     fn push(&self, is_last: bool) {
-        let Self { task, start, cpu, wake } = *self;
+        let Self { task, start, delay, tag } = *self;
         let end = clock::stamp();
-        let mut flags = if is_last { IS_LAST } else { 0 };
-        if rseq::current_cpu().0 != cpu {
-            flags |= CHANGED_CPU;
-        }
-        let (mut delay, mut waker_cpu) = (NOT_KNOWN, NO_CPU);
-        if wake != 0 {
-            // A CPU whose counter is late may have woken the task in the future.
-            delay = since_wake(wake, start).clamp(0, i64::from(NOT_KNOWN - 1)) as u32;
-            waker_cpu = (wake & WAKE_CPU_MASK) as u32;
-            if since_wake(wake, task.prev_end.load(Relaxed)) >= 0 {
-                flags |= WOKEN_IN_POLL;
-            }
-        }
+        let duration = match end.wrapping_sub(start) {
+            short if short < u64::from(NOT_KNOWN) => short as u32,
+            long => too_long(long),
+        };
+        let has_changed = this_cpu() != tag & NO_CPU;
+        let flags = (u32::from(is_last) * IS_LAST) | (u32::from(has_changed) * CHANGED_CPU);
+        let tag = tag | poll_tag(0, 0, flags);
         task.prev_end.store(if is_last { ENDED } else { end }, Relaxed);
-        let duration = end.saturating_sub(start).min(u64::from(NOT_KNOWN - 1)) as u32;
-        let tag = tag(Kind::Poll, cpu, waker_cpu, flags);
         with_local(|local| local.push(task.number, start, [duration, delay], tag));
     }
+}
+
+/// A duration or a delay that does not fit. The counter of a CPU may be late, so that an end is before its begin.
+#[cold]
+fn too_long(stamps: u64) -> u32 {
+    if (stamps as i64) < 0 { 0 } else { NOT_KNOWN - 1 }
 }
 
 impl Drop for Polling<'_> {
     /// The poll panicked.
     #[cold]
+    #[inline(never)]
     fn drop(&mut self) {
         self.push(true);
     }

@@ -34,7 +34,8 @@ pub struct Header {
     pub started_unix_ns: u64,
     /// Nanoseconds per unit of a stamp, times 2³².
     pub ns_per_stamp_q32: u64,
-    /// The CPUs that the process might use, ascending. Empty: the process could not read them.
+    /// The CPUs of the machine, ascending; of a machine that can't be read, those that the process might use. Empty: these
+    /// can't be read either.
     pub cpus: Vec<CpuPlace>,
 }
 

@@ -109,7 +109,7 @@ fn register() -> *const Local {
 
 impl Local {
     /// Pushes the record `[a, at - base, c, d, tag]`.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&self, a: u32, at: u64, [c, d]: [u32; 2], tag: u32) {
         // A time before the base wraps, and is as far away as one that is too late.
         let b = at.wrapping_sub(self.base.get());

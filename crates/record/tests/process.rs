@@ -146,6 +146,8 @@ fn child() {
         }
         "fork" => {
             poll(POLLS, None);
+            // A ring has room for the polls before the fork, or for those after it.
+            warmcore_record::flush();
             // SAFETY: the child polls, which takes no lock, and ends by `exit`, as a child of a program may.
             let pid = unsafe { libc::fork() };
             if pid == 0 {

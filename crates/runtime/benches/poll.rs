@@ -32,7 +32,7 @@ struct Case {
     how: How,
 }
 
-/// Options of this runtime and its tasks. Tokio's runtime has none of them.
+/// Options of this runtime and its tasks. Of them tokio's runtime has [`How::Recorded`] alone.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Plain,
@@ -40,6 +40,8 @@ enum How {
     Tenant,
     /// `warmcore top` could observe the runtime, but does not.
     Observable,
+    /// The polls are recorded, of tokio's tasks by `Recorded`. Counted only: the recorder is the process's.
+    Recorded,
 }
 
 const CASES: &[Case] = &[
@@ -49,6 +51,7 @@ const CASES: &[Case] = &[
     Case { name: "8 pairs, channels", make: channels, times: 8, how: How::Plain },
     Case { name: "8 pairs, of a tenant", make: channels, times: 8, how: How::Tenant },
     Case { name: "8 pairs, observable", make: channels, times: 8, how: How::Observable },
+    Case { name: "8 pairs, recorded", make: channels, times: 8, how: How::Recorded },
     Case { name: "1 pair, oneshots", make: oneshots, times: 1, how: How::Plain },
     Case { name: "8 pairs, oneshots", make: oneshots, times: 8, how: How::Plain },
 ];
@@ -149,8 +152,13 @@ impl Host {
                 runtime.block_on(all).expect("it ends by itself");
             }
             Self::Tokio(runtime) => {
+                let is_recorded = case.how == How::Recorded;
                 let all = runtime.spawn(async move {
-                    let tasks: Vec<_> = works.map(tokio::spawn).collect();
+                    let spawn = |work| match is_recorded {
+                        true => tokio::spawn(warmcore_record::record(work)),
+                        false => tokio::spawn(work),
+                    };
+                    let tasks: Vec<_> = works.map(spawn).collect();
                     for task in tasks {
                         task.await.expect("it ends by itself");
                     }
@@ -246,6 +254,11 @@ fn main() -> ExitCode {
         ["count", whose @ ("ours" | "tokio"), name, polls] => {
             let case = CASES.iter().find(|case| case.name == name).expect("one of `cases`");
             let polls = polls.parse().expect("a number of polls");
+            let folder = tempfile::tempdir().expect("a folder for the recording");
+            if case.how == How::Recorded {
+                // SAFETY: the process has one thread yet.
+                unsafe { std::env::set_var(warmcore_record::VARIABLE, folder.path().join("poll.rec")) };
+            }
             // Natively tokio adapts to 127, because the polls are so short. Under Valgrind they take longer, so the
             // number is set.
             let host = if whose == "ours" { Host::ours(case.how) } else { Host::tokio(Some(127)) };
@@ -264,7 +277,7 @@ fn main() -> ExitCode {
 fn time() {
     let tokio = Host::tokio(None);
     println!("{:<22}{:>10}{:>10}{:>9}{:>16}", "ns a poll", "ours", "tokio's", "ratio", "p25 to p75");
-    for case in cases() {
+    for case in cases().filter(|case| case.how != How::Recorded) {
         let ours = Host::ours(case.how);
         let round = |_| [ours.slice(case), tokio.slice(case)];
         let rounds: Vec<[f64; 2]> = (0..ROUNDS).map(round).collect();

@@ -219,8 +219,8 @@ pub(crate) fn schedule(runnable: RunnableTask, info: ScheduleInfo) {
 fn record_wake(header: &Header, is_in_poll: bool) {
     match header.record() {
         None => {}
-        Some(record) if is_in_poll => record.woken_in_poll(),
-        Some(record) => record.woken(),
+        Some(record) if !is_in_poll => record.woken(),
+        Some(record) => record.woken_in_poll(),
     }
 }
 

@@ -177,8 +177,8 @@ pub fn all() -> Vec<Step> {
                 "loom models",
                 Full,
                 90,
-                "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget --lib \
-                 --features warmcore-percpu/loom,warmcore-cid/loom,warmcore-budget/loom",
+                "test --release -p warmcore-percpu -p warmcore-cid -p warmcore-budget -p warmcore-record --lib \
+                 --features warmcore-percpu/loom,warmcore-cid/loom,warmcore-budget/loom,warmcore-record/loom",
             )
         },
         // Tokio leaves its sockets out under `cfg(loom)`, so the runtime's models use the flag `warmcore_loom` instead.

@@ -15,8 +15,16 @@ proptest! {
 }
 
 #[test]
-fn a_cpu_that_does_not_fit_is_not_known() {
-    assert_eq!(wake_word(0, u32::MAX), u64::from(NO_CPU));
+fn a_time_that_does_not_fit_is_the_longest_and_one_that_ends_before_it_begins_is_none() {
+    assert_eq!(too_long(u64::from(NOT_KNOWN)), NOT_KNOWN - 1);
+    assert_eq!(too_long(1_u64.wrapping_sub(2)), 0);
+}
+
+#[test]
+fn the_tag_of_a_poll_is_the_general_one() {
+    for (cpu, waker_cpu, flags) in [(0, 0, 0), (NO_CPU, 1, 7), (8190, NO_CPU, IS_LAST | CHANGED_CPU)] {
+        assert_eq!(poll_tag(cpu, waker_cpu, flags), tag(Kind::Poll, cpu, waker_cpu, flags));
+    }
 }
 
 #[test]
