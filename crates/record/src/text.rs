@@ -40,10 +40,10 @@ pub struct Header {
 }
 
 impl Header {
-    /// Returns a distance between two stamps in nanoseconds.
+    /// Returns a distance between two stamps in nanoseconds, at most 2⁵⁶, which are two years.
     #[inline]
     pub fn ns(&self, stamps: u64) -> u64 {
-        ((u128::from(stamps) * u128::from(self.ns_per_stamp_q32)) >> 32) as u64
+        ((u128::from(stamps) * u128::from(self.ns_per_stamp_q32)) >> 32).min(1 << 56) as u64
     }
 
     /// Reads the lines of a header. Unknown lines are left out; a known line that can't be read is the error.
@@ -62,7 +62,8 @@ impl Header {
                 _ => {}
             }
         }
-        if header.ns_per_stamp_q32 == 0 {
+        // A unit is 5 ns or so. With one above 1 µs, sums of times might not fit.
+        if !(1..=1 << 42).contains(&header.ns_per_stamp_q32) {
             return Err("the header does not say how long a unit of time is".to_owned());
         }
         Ok(header)

@@ -77,7 +77,8 @@ pub struct Coverage {
     pub threads_ns: u64,
     /// The part of `threads_ns` during which no record was dropped.
     pub covered_ns: u64,
-    /// CPU time of all threads together during the recording. `None`: the process could not read it.
+    /// CPU time of all threads together, each from the thread's beginning, which may be before the recording's, to the last
+    /// time it was read. `None`: the process could not read it.
     pub cpu_ns: Option<u64>,
     /// Time in recorded polls.
     pub polled_ns: u64,
@@ -329,7 +330,8 @@ pub struct ThreadRow {
     pub from_previous: ByOrigin,
     /// How often a poll began on another CPU than the thread's poll before: the kernel moved the thread.
     pub cpu_changes: u64,
-    /// What the kernel counted, interval by interval, at most 600; empty if the process could not read it.
+    /// What the kernel counted, interval by interval, at most 600; empty if the process could not read it. The first interval
+    /// begins with the thread.
     pub kernel: Vec<KernelInterval>,
 }
 

@@ -107,7 +107,8 @@ impl Rate {
     fn micro_cpus(self, polls: u64, ps: i64) -> i64 {
         let Self { recorded, all, length_ns } = self;
         let whole = i128::from(recorded.max(1)) * i128::from(length_ns.max(1));
-        (i128::from(ps) * i128::from(polls) * i128::from(all) * 1000 / whole) as i64
+        let product = i128::from(ps).saturating_mul(i128::from(polls)).saturating_mul(i128::from(all));
+        (product.saturating_mul(1000) / whole) as i64
     }
 }
 

@@ -5,7 +5,7 @@
 
 use crate::analysis::{Coverage, Ending, Sampling};
 use std::io::Read;
-use warmcore_record::{Event, Header, Recording, SAMPLE_FACTOR, ThreadStats};
+use warmcore_record::{Event, Header, KernelStats, Recording, SAMPLE_FACTOR, ThreadStats};
 
 /// What the first pass found. Times are stamps.
 pub struct FirstPass {
@@ -37,8 +37,10 @@ pub struct ThreadSpan {
     pub seen: Option<(u64, u64)>,
     /// Records in its gaps.
     pub gap_records: u64,
-    /// Its totals: the first and the last ones.
-    pub stats: Option<(ThreadStats, ThreadStats)>,
+    /// Its last totals.
+    stats: Option<ThreadStats>,
+    /// What the kernel counted last. The totals of a thread that has ended are without it.
+    kernel: Option<KernelStats>,
 }
 
 impl ThreadSpan {
@@ -49,12 +51,25 @@ impl ThreadSpan {
 
     /// Records that were dropped: a recording that is cut may have gaps after its last totals.
     pub fn dropped(&self) -> u64 {
-        self.gap_records.max(self.stats.map_or(0, |(_, last)| last.dropped))
+        self.gap_records.max(self.stats.map_or(0, |stats| stats.dropped))
     }
 
     pub fn skipped(&self) -> u64 {
-        self.stats.map_or(0, |(_, last)| last.skipped)
+        self.stats.map_or(0, |stats| stats.skipped)
     }
+}
+
+/// Totals whose sums over threads fit, whatever the file says: 2⁵² ns are 52 days of CPU time.
+pub fn bounded(stats: ThreadStats) -> ThreadStats {
+    let bound = |number: u64| number.min(1 << 52);
+    let ThreadStats { at, polls, dropped, skipped, kernel } = stats;
+    let kernel = kernel.map(|kernel| KernelStats {
+        cpu_ns: bound(kernel.cpu_ns),
+        run_delay_ns: bound(kernel.run_delay_ns),
+        involuntary_switches: bound(kernel.involuntary_switches),
+    });
+    let (polls, dropped, skipped) = (bound(polls), bound(dropped), bound(skipped));
+    ThreadStats { at: at.min(1 << 63), polls, dropped, skipped, kernel }
 }
 
 impl FirstPass {
@@ -97,9 +112,11 @@ impl FirstPass {
                 self.gaps.push(Gap { thread, from, to });
             }
             Event::Stats { thread, stats } => {
+                let stats = bounded(stats);
                 self.thread(thread, stats.at, stats.at);
-                let of_thread = &mut self.threads[usize::from(thread)].stats;
-                *of_thread = Some((of_thread.map_or(stats, |(first, _)| first), stats));
+                let thread = &mut self.threads[usize::from(thread)];
+                thread.stats = Some(stats);
+                thread.kernel = stats.kernel.or(thread.kernel);
             }
             Event::Sampled { shift, at } => {
                 self.has_returns |= self.sampling.last().is_some_and(|(_, before)| *before > shift);
@@ -160,16 +177,14 @@ impl FirstPass {
         for (index, thread) in self.threads.iter().enumerate() {
             let (from, to) = thread.seen.unwrap_or_default();
             let gaps = self.gaps.iter().filter(|gap| usize::from(gap.thread) == index);
-            let missing: u64 = gaps.map(|gap| gap.to - gap.from).sum();
-            coverage.threads_ns += header.ns(to - from);
-            coverage.covered_ns += header.ns((to - from).saturating_sub(missing));
+            let missing = gaps.fold(0, |sum: u64, gap| sum.saturating_add(gap.to - gap.from));
+            coverage.threads_ns = coverage.threads_ns.saturating_add(header.ns(to - from));
+            let covered = header.ns((to - from).saturating_sub(missing));
+            coverage.covered_ns = coverage.covered_ns.saturating_add(covered);
             coverage.dropped += thread.dropped();
             coverage.skipped += thread.skipped();
-            if let Some((first, last)) = thread.stats
-                && let (Some(first), Some(last)) = (first.kernel, last.kernel)
-            {
-                let ns = last.cpu_ns.saturating_sub(first.cpu_ns);
-                coverage.cpu_ns = Some(coverage.cpu_ns.unwrap_or(0) + ns);
+            if let Some(kernel) = thread.kernel {
+                coverage.cpu_ns = Some(coverage.cpu_ns.unwrap_or(0) + kernel.cpu_ns);
             }
         }
         let change = |(at, shift): &(u64, u32)| Sampling {

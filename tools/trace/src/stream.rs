@@ -3,7 +3,7 @@
 use crate::analysis::*;
 use crate::cost::{self, Rate, Samples};
 use crate::delays::AllDelays;
-use crate::first_pass::FirstPass;
+use crate::first_pass::{FirstPass, bounded};
 use crate::machine::Machine;
 use crate::matrix::CpuMatrix;
 use crate::origin::{ByOrigin, Origin};
@@ -37,12 +37,6 @@ pub fn analyze<R: Read>(
         }
     }
     Ok(stream.finish(probe))
-}
-
-/// Whether this is the last record of a task that was dropped without a poll.
-#[inline]
-fn is_drop(poll: &Poll) -> bool {
-    poll.is_last && poll.duration == 0 && poll.cpu.is_none() && poll.woken_at.is_none()
 }
 
 /// The state of the pass.
@@ -99,13 +93,12 @@ impl<R: Read> Stream<R> {
     /// A stamp in nanoseconds since the recording began.
     #[inline]
     fn since_start(&self, at: u64) -> u64 {
-        self.header.ns(at.saturating_sub(self.first.start))
+        self.header.ns(at.clamp(self.first.start, self.first.last) - self.first.start)
     }
 
     #[inline]
     fn event(&mut self, event: Event) {
         match event {
-            Event::Poll(poll) if is_drop(&poll) => self.tasks.remove(poll.task),
             Event::Poll(poll) => self.poll(&poll),
             Event::Spawn(spawn) => {
                 let place = self.place(Some(spawn.location), None);
@@ -119,9 +112,9 @@ impl<R: Read> Stream<R> {
             }
             Event::Worker { thread, worker, .. } => self.thread(thread).row.worker = worker,
             Event::Stats { thread, stats } => {
+                let stats = bounded(stats);
                 let at_ns = self.since_start(stats.at);
-                let (delays, run_delay) = self.thread(thread).stats(at_ns, &stats);
-                if let Some(run_delay) = run_delay {
+                if let Some((delays, run_delay)) = self.thread(thread).stats(at_ns, &stats) {
                     self.delays.add_kernel(&delays, Some(run_delay));
                 }
             }

@@ -83,25 +83,23 @@ impl ThreadState {
     }
 
     /// Takes new totals; returns the delays since the last ones with the time in which the kernel kept the thread waiting
-    /// meanwhile, if that is known.
-    pub fn stats(&mut self, at_ns: u64, stats: &ThreadStats) -> (Buckets, Option<u64>) {
+    /// meanwhile. `None`: it is not known.
+    pub fn stats(&mut self, at_ns: u64, stats: &ThreadStats) -> Option<(Buckets, u64)> {
+        let kernel = stats.kernel?;
         let delays = std::mem::replace(&mut self.delays, Buckets::new());
-        let Some(kernel) = stats.kernel else { return (delays, None) };
-        let before = self.kernel.replace(kernel);
-        // The kernel counts since the thread began, which is all that is known at the first totals.
-        let run_delay = kernel.run_delay_ns.saturating_sub(before.map_or(0, |before| before.run_delay_ns));
-        if let Some(before) = before {
-            self.open.cpu_ns += kernel.cpu_ns.saturating_sub(before.cpu_ns);
-            self.open.run_delay_ns += run_delay;
-            self.open.involuntary_switches +=
-                kernel.involuntary_switches.saturating_sub(before.involuntary_switches);
-            self.open.until_ns = at_ns;
-            self.open_stats += 1;
-            if self.open_stats == self.stats_per_interval {
-                self.close_interval();
-            }
+        // The kernel counts since the thread began: the first totals are those of the first interval.
+        let before = self.kernel.replace(kernel).unwrap_or_default();
+        let run_delay = kernel.run_delay_ns.saturating_sub(before.run_delay_ns);
+        let switches = kernel.involuntary_switches.saturating_sub(before.involuntary_switches);
+        self.open.until_ns = at_ns;
+        self.open.cpu_ns += kernel.cpu_ns.saturating_sub(before.cpu_ns);
+        self.open.run_delay_ns += run_delay;
+        self.open.involuntary_switches += switches;
+        self.open_stats += 1;
+        if self.open_stats == self.stats_per_interval {
+            self.close_interval();
         }
-        (delays, Some(run_delay))
+        Some((delays, run_delay))
     }
 
     pub fn has_kernel(&self) -> bool {

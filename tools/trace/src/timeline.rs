@@ -52,7 +52,7 @@ fn each_bin(bin_ns: u64, bins: u64, start_ns: u64, end_ns: u64, mut add: impl Fn
     let (mut bin, mut at) = ((start_ns / bin_ns).min(bins - 1), start_ns);
     while at < end_ns {
         // What is after the last bin, by rounding, is in it.
-        let end = if bin + 1 < bins { end_ns.min((bin + 1) * bin_ns) } else { end_ns };
+        let end = if bin + 1 < bins { end_ns.min((bin + 1).saturating_mul(bin_ns)) } else { end_ns };
         add(bin as usize, end - at);
         (bin, at) = (bin + 1, end);
     }

@@ -141,6 +141,11 @@ impl<W: Write> Writer<W> {
         self.record(thread, at, |after| [0, after, worker, 0, tag]);
     }
 
+    pub fn drop_task(&mut self, thread: u16, task: u32, at: u64) {
+        let tag = tag(Kind::Drop, NO_CPU, NO_CPU, 0);
+        self.record(thread, at, |after| [task, after, 0, 0, tag]);
+    }
+
     pub fn gap(&mut self, thread: u16, from: u64, to: u64, records: u32) {
         let tag = tag(Kind::Gap, NO_CPU, NO_CPU, 0);
         self.record(thread, from, |after| [0, after, (to - from) as u32, records, tag]);
