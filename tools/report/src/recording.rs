@@ -46,7 +46,7 @@ struct Page {
     places_left_out: usize,
     places_say: String,
     costs: Folded<[String; 4]>,
-    cost: Vec<String>,
+    cost: String,
     probe: Vec<[String; 3]>,
     histogram: String,
     histogram_says: String,
@@ -172,9 +172,9 @@ pub(super) fn warnings(analysis: &Analysis) -> Vec<String> {
 }
 
 /// What the cost in the sentence rests on.
-fn cost(analysis: &Analysis) -> Vec<String> {
+fn cost(analysis: &Analysis) -> String {
     let total = &analysis.cost.total;
-    let mut said = vec![match total.basis {
+    match total.basis {
         Basis::Program => format!(
             "The cost rests on this program's own polls: those after a move beside those of the same place without one, as \
              long after the task's last poll and behind as many other polls. It is of {} of {} moved polls.",
@@ -193,11 +193,7 @@ fn cost(analysis: &Analysis) -> Vec<String> {
              no sign that they cost nothing. Record longer, or under more load.",
             count(total.moved)
         ),
-    }];
-    if analysis.cost.probe.is_empty() {
-        said.push("The machine's probe was not given: `--probe` of this command takes what `warmcore topo --probe --json` wrote on the machine of the recording.".to_owned());
     }
-    said
 }
 
 fn probe(analysis: &Analysis) -> Vec<[String; 3]> {

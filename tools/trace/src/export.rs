@@ -35,6 +35,11 @@ pub struct Limits {
 impl Limits {
     /// The number of polls that the viewers of both formats open without trouble: 210 MB for Perfetto.
     pub const POLLS_MAX: u64 = 1_000_000;
+
+    /// Whether a moment is within the time of the export.
+    fn has(&self, ns: u64) -> bool {
+        ns >= self.from_ns && self.to_ns.is_none_or(|to| ns < to)
+    }
 }
 
 impl Default for Limits {
@@ -143,7 +148,7 @@ fn run<R: Read>(
                     end_ns: since(poll.end()),
                     woken_ns: poll.woken_at.map(since),
                 };
-                if times.start_ns < limits.from_ns || limits.to_ns.is_some_and(|to| times.start_ns >= to) {
+                if !limits.has(times.start_ns) {
                     done.outside += 1;
                 } else if done.polls == limits.polls_max {
                     done.too_many += 1;
@@ -167,7 +172,14 @@ fn run<R: Read>(
             Event::Gap { to, .. } => gap_until = gap_until.max(to),
             _ => {}
         }
-        export.other(&names, &event, &since)?;
+        let at = match &event {
+            Event::Spawn(spawn) => Some(spawn.at),
+            Event::Gap { from: at, .. } | Event::Drop { at, .. } => Some(*at),
+            _ => None,
+        };
+        if done.polls < limits.polls_max && at.is_none_or(|at| limits.has(since(at))) {
+            export.other(&names, &event, &since)?;
+        }
     }
     Ok(done)
 }
