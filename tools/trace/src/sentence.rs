@@ -29,22 +29,24 @@ impl fmt::Display for Sentence {
 
 impl fmt::Display for Total {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { micro_cpus, low, high, moved, priced, .. } = *self;
         match self.basis {
             Basis::NoMoves => write!(f, "no task moved, which costs nothing"),
             Basis::CannotTell => write!(f, "what that costs cannot be told: too few polls can be compared"),
             Basis::Program => {
-                let around = (self.high - self.low) / 2;
-                write!(f, "that costs {} CPUs ± {}", Cpus(self.micro_cpus), Cpus(around))
+                // The larger side: an interval of medians need not be even.
+                let around = (high - micro_cpus).max(micro_cpus - low);
+                let digits = digits(around);
+                write!(f, "that costs {} CPUs ± {}", Cpus(micro_cpus, digits), Cpus(around, digits))?;
+                if low <= 0 && 0 <= high { write!(f, ", which may be nothing") } else { Ok(()) }
             }
-            Basis::Probe => write!(
-                f,
-                "that costs between {} and {} CPUs by the machine's probe",
-                Cpus(self.low),
-                Cpus(self.high)
-            ),
+            Basis::Probe => {
+                let (low, high) = (Cpus(low, digits(low)), Cpus(high, digits(high)));
+                write!(f, "that costs between {low} and {high} CPUs by the machine's probe")
+            }
         }?;
-        if self.priced < self.moved && matches!(self.basis, Basis::Program | Basis::Probe) {
-            write!(f, " (for {} of the moves)", Share(self.priced, self.moved))?;
+        if priced < moved && matches!(self.basis, Basis::Program | Basis::Probe) {
+            write!(f, " (for {} of the moves)", Share(priced, moved))?;
         }
         Ok(())
     }
@@ -64,16 +66,71 @@ impl fmt::Display for Share {
     }
 }
 
-/// Millionths of a CPU as CPUs, with two decimals, or with three or six where the figure is small.
-struct Cpus(i64);
+/// How many decimals of CPUs show two digits of so many millionths; at least two.
+fn digits(micro_cpus: i64) -> usize {
+    match micro_cpus.unsigned_abs() {
+        100_000.. => 2,
+        10_000.. => 3,
+        1_000.. => 4,
+        100.. => 5,
+        _ => 6,
+    }
+}
+
+/// Millionths of a CPU as CPUs, with so many decimals.
+struct Cpus(i64, usize);
 
 impl fmt::Display for Cpus {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let digits = match self.0.unsigned_abs() {
-            100_000.. => 2,
-            1000.. => 4,
-            _ => 6,
-        };
-        write!(f, "{:.digits$}", self.0 as f64 / 1e6)
+        write!(f, "{:.*}", self.1, self.0 as f64 / 1e6)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sentence(basis: Basis, [micro_cpus, low, high]: [i64; 3], priced: u64) -> String {
+        let cost = Total { basis, micro_cpus, low, high, moved: 200, priced };
+        let (polls, other_core, other_llc) = (1000, 200, Some(35));
+        let (covered_permille, recorded_permille) = (1000, 1000);
+        Sentence { polls, other_core, other_llc, cost, covered_permille, recorded_permille }.to_string()
+    }
+
+    #[test]
+    fn a_cost_and_its_interval_have_the_same_decimals() {
+        assert_eq!(
+            sentence(Basis::Program, [170_123, 162_000, 179_523], 200),
+            "20 % of polls ran on another core than the last time, 3.5 % on another L3; that costs 0.1701 CPUs ± 0.0094; \
+             100 % of the time is covered."
+        );
+        let part = sentence(Basis::Program, [12_345_678, 12_000_000, 12_500_000], 150);
+        assert!(part.contains("that costs 12.35 CPUs ± 0.35 (for 75 % of the moves);"), "{part}");
+    }
+
+    #[test]
+    fn a_cost_that_may_be_nothing_and_one_by_the_probe_say_so() {
+        let nothing = sentence(Basis::Program, [-120, -900, 700], 200);
+        assert!(nothing.contains("that costs -0.00012 CPUs ± 0.00082, which may be nothing;"), "{nothing}");
+        let probe = sentence(Basis::Probe, [0, 20, 500_000], 200);
+        assert!(probe.contains("between 0.000020 and 0.50 CPUs by the machine's probe;"), "{probe}");
+        let cannot = sentence(Basis::CannotTell, [0; 3], 0);
+        assert!(
+            cannot.contains("what that costs cannot be told: too few polls can be compared;"),
+            "{cannot}"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_or_not_recorded_is_said() {
+        let cost = Total { basis: Basis::NoMoves, micro_cpus: 0, low: 0, high: 0, moved: 0, priced: 0 };
+        let (polls, other_core, other_llc) = (10_000, 1, None);
+        let (covered_permille, recorded_permille) = (987, 125);
+        let sentence = Sentence { polls, other_core, other_llc, cost, covered_permille, recorded_permille };
+        assert_eq!(
+            sentence.to_string(),
+            "less than 0.1 % of polls ran on another core than the last time (which of them on another L3 is not known); \
+             no task moved, which costs nothing; 98 % of the time is covered, and 12 % of the polls."
+        );
     }
 }
