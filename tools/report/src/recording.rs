@@ -42,7 +42,7 @@ struct Page {
     matrix: String,
     matrix_says: String,
     /// Tables of which the first rows are open and the others folded.
-    places: Folded<places::Row>,
+    places: Folded<places::PlaceRow>,
     places_left_out: usize,
     places_say: String,
     costs: Folded<[String; 4]>,

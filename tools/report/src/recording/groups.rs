@@ -15,7 +15,7 @@ pub struct Group {
 
 /// Where something is on the machine.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Place {
+pub struct At {
     pub llc: Option<u32>,
     pub node: Option<u32>,
     pub socket: Option<u32>,
@@ -47,12 +47,12 @@ impl By {
 }
 
 /// Groups what has these labels and places into at most [`ROWS_MAX`] rows.
-pub fn groups(labels: &[String], places: &[Place]) -> (By, Vec<Group>) {
+pub fn groups(labels: &[String], places: &[At]) -> (By, Vec<Group>) {
     let each = |index: usize| Group { label: labels[index].clone(), members: vec![index] };
     if labels.len() <= ROWS_MAX {
         return (By::Each, (0..labels.len()).map(each).collect());
     }
-    type Of = fn(&Place) -> Option<u32>;
+    type Of = fn(&At) -> Option<u32>;
     let parts: [(By, &str, Of); 3] = [
         (By::Llc, "L3", |place| place.llc),
         (By::Node, "node", |place| place.node),
@@ -81,23 +81,20 @@ pub fn groups(labels: &[String], places: &[Place]) -> (By, Vec<Group>) {
 mod tests {
     use super::*;
 
-    fn of(count: u32, place: impl Fn(u32) -> Place) -> (By, Vec<Group>) {
+    fn of(count: u32, place: impl Fn(u32) -> At) -> (By, Vec<Group>) {
         let labels: Vec<String> = (0..count).map(|cpu| format!("CPU {cpu}")).collect();
         groups(&labels, &(0..count).map(place).collect::<Vec<_>>())
     }
 
     #[test]
     fn few_rows_are_shown_one_by_one_and_many_by_what_they_share() {
-        assert_eq!(of(32, |_| Place::default()).0, By::Each);
-        let (by, groups) = of(384, |cpu| Place { llc: Some(cpu / 16), ..Place::default() });
+        assert_eq!(of(32, |_| At::default()).0, By::Each);
+        let (by, groups) = of(384, |cpu| At { llc: Some(cpu / 16), ..At::default() });
         assert_eq!((by, groups.len(), &*groups[23].label), (By::Llc, 24, "L3 23"));
-        let (by, groups) = of(384, |cpu| Place { llc: Some(cpu / 4), node: Some(cpu / 96), socket: None });
+        let (by, groups) = of(384, |cpu| At { llc: Some(cpu / 4), node: Some(cpu / 96), socket: None });
         assert_eq!((by, groups.len()), (By::Node, 4));
-        let (by, groups) = of(33, |cpu| Place { llc: (cpu > 0).then_some(0), ..Place::default() });
+        let (by, groups) = of(33, |cpu| At { llc: (cpu > 0).then_some(0), ..At::default() });
         assert_eq!((by, groups.len(), &*groups[1].label), (By::Neighbours, 17, "CPU 2 …"));
-        assert!(
-            of(384, |_| Place { llc: Some(0), ..Place::default() }).1.len() == 32,
-            "one row says nothing"
-        );
+        assert!(of(384, |_| At { llc: Some(0), ..At::default() }).1.len() == 32, "one row says nothing");
     }
 }

@@ -1,6 +1,6 @@
 //! The matrix from the waker's core to the poll's core.
 
-use super::groups::{By, Group, Place, groups};
+use super::groups::{At, By, Group, groups};
 use super::svg::{Anchor, Picture, WIDTH};
 use super::words;
 use std::collections::BTreeMap;
@@ -17,7 +17,7 @@ fn label(core: &MatrixCore) -> String {
 fn rows(analysis: &Analysis) -> (By, Vec<Group>) {
     let cores = &analysis.matrix.cores;
     let labels: Vec<String> = cores.iter().map(label).collect();
-    let places = cores.iter().map(|core| Place { llc: core.llc, node: core.node, socket: None });
+    let places = cores.iter().map(|core| At { llc: core.llc, node: core.node, socket: None });
     groups(&labels, &places.collect::<Vec<_>>())
 }
 

@@ -14,7 +14,7 @@ const WITH_ZERO_MIN: u32 = 90;
 
 /// A row of the table. The second text of a pair is what the first is of.
 #[derive(Debug)]
-pub struct Row {
+pub struct PlaceRow {
     pub name: String,
     pub location: String,
     pub polls: (String, String),
@@ -25,7 +25,7 @@ pub struct Row {
     pub total: String,
 }
 
-pub fn rows(analysis: &Analysis) -> Vec<Row> {
+pub fn rows(analysis: &Analysis) -> Vec<PlaceRow> {
     analysis.places.iter().take(ROWS_MAX).map(|place| row(analysis, place)).collect()
 }
 
@@ -38,13 +38,13 @@ pub fn name(place: &Place) -> String {
     }
 }
 
-fn row(analysis: &Analysis, place: &Place) -> Row {
+fn row(analysis: &Analysis, place: &Place) -> PlaceRow {
     let known = place.from_previous.known();
     let quantiles = |of: &warmcore_trace::Quantiles| match of.count {
         0 => "not known".to_owned(),
         _ => format!("{} · {}", time(of.p50_ns), time(of.p99_ns)),
     };
-    Row {
+    PlaceRow {
         name: name(place),
         location: match (&place.name, &place.location) {
             (Some(_), Some(location)) => shortened(location, CHARS_MAX),

@@ -1,7 +1,7 @@
 //! The CPUs over time: a row per CPU, in which the height says how busy it was with polls, and the colour where the tasks
 //! came from.
 
-use super::groups::{Group, Place, groups};
+use super::groups::{At, Group, groups};
 use super::svg::{Anchor, Picture, WIDTH, class};
 use super::words;
 use warmcore_trace::{Analysis, ByOrigin, Origin};
@@ -13,7 +13,7 @@ const COLUMNS_MAX: usize = 112;
 
 fn rows(analysis: &Analysis) -> (super::groups::By, Vec<Group>) {
     let labels: Vec<String> = analysis.cpus.iter().map(|row| format!("CPU {}", row.cpu)).collect();
-    let places = analysis.cpus.iter().map(|row| Place { llc: row.llc, node: row.node, socket: row.socket });
+    let places = analysis.cpus.iter().map(|row| At { llc: row.llc, node: row.node, socket: row.socket });
     groups(&labels, &places.collect::<Vec<_>>())
 }
 
