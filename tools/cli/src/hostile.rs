@@ -12,6 +12,8 @@ use std::io::Write;
 use std::path::Path;
 use warmcore_layout::Layout;
 use warmcore_layout::culprit::{self, Base, Profile};
+use warmcore_record::Recording;
+use warmcore_record::format::{BLOCK_HEADER_BYTES, CHECKSUM_START, HEADER_BYTES, checksum};
 use warmcore_report::{self as report, Inputs, Probe};
 use warmcore_results::Results;
 use warmcore_sim::costs::Costs;
@@ -36,6 +38,7 @@ pub const BODIES: &[(&str, Body)] = &[
     ("rt_app", rt_app),
     ("report", report),
     ("top", top),
+    ("record", record),
 ];
 
 /// The bytes as text if they are UTF-8. The command reads text from files and sockets in the same way.
@@ -145,6 +148,51 @@ pub fn report(bytes: &[u8]) -> bool {
 /// The answer of a process to `warmcore top`.
 pub fn top(bytes: &[u8]) -> bool {
     text(bytes).is_some_and(|text| Snapshot::parse(text).is_ok())
+}
+
+/// A recording: as it is, and with the checksums that it should have, so that what is behind them is reached.
+pub fn record(bytes: &[u8]) -> bool {
+    let read = |bytes: &[u8]| {
+        let Ok(mut recording) = Recording::new(bytes) else { return false };
+        loop {
+            match recording.next_event() {
+                Ok(Some(_)) => {}
+                Ok(None) => return true,
+                Err(error) => {
+                    assert!(!error.to_string().is_empty());
+                    // What was read before the damage is still returned.
+                    while let Ok(Some(_)) = recording.next_event() {}
+                    return false;
+                }
+            }
+        }
+    };
+    read(&with_checksums(bytes));
+    read(bytes)
+}
+
+/// The bytes of a recording with the right checksums of its header and of its blocks, as far as there are whole ones.
+fn with_checksums(bytes: &[u8]) -> Vec<u8> {
+    let mut bytes = bytes.to_vec();
+    let word = |bytes: &[u8], at: usize| {
+        bytes.get(at..at + 4).map(|word| u32::from_le_bytes([word[0], word[1], word[2], word[3]]) as usize)
+    };
+    let Some(length) = word(&bytes, 12) else { return bytes };
+    let mut at = HEADER_BYTES.saturating_add(length);
+    if let Some(sum) = bytes.get(HEADER_BYTES..at).map(|text| checksum(CHECKSUM_START, text)) {
+        bytes[16..24].copy_from_slice(&sum.to_le_bytes());
+    }
+    while let Some(length) = word(&bytes, at + 8) {
+        let payload = at + BLOCK_HEADER_BYTES;
+        let end = payload.saturating_add(length);
+        if end > bytes.len() {
+            break;
+        }
+        let sum = checksum(checksum(CHECKSUM_START, &bytes[at..at + 24]), &bytes[payload..end]);
+        bytes[at + 24..payload].copy_from_slice(&sum.to_le_bytes());
+        at = end;
+    }
+    bytes
 }
 
 /// The inputs of a corpus: the files of a tar archive, in the archive's order, up to the first file that is truncated
