@@ -241,7 +241,7 @@ fn a_task_is_recorded_with_its_line_however_it_was_spawned() {
 }
 
 #[test]
-fn a_task_that_panics_or_is_aborted_has_an_end() {
+fn a_task_that_panics_or_was_aborted_has_an_end() {
     if is_rerun() {
         let runtime = runtime_on(cpus()[0]);
         return runtime.block_on(async {
@@ -260,13 +260,13 @@ fn a_task_that_panics_or_is_aborted_has_an_end() {
         });
     }
     for scheduler in SCHEDULERS {
-        let (tasks, output) = recorded("a_task_that_panics_or_is_aborted_has_an_end", scheduler);
+        let (tasks, output) = recorded("a_task_that_panics_or_was_aborted_has_an_end", scheduler);
         let lines = lines(&output);
         assert_eq!(lines.len(), 2);
-        for (line, is_aborted) in lines.into_iter().zip([false, true]) {
+        for (line, was_aborted) in lines.into_iter().zip([false, true]) {
             let task = tasks.values().find(|task| task.line == Some(line)).expect("it is recorded");
             let last: Vec<bool> = task.polls.iter().map(|poll| poll.is_last).collect();
-            let expected = match (is_aborted, scheduler.is_empty()) {
+            let expected = match (was_aborted, scheduler.is_empty()) {
                 (false, _) => (vec![true], 0),
                 // Tokio drops the future between two polls. A worker of Warmcore's drops it in the task's turn.
                 (true, false) => (vec![false], 1),

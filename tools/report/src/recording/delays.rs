@@ -1,7 +1,7 @@
 //! Wake-to-poll delays: the histogram, and the longest ones with their place in the recording.
 
 use super::places;
-use super::svg::{Anchor, Picture, WIDTH};
+use super::svg::{Align, Picture, WIDTH};
 use super::words::{self, count, share, time};
 use warmcore_trace::Analysis;
 
@@ -21,7 +21,7 @@ pub fn histogram(analysis: &Analysis) -> String {
         let y = ROW * index as f64;
         let width = |polls: u64| (WIDTH - LEFT - RIGHT) * polls as f64 / most as f64;
         let label = format!("{} – {}", time(bucket.from_ns), time(bucket.to_ns));
-        picture.text(LEFT - 8.0, y + 14.0, Anchor::End, true, &label);
+        picture.text(LEFT - 8.0, y + 14.0, Align::End, true, &label);
         // A single poll is seen too.
         let seen = |polls: u64| if polls == 0 { 0.0 } else { width(polls).max(1.0) };
         let kernel = seen(bucket.maybe_kernel);
@@ -29,7 +29,7 @@ pub fn histogram(analysis: &Analysis) -> String {
         picture.rect("o2", [LEFT, y + 3.0, other, ROW - 6.0]);
         picture.rect("lost", [LEFT + other, y + 3.0, kernel, ROW - 6.0]);
         let told = format!("{}, {}", count(bucket.polls), share(bucket.polls, all));
-        picture.text(LEFT + other + kernel + 6.0, y + 14.0, Anchor::Start, false, &told);
+        picture.text(LEFT + other + kernel + 6.0, y + 14.0, Align::Start, false, &told);
     }
     picture.done("Polls by their wake-to-poll delay")
 }

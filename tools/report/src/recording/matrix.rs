@@ -1,7 +1,7 @@
 //! The matrix from the waker's core to the poll's core.
 
 use super::groups::{At, By, Group, groups};
-use super::svg::{Anchor, Picture, WIDTH};
+use super::svg::{Align, Picture, WIDTH};
 use super::words;
 use std::collections::BTreeMap;
 use warmcore_trace::{Analysis, MatrixCore};
@@ -56,8 +56,8 @@ pub fn svg(analysis: &Analysis) -> String {
     let most = cells.values().copied().max().unwrap_or(1).max(1);
     let side = ((WIDTH - LEFT - 8.0) / groups.len() as f64).min(72.0);
     let mut picture = Picture::new(TOP + side * groups.len() as f64 + 8.0);
-    picture.text(4.0, 14.0, Anchor::Start, true, "waker ↓");
-    picture.text(LEFT, 14.0, Anchor::Start, true, "poll →");
+    picture.text(4.0, 14.0, Align::Start, true, "waker ↓");
+    picture.text(LEFT, 14.0, Align::Start, true, "poll →");
     let every = (13.0 / side).ceil().max(1.0) as usize;
     let longest = groups.iter().map(|group| group.label.chars().count().min(10)).max().unwrap_or(0);
     let across = ((longest as f64 * 8.0 + 4.0) / side).ceil().max(1.0) as usize;
@@ -65,10 +65,10 @@ pub fn svg(analysis: &Analysis) -> String {
         let middle = side * index as f64 + side / 2.0;
         let name = words::shortened(&group.label, 12);
         if index % every == 0 {
-            picture.text(LEFT - 6.0, TOP + middle + 4.0, Anchor::End, true, &name);
+            picture.text(LEFT - 6.0, TOP + middle + 4.0, Align::End, true, &name);
         }
         if index % across == 0 {
-            picture.text(LEFT + middle, TOP - 6.0, Anchor::Middle, true, &words::shortened(&group.label, 10));
+            picture.text(LEFT + middle, TOP - 6.0, Align::Middle, true, &words::shortened(&group.label, 10));
         }
     }
     picture.rect("band", [LEFT, TOP, side * groups.len() as f64, side * groups.len() as f64]);
@@ -87,7 +87,7 @@ pub fn svg(analysis: &Analysis) -> String {
         picture.titled(class, opacity, [x + 0.5, y + 0.5, side - 1.0, side - 1.0], &title);
         if side >= 44.0 {
             let share = words::share(polls, all);
-            picture.text(x + side / 2.0, y + side / 2.0 + 4.0, Anchor::Middle, false, &share);
+            picture.text(x + side / 2.0, y + side / 2.0 + 4.0, Align::Middle, false, &share);
         }
     }
     picture.done("Polls by the core of the waker and the core of the poll")

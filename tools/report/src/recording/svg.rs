@@ -58,9 +58,9 @@ pub struct Picture {
     body: String,
 }
 
-/// Where text is anchored.
+/// Which part of a text is at its place.
 #[derive(Debug, Clone, Copy)]
-pub enum Anchor {
+pub enum Align {
     Start,
     Middle,
     End,
@@ -72,16 +72,16 @@ impl Picture {
     }
 
     /// Writes text, whose baseline is at `y`.
-    pub fn text(&mut self, x: f64, y: f64, anchor: Anchor, is_muted: bool, text: &str) {
-        let anchor = match anchor {
-            Anchor::Start => "start",
-            Anchor::Middle => "middle",
-            Anchor::End => "end",
+    pub fn text(&mut self, x: f64, y: f64, align: Align, is_muted: bool, text: &str) {
+        let align = match align {
+            Align::Start => "start",
+            Align::Middle => "middle",
+            Align::End => "end",
         };
         let colour = if is_muted { "muted" } else { "ink" };
         let text = esc(text);
         self.add(format_args!(
-            "<text x=\"{}\" y=\"{}\" font-size=\"{TEXT}\" text-anchor=\"{anchor}\" class=\"{colour}\">{text}</text>\n",
+            "<text x=\"{}\" y=\"{}\" font-size=\"{TEXT}\" text-anchor=\"{align}\" class=\"{colour}\">{text}</text>\n",
             Short(x),
             Short(y)
         ));

@@ -2,7 +2,7 @@
 //! came from.
 
 use super::groups::{At, Group, groups};
-use super::svg::{Anchor, Picture, WIDTH, class};
+use super::svg::{Align, Picture, WIDTH, class};
 use super::words;
 use warmcore_trace::{Analysis, ByOrigin, Origin};
 
@@ -71,7 +71,7 @@ pub fn svg(analysis: &Analysis) -> String {
         let height = row_height - 4.0;
         picture.rect("band", [LEFT, base - height, WIDTH - LEFT - RIGHT, height]);
         let label = words::shortened(&group.label, 9);
-        picture.text(LEFT - 6.0, base - height / 2.0 + 4.0, Anchor::End, true, &label);
+        picture.text(LEFT - 6.0, base - height / 2.0 + 4.0, Align::End, true, &label);
         let whole = (column_ns * group.members.len() as u64) as f64 * full;
         let mut boxes: Vec<Vec<[f64; 4]>> = vec![Vec::new(); Origin::ALL.len()];
         for (column, bin) in row.iter().enumerate() {
@@ -92,14 +92,14 @@ pub fn svg(analysis: &Analysis) -> String {
         let lost = missing.chunks(merged).enumerate().filter(|(_, bins)| bins.iter().any(|ns| *ns > 0));
         let boxes: Vec<[f64; 4]> =
             lost.map(|(column, _)| [LEFT + width * column as f64, bottom + 3.0, width, 10.0]).collect();
-        picture.text(LEFT - 6.0, bottom + 12.0, Anchor::End, true, "missing");
+        picture.text(LEFT - 6.0, bottom + 12.0, Align::End, true, "missing");
         picture.boxes("lost", &boxes);
     }
     let end = column_ns * count as u64;
-    for (ns, anchor) in [(0, Anchor::Start), (end / 2, Anchor::Middle), (end, Anchor::End)] {
+    for (ns, align) in [(0, Align::Start), (end / 2, Align::Middle), (end, Align::End)] {
         let x = LEFT + (WIDTH - LEFT - RIGHT) * (ns as f64 / end.max(1) as f64);
         picture.line((x, bottom), (x, bottom + 4.0));
-        picture.text(x, axis + 17.0, anchor, true, &words::time(ns));
+        picture.text(x, axis + 17.0, align, true, &words::time(ns));
     }
     picture.done("How busy each CPU was with polls over time, by where the tasks came from")
 }
