@@ -18,6 +18,9 @@ use std::ptr;
 use std::sync::Arc;
 use warmcore_sys::clock;
 
+#[cfg(test)]
+mod tests;
+
 /// Records that must fit where the ring was full: a base and a gap, and a base and the record.
 const ROOM_AFTER_GAP: u32 = 4;
 

@@ -207,6 +207,12 @@ fn a_recording_is_readable_wherever_its_process_is_killed() {
     for kill in 0..kills {
         let (_folder, file) = folder();
         let mut child = start("forever", &file);
+        if kill % 2 == 1 {
+            // Until a whole block of records is in the file, which has at most 320 KiB.
+            while std::fs::metadata(&file).unwrap().len() < 400 << 10 {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
         std::thread::sleep(Duration::from_micros(random.u64(0..60_000)));
         child.kill().unwrap();
         child.wait().unwrap();
@@ -214,7 +220,7 @@ fn a_recording_is_readable_wherever_its_process_is_killed() {
         assert_eq!(found.end, None, "kill {kill}, seed {seed}");
         with_polls += u32::from(found.polls > 0);
     }
-    assert!(with_polls > kills / 10, "only {with_polls} of {kills} files have a poll");
+    assert!(with_polls >= kills / 2, "only {with_polls} of {kills} files have a poll");
 }
 
 #[test]
