@@ -110,6 +110,7 @@ pub const fn tag(kind: Kind, cpu: u32, waker_cpu: u32, flags: u32) -> u32 {
 }
 
 /// [`tag`] of a poll, for CPUs of which none is above [`NO_CPU`].
+#[cfg(not(loom))]
 #[inline(always)]
 pub(crate) const fn poll_tag(cpu: u32, waker_cpu: u32, flags: u32) -> u32 {
     cpu | waker_cpu << CPU_BITS | flags << FLAGS_SHIFT
