@@ -27,7 +27,7 @@ pub struct Analysis {
     /// The waker's core → the poll's core.
     pub matrix: Matrix,
     /// The tasks by where they were spawned, those with the most time in polls first.
-    pub places: Vec<Place>,
+    pub places: Vec<SpawnPlace>,
     /// Wake-to-poll delays.
     pub delays: Delays,
     /// When the CPUs were busy, and with tasks from where.
@@ -207,7 +207,7 @@ pub struct MatrixCell {
 
 /// The tasks that were spawned at one place in the source, with one name.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct Place {
+pub struct SpawnPlace {
     /// Where: file:line:column. `None`: the spawn of these tasks is not in the recording.
     pub location: Option<String>,
     /// The name of these tasks, if they have one. "…" stands for all further names of a place with very many.

@@ -17,7 +17,7 @@ mod samples;
 
 use crate::analysis::{Basis, Estimate, MoveCost, Probed, Total};
 use crate::origin::{ByOrigin, Origin};
-use estimate::{Draws, Measured};
+use estimate::{Draws, StrataCost};
 pub use samples::Samples;
 use std::cmp::Reverse;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
@@ -42,7 +42,7 @@ pub struct Costs {
 struct Pair {
     place: usize,
     cost: MoveCost,
-    measured: Option<Measured>,
+    measured: Option<StrataCost>,
 }
 
 /// Compares the polls of each place. `moves` is by place; `per_second` turns moves into how often they were per second.
@@ -84,7 +84,7 @@ fn measure(samples: &Samples, pairs: &mut [Pair]) {
         measured
     };
     let threads = std::thread::available_parallelism().map_or(1, usize::from).min(chosen.len());
-    let measured: Vec<(usize, Measured)> = std::thread::scope(|scope| {
+    let measured: Vec<(usize, StrataCost)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a comparison does not panic")).collect()
     });
@@ -120,11 +120,11 @@ fn total(pairs: &[&Pair], moves: &ByOrigin, rate: Rate, probe: &[Probed]) -> Tot
     }
     let is_sound = |estimate: &Estimate| estimate.shuffles_with_zero >= WITH_ZERO_MIN;
     let sound = pairs.iter().filter(|pair| pair.cost.measured.as_ref().is_some_and(is_sound));
-    let sound: Vec<(u64, &Measured)> =
+    let sound: Vec<(u64, &StrataCost)> =
         sound.filter_map(|pair| Some((pair.cost.moved, pair.measured.as_ref()?))).collect();
     let priced = sound.iter().map(|(moved, _)| moved).sum::<u64>();
     if priced * 2 >= moved {
-        let sum = |ps: &dyn Fn(&Measured) -> i64| {
+        let sum = |ps: &dyn Fn(&StrataCost) -> i64| {
             sound.iter().map(|(moved, measured)| rate.micro_cpus(*moved, ps(measured))).sum::<i64>()
         };
         // The draws are the same for all pairs, so what happened in a block of time is in all of them or in none.

@@ -47,20 +47,20 @@ pub struct AllDelays {
     buckets: Buckets,
     maybe_kernel: Buckets,
     /// The longest ones, the shortest of them on top.
-    longest: BinaryHeap<Reverse<(u64, u64, u32, Place)>>,
+    longest: BinaryHeap<Reverse<(u64, u64, u32, SpawnPlace)>>,
 }
 
 /// A long delay, without what it is ordered by.
 #[derive(PartialEq, Eq)]
-struct Place(LongDelay);
+struct SpawnPlace(LongDelay);
 
-impl PartialOrd for Place {
+impl PartialOrd for SpawnPlace {
     fn partial_cmp(&self, other: &Self) -> Option<std::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Place {
+impl Ord for SpawnPlace {
     fn cmp(&self, _: &Self) -> std::cmp::Ordering {
         std::cmp::Ordering::Equal
     }
@@ -84,7 +84,7 @@ impl AllDelays {
             || self.longest.peek().is_some_and(|Reverse((shortest, ..))| ns > *shortest);
         if is_long {
             let long = long();
-            self.longest.push(Reverse((ns, long.at_ns, long.task, Place(long))));
+            self.longest.push(Reverse((ns, long.at_ns, long.task, SpawnPlace(long))));
             if self.longest.len() > LONGEST {
                 self.longest.pop();
             }
@@ -116,7 +116,7 @@ impl AllDelays {
             maybe_kernel: self.maybe_kernel.0[bucket],
         };
         let mut longest: Vec<LongDelay> =
-            self.longest.into_iter().map(|Reverse((.., Place(long)))| long).collect();
+            self.longest.into_iter().map(|Reverse((.., SpawnPlace(long)))| long).collect();
         longest.sort_by_key(|long| (Reverse(long.delay_ns), long.at_ns, long.task));
         longest.iter_mut().for_each(|long| long.place = place(long.place));
         Delays {

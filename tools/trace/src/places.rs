@@ -1,6 +1,6 @@
 //! Places: the tasks by where they were spawned, and by name.
 
-use crate::analysis::{MoveCost, Place, Total};
+use crate::analysis::{MoveCost, SpawnPlace, Total};
 use crate::origin::ByOrigin;
 use crate::quantiles::Times;
 use std::collections::HashMap;
@@ -103,8 +103,8 @@ impl PlaceRow {
         }
     }
 
-    pub fn finish(self, costs: Vec<MoveCost>, cost: Total) -> Place {
-        Place {
+    pub fn finish(self, costs: Vec<MoveCost>, cost: Total) -> SpawnPlace {
+        SpawnPlace {
             location: self.location,
             name: self.name,
             tasks: self.tasks,

@@ -258,7 +258,7 @@ impl<R: Read> Stream<R> {
         order.sort_by_key(|place| (Reverse(rows[*place].polled_ns), *place));
         let mut new_index = vec![0; rows.len()];
         order.iter().zip(0..).for_each(|(place, index)| new_index[*place] = index);
-        let mut finished: Vec<Option<Place>> = rows
+        let mut finished: Vec<Option<SpawnPlace>> = rows
             .into_iter()
             .zip(costs.places)
             .map(|(row, (costs, cost))| Some(row.finish(costs, cost)))

@@ -1,7 +1,7 @@
 //! The table of places that spawn tasks.
 
 use super::words::{self, count, share, shortened, signed_time, time};
-use warmcore_trace::{Analysis, MoveCost, Place, SHUFFLES};
+use warmcore_trace::{Analysis, MoveCost, SHUFFLES, SpawnPlace};
 
 /// The largest number of rows. The places are in the order of their time in polls.
 pub const ROWS_MAX: usize = 100;
@@ -30,7 +30,7 @@ pub fn rows(analysis: &Analysis) -> Vec<PlaceRow> {
 }
 
 /// The name of a place's tasks and where it is; the name alone is enough where there is one.
-pub fn name(place: &Place) -> String {
+pub fn name(place: &SpawnPlace) -> String {
     match (&place.name, &place.location) {
         (Some(name), _) => shortened(name, CHARS_MAX),
         (None, Some(location)) => shortened(location, CHARS_MAX),
@@ -38,7 +38,7 @@ pub fn name(place: &Place) -> String {
     }
 }
 
-fn row(analysis: &Analysis, place: &Place) -> PlaceRow {
+fn row(analysis: &Analysis, place: &SpawnPlace) -> PlaceRow {
     let known = place.from_previous.known();
     let quantiles = |of: &warmcore_trace::Quantiles| match of.count {
         0 => "not known".to_owned(),
@@ -74,11 +74,11 @@ fn row(analysis: &Analysis, place: &Place) -> PlaceRow {
 /// What a move costs the tasks of each place: place, origin, cost and interval, polls that were compared. The rows are at
 /// most [`ROWS_MAX`].
 pub fn costs(analysis: &Analysis) -> Vec<[String; 4]> {
-    let of = |place: &Place| place.costs.iter().map(|cost| row_of_cost(place, cost)).collect::<Vec<_>>();
+    let of = |place: &SpawnPlace| place.costs.iter().map(|cost| row_of_cost(place, cost)).collect::<Vec<_>>();
     analysis.places.iter().flat_map(of).take(ROWS_MAX).collect()
 }
 
-fn row_of_cost(place: &Place, cost: &MoveCost) -> [String; 4] {
+fn row_of_cost(place: &SpawnPlace, cost: &MoveCost) -> [String; 4] {
     let compared = format!("{} of {}", count(cost.compared), count(cost.moved));
     let (told, of) = match cost.measured {
         None => ("cannot be told".to_owned(), format!("{compared}; {} needed", count(cost.needed))),

@@ -53,7 +53,7 @@ fn recorded(cpus: u32, name: &str) -> Analysis {
     let estimate = Estimate { ns: 850, low_ns: -20, high_ns: 1400, shuffles_with_zero: 95 };
     let cost =
         |origin, measured| MoveCost { origin, moved: 200, matched: 180, compared: 90, needed: 100, measured };
-    let place = |location: &str, name: Option<&str>| Place {
+    let place = |location: &str, name: Option<&str>| SpawnPlace {
         location: Some(location.to_owned()),
         name: name.map(str::to_owned),
         tasks: 12,
@@ -191,7 +191,7 @@ fn one_poll() -> Analysis {
     let mut one = nothing();
     one.coverage = Coverage { polls: 1, threads_ns: 1000, covered_ns: 1000, cpus: 4, ..Coverage::default() };
     (one.from_previous, one.from_waker) = (unknown, unknown);
-    one.places = vec![Place {
+    one.places = vec![SpawnPlace {
         location: None,
         from_previous: unknown,
         from_waker: unknown,

@@ -125,7 +125,7 @@ impl Draws {
 }
 
 /// What was measured for a pair of place and origin.
-pub struct Measured {
+pub struct StrataCost {
     /// The difference in picoseconds.
     pub ps: i64,
     /// The difference in each draw.
@@ -133,7 +133,7 @@ pub struct Measured {
     shuffles_with_zero: u32,
 }
 
-impl Measured {
+impl StrataCost {
     pub fn estimate(&self) -> Estimate {
         let (low, high) = interval(self.draws_ps.iter().copied());
         let ns = |ps: i64| (ps as f64 / 1000.0).round() as i64;
@@ -151,7 +151,7 @@ pub fn interval(draws: impl Iterator<Item = i64>) -> (i64, i64) {
 }
 
 /// Measures the difference, its interval, and in how many of [`SHUFFLES`] the interval holds 0.
-pub fn measure(strata: &[Stratum], draws: &Draws, seed: u64) -> Measured {
+pub fn measure(strata: &[Stratum], draws: &Draws, seed: u64) -> StrataCost {
     let mut rng = Rng::with_seed(seed);
     let with_labels = |has_moved: &dyn Fn(&Stratum) -> Vec<bool>| -> Vec<Stratum> {
         let copy =
@@ -165,5 +165,5 @@ pub fn measure(strata: &[Stratum], draws: &Draws, seed: u64) -> Measured {
         (low..=high).contains(&0)
     };
     let shuffles_with_zero = (0..SHUFFLES).filter(holds_zero).count() as u32;
-    Measured { ps: difference_ps(strata), draws_ps: draws.differences_ps(strata), shuffles_with_zero }
+    StrataCost { ps: difference_ps(strata), draws_ps: draws.differences_ps(strata), shuffles_with_zero }
 }
