@@ -9,13 +9,13 @@
 //!           and of the payload: u64, payload
 //! ```
 //!
-//! Numbers are little-endian. A thread writes *records* of five `u32`, whose meaning [`Kind`] says; a block of records has
+//! Numbers are little-endian. A thread writes *records* of five `u32`, whose meaning [`RecordKind`] says; a block of records has
 //! those of one thread in the order in which the thread wrote them, which is the order in which polls end. A *round* is one
 //! pass of the writer over all threads. Its last block is of the kind [`BlockKind::Round`], with the time when the pass
 //! began: each record of a later round is of a poll that was written after that time.
 //!
 //! Times are *stamps*: the CPU's counter in units of about 5 ns, or nanoseconds where there is no counter. The header has
-//! their scale. A record has the distance to its block's stamp in 32 bits, so a record of the kind [`Kind::Base`] comes
+//! their scale. A record has the distance to its block's stamp in 32 bits, so a record of the kind [`RecordKind::Base`] comes
 //! between two records that are further apart.
 //!
 //! # Cost
@@ -57,19 +57,19 @@ const KIND_SHIFT: u32 = 2 * CPU_BITS;
 const KIND_MASK: u32 = 7;
 const FLAGS_SHIFT: u32 = KIND_SHIFT + 3;
 
-/// [`Kind::Poll`]: the task ended in this poll, by its output, a panic or a cancellation.
+/// [`RecordKind::Poll`]: the task ended in this poll, by its output, a panic or a cancellation.
 pub const IS_LAST: u32 = 1;
 
-/// [`Kind::Poll`]: the task was woken during its poll before this one.
+/// [`RecordKind::Poll`]: the task was woken during its poll before this one.
 pub const WOKEN_IN_POLL: u32 = 2;
 
-/// [`Kind::Poll`]: the thread was on another CPU when the poll ended.
+/// [`RecordKind::Poll`]: the thread was on another CPU when the poll ended.
 pub const CHANGED_CPU: u32 = 4;
 
 /// What a record says. The words are `a` to `d`; the fifth holds this kind, two CPUs and three flags ([`tag`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Kind {
+pub enum RecordKind {
     /// A poll: `a` the task, `b` its start after the base, `c` its duration, `d` how long before the start the task was
     /// woken, or [`NOT_KNOWN`]. The CPUs are the poll's and the waker's; the flags [`IS_LAST`], [`WOKEN_IN_POLL`],
     /// [`CHANGED_CPU`].
@@ -89,7 +89,7 @@ pub enum Kind {
     Drop = 6,
 }
 
-impl Kind {
+impl RecordKind {
     fn from_bits(bits: u32) -> Option<Self> {
         [Self::Poll, Self::Spawn, Self::Name, Self::Base, Self::Worker, Self::Gap, Self::Drop]
             .get(bits as usize)
@@ -102,7 +102,7 @@ pub type Record = [u32; 5];
 
 /// Makes the fifth word of a record. A CPU from 8191 on becomes [`NO_CPU`].
 #[inline]
-pub const fn tag(kind: Kind, cpu: u32, waker_cpu: u32, flags: u32) -> u32 {
+pub const fn tag(kind: RecordKind, cpu: u32, waker_cpu: u32, flags: u32) -> u32 {
     const fn bits(cpu: u32) -> u32 {
         if cpu < CPU_MASK { cpu } else { CPU_MASK }
     }
@@ -120,7 +120,7 @@ pub(crate) const fn poll_tag(cpu: u32, waker_cpu: u32, flags: u32) -> u32 {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Tag {
     /// What the record says.
-    pub kind: Kind,
+    pub kind: RecordKind,
     /// The first CPU.
     pub cpu: Option<u32>,
     /// The second CPU.
@@ -130,12 +130,12 @@ pub struct Tag {
 }
 
 impl Tag {
-    /// Takes a fifth word apart. `None`: its kind is none of [`Kind`].
+    /// Takes a fifth word apart. `None`: its kind is none of [`RecordKind`].
     #[inline]
     pub fn from_word(word: u32) -> Option<Self> {
         let cpu = |bits: u32| Some(bits & CPU_MASK).filter(|cpu| *cpu != NO_CPU);
         Some(Self {
-            kind: Kind::from_bits(word >> KIND_SHIFT & KIND_MASK)?,
+            kind: RecordKind::from_bits(word >> KIND_SHIFT & KIND_MASK)?,
             cpu: cpu(word),
             waker_cpu: cpu(word >> CPU_BITS),
             flags: word >> FLAGS_SHIFT,

@@ -19,7 +19,7 @@ mod thread;
 #[cfg(not(loom))]
 mod writer;
 
-pub use format::Kind;
+pub use format::RecordKind;
 #[cfg(not(loom))]
 pub use future::{Recorded, WorkerIndex, record};
 pub use reader::{Event, Poll, ReadError, Recording, Spawn, Thread};

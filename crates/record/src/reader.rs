@@ -346,11 +346,11 @@ impl<R: Read> Recording<R> {
             let at = base.checked_add(u64::from(b)).filter(|at| *at < u64::MAX / 2).ok_or_else(too_late)?;
             let cpu = tag.cpu.map(CpuId);
             let (order, event) = match tag.kind {
-                Kind::Base => {
+                RecordKind::Base => {
                     base = both;
                     continue;
                 }
-                Kind::Poll => {
+                RecordKind::Poll => {
                     let poll = Poll {
                         task: a,
                         thread,
@@ -365,21 +365,21 @@ impl<R: Read> Recording<R> {
                     };
                     (poll.end(), Event::Poll(poll))
                 }
-                Kind::Spawn => {
+                RecordKind::Spawn => {
                     let location = self.location_keys.get(&both).copied();
                     let location = location.ok_or_else(|| format!("no line has the location {both}"))?;
                     (at, Event::Spawn(Spawn { task: a, thread, at, location, cpu }))
                 }
-                Kind::Name => {
+                RecordKind::Name => {
                     let name = self.name_keys.get(&c).copied();
                     let name = name.ok_or_else(|| format!("no line has the name {c}"))?;
                     (at, Event::Name { task: a, name })
                 }
-                Kind::Worker => {
+                RecordKind::Worker => {
                     (at, Event::Worker { thread, at, worker: Some(c).filter(|c| *c != NOT_KNOWN) })
                 }
-                Kind::Drop => (at, Event::Drop { task: a, thread, at }),
-                Kind::Gap => {
+                RecordKind::Drop => (at, Event::Drop { task: a, thread, at }),
+                RecordKind::Gap => {
                     let to = at + u64::from(c);
                     (to, Event::Gap { thread, from: at, to, records: u64::from(d) })
                 }

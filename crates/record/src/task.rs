@@ -123,9 +123,9 @@ impl TaskRecord {
             let name = name.and_then(recorder::name_key);
             with_local(|local| {
                 let halves = [key as u32, (key >> 32) as u32];
-                local.push(number, at, halves, tag(Kind::Spawn, cpu, NO_CPU, 0));
+                local.push(number, at, halves, tag(RecordKind::Spawn, cpu, NO_CPU, 0));
                 if let Some(key) = name {
-                    local.push(number, at, [key, 0], tag(Kind::Name, NO_CPU, NO_CPU, 0));
+                    local.push(number, at, [key, 0], tag(RecordKind::Name, NO_CPU, NO_CPU, 0));
                 }
             });
         }
@@ -196,7 +196,7 @@ impl Drop for TaskRecord {
     fn drop(&mut self) {
         if self.prev_end.load(Relaxed) != ENDED && recorder::is_in_sample(self.scattered) {
             let at = clock::stamp();
-            let tag = tag(Kind::Drop, NO_CPU, NO_CPU, 0);
+            let tag = tag(RecordKind::Drop, NO_CPU, NO_CPU, 0);
             with_local(|local| local.push(self.number, at, [0, 0], tag));
         }
     }

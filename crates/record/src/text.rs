@@ -130,7 +130,7 @@ pub struct KernelStats {
 /// A line in a block of text.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum TextLine {
-    /// `location KEY LINE COLUMN FILE`: where tasks are spawned whose [`Kind::Spawn`](crate::Kind::Spawn) has this key.
+    /// `location KEY LINE COLUMN FILE`: where tasks are spawned whose [`RecordKind::Spawn`](crate::RecordKind::Spawn) has this key.
     Location(u64, Location),
     /// `name KEY TEXT`: a name of tasks.
     Name(u32, String),

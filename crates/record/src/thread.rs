@@ -9,7 +9,7 @@
 //! # Cost
 //! A push is about 25 instructions without a locked one. The first one of a thread locks the list of threads.
 
-use crate::format::{Kind, NO_CPU, NOT_KNOWN, tag};
+use crate::format::{NO_CPU, NOT_KNOWN, RecordKind, tag};
 use crate::recorder;
 use crate::ring::{Producer, Ring, Room};
 use crate::sync::Ordering::*;
@@ -39,7 +39,7 @@ pub(crate) struct Local {
     base: Cell<u64>,
     /// When the ring became full, and the number of records that were dropped since. 0: there is no gap.
     gap: Cell<(u64, u32)>,
-    /// The worker that the thread runs: the last `Kind::Worker`.
+    /// The worker that the thread runs: the last `RecordKind::Worker`.
     worker: Cell<u32>,
 }
 
@@ -149,7 +149,8 @@ impl Local {
         if at.wrapping_sub(self.base.get()) > u64::from(u32::MAX) {
             self.base.set(at);
             let halves = [at as u32, (at >> 32) as u32];
-            self.producer.push(&self.ring, [0, 0, halves[0], halves[1], tag(Kind::Base, NO_CPU, NO_CPU, 0)]);
+            self.producer
+                .push(&self.ring, [0, 0, halves[0], halves[1], tag(RecordKind::Base, NO_CPU, NO_CPU, 0)]);
         }
         self.producer.push(&self.ring, [a, at.wrapping_sub(self.base.get()) as u32, c, d, tag_word]);
     }
@@ -159,7 +160,7 @@ impl Local {
         let (from, records) = self.gap.replace((0, 0));
         if records > 0 {
             let length = to.saturating_sub(from).min(u64::from(u32::MAX)) as u32;
-            self.push_at(0, from, [length, records], tag(Kind::Gap, NO_CPU, NO_CPU, 0));
+            self.push_at(0, from, [length, records], tag(RecordKind::Gap, NO_CPU, NO_CPU, 0));
         }
     }
 
@@ -184,7 +185,7 @@ impl Local {
     pub(crate) fn set_worker(&self, worker: u32) {
         if self.worker.get() != worker {
             self.worker.set(worker);
-            self.push(0, clock::stamp(), [worker, 0], tag(Kind::Worker, NO_CPU, NO_CPU, 0));
+            self.push(0, clock::stamp(), [worker, 0], tag(RecordKind::Worker, NO_CPU, NO_CPU, 0));
         }
     }
 }

@@ -192,9 +192,9 @@ impl Writer {
             let [_, _, c, d, tag] = record;
             let both = u64::from(c) | u64::from(d) << 32;
             match Tag::from_word(tag).map(|tag| tag.kind) {
-                Some(Kind::Poll) => thread.polls += 1,
-                Some(Kind::Base) => thread.base = both,
-                Some(Kind::Spawn) if locations.insert(both) => {
+                Some(RecordKind::Poll) => thread.polls += 1,
+                Some(RecordKind::Base) => thread.base = both,
+                Some(RecordKind::Spawn) if locations.insert(both) => {
                     add_line(text, &TextLine::Location(both, location(both)));
                 }
                 _ => {}
@@ -269,7 +269,7 @@ fn add_line(text: &mut String, line: &TextLine) {
 
 /// The location that is the key of a record.
 fn location(key: u64) -> Location {
-    // SAFETY: the key of a `Kind::Spawn` is the address of a `&'static Location`: `TaskRecord::spawned` writes it, and
+    // SAFETY: the key of a `RecordKind::Spawn` is the address of a `&'static Location`: `TaskRecord::spawned` writes it, and
     // no other code pushes such a record.
     let at = unsafe { &*(key as usize as *const std::panic::Location<'static>) };
     Location { file: at.file().to_owned(), line: at.line(), column: at.column() }

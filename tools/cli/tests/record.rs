@@ -43,7 +43,7 @@ fn recording(polls: u32) -> Vec<u8> {
         ThreadStats { at: 1000, polls: polls.into(), dropped: polls.into(), ..ThreadStats::default() };
     let text = format!("{}\n{}\n", TextLine::Thread(0, 1, "worker".into()), TextLine::Stats(0, stats));
     let records: Vec<u8> = (0..polls)
-        .map(|n| -> Record { [7, n * 10, 5, NOT_KNOWN, tag(Kind::Poll, 0, NO_CPU, 0)] })
+        .map(|n| -> Record { [7, n * 10, 5, NOT_KNOWN, tag(RecordKind::Poll, 0, NO_CPU, 0)] })
         .flat_map(|record| record.into_iter().flat_map(u32::to_le_bytes))
         .collect();
     for (kind, payload) in [(BlockKind::Text, text.into_bytes()), (BlockKind::Records, records)] {

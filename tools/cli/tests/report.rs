@@ -34,10 +34,10 @@ fn recording() -> Vec<u8> {
         TextLine::Location(7, Location { file: "src/<main>.rs".to_owned(), line: 4, column: 2 }),
     ];
     block(BlockKind::Text, lines.map(|line| format!("{line}\n")).concat().as_bytes());
-    let mut records: Vec<Record> = vec![[1, 0, 7, 0, tag(Kind::Spawn, 0, NO_CPU, 0)]];
+    let mut records: Vec<Record> = vec![[1, 0, 7, 0, tag(RecordKind::Spawn, 0, NO_CPU, 0)]];
     for poll in 0..300 {
         let cpu = poll % 2;
-        records.push([1, 100 + poll * 1_000_000, 5_000, 700, tag(Kind::Poll, cpu, 1 - cpu, 0)]);
+        records.push([1, 100 + poll * 1_000_000, 5_000, 700, tag(RecordKind::Poll, cpu, 1 - cpu, 0)]);
     }
     for records in records.chunks(50) {
         let payload: Vec<u8> = records.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();

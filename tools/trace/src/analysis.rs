@@ -99,7 +99,7 @@ pub struct Coverage {
     pub without_place: u64,
     /// Polls during which the thread changed its CPU.
     pub changed_cpu: u64,
-    /// CPUs that the process might use.
+    /// Online CPUs.
     pub cpus: u32,
     /// CPUs of these whose last-level cache is known.
     pub cpus_with_llc: u32,

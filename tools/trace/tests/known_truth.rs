@@ -330,7 +330,7 @@ fn a_cut_or_damaged_file_is_analyzed_up_to_that_place() {
 
 #[test]
 fn hostile_numbers_are_no_panic() {
-    use warmcore_record::format::{BlockKind, Kind, NO_CPU, tag};
+    use warmcore_record::format::{BlockKind, NO_CPU, RecordKind, tag};
     let mut rng = fastrand::Rng::with_seed(5);
     for _ in 0..300 {
         let mut writer = Writer::in_memory(places(4), 3);
@@ -338,8 +338,15 @@ fn hostile_numbers_are_no_panic() {
         for _ in 0..rng.usize(1..6) {
             let mut records = Vec::new();
             for _ in 0..rng.usize(1..30) {
-                let kind =
-                    *rng.choice(&[Kind::Poll, Kind::Poll, Kind::Gap, Kind::Worker, Kind::Drop]).unwrap();
+                let kind = *rng
+                    .choice(&[
+                        RecordKind::Poll,
+                        RecordKind::Poll,
+                        RecordKind::Gap,
+                        RecordKind::Worker,
+                        RecordKind::Drop,
+                    ])
+                    .unwrap();
                 let mut number = || if rng.bool() { rng.u32(..) } else { rng.u32(..50) };
                 let words = [number() % 8, number(), number(), number()];
                 let cpus = [number() % 8192, number() % 8];

@@ -46,7 +46,7 @@ impl Bytes {
 }
 
 fn poll(task: u32, start: u32, duration: u32) -> Record {
-    [task, start, duration, NOT_KNOWN, tag(Kind::Poll, 3, NO_CPU, 0)]
+    [task, start, duration, NOT_KNOWN, tag(RecordKind::Poll, 3, NO_CPU, 0)]
 }
 
 /// The events, and how the reading ended.
@@ -110,14 +110,14 @@ fn a_record_says_all_that_it_can() {
         0,
         0,
         &[
-            [0, 0, far as u32, (far >> 32) as u32, tag(Kind::Base, NO_CPU, NO_CPU, 0)],
-            [7, 1, key as u32, (key >> 32) as u32, tag(Kind::Spawn, 8190, NO_CPU, 0)],
-            [7, 1, 4, 0, tag(Kind::Name, NO_CPU, NO_CPU, 0)],
-            [0, 2, 1, 0, tag(Kind::Worker, NO_CPU, NO_CPU, 0)],
-            [7, 9, 20, 5, tag(Kind::Poll, 2, 0, flags)],
-            [8, 29, 0, 0, tag(Kind::Drop, NO_CPU, NO_CPU, 0)],
-            [0, 30, 6, 77, tag(Kind::Gap, NO_CPU, NO_CPU, 0)],
-            [0, 40, NOT_KNOWN, 0, tag(Kind::Worker, NO_CPU, NO_CPU, 0)],
+            [0, 0, far as u32, (far >> 32) as u32, tag(RecordKind::Base, NO_CPU, NO_CPU, 0)],
+            [7, 1, key as u32, (key >> 32) as u32, tag(RecordKind::Spawn, 8190, NO_CPU, 0)],
+            [7, 1, 4, 0, tag(RecordKind::Name, NO_CPU, NO_CPU, 0)],
+            [0, 2, 1, 0, tag(RecordKind::Worker, NO_CPU, NO_CPU, 0)],
+            [7, 9, 20, 5, tag(RecordKind::Poll, 2, 0, flags)],
+            [8, 29, 0, 0, tag(RecordKind::Drop, NO_CPU, NO_CPU, 0)],
+            [0, 30, 6, 77, tag(RecordKind::Gap, NO_CPU, NO_CPU, 0)],
+            [0, 40, NOT_KNOWN, 0, tag(RecordKind::Worker, NO_CPU, NO_CPU, 0)],
         ],
     );
     bytes.round(2 * far).block(BlockKind::End, 0, 0, b"it ended");
@@ -233,13 +233,13 @@ fn records_that_refer_to_nothing_are_damage() {
     let records = |bytes: &mut Bytes, thread, record| {
         bytes.records(thread, 0, &[record]);
     };
-    let spawn = [1, 0, 5, 0, tag(Kind::Spawn, 0, 0, 0)];
+    let spawn = [1, 0, 5, 0, tag(RecordKind::Spawn, 0, 0, 0)];
     assert!(damage(&|bytes| records(bytes, 0, spawn)).contains("location 5"));
-    let name = [1, 0, 6, 0, tag(Kind::Name, 0, 0, 0)];
+    let name = [1, 0, 6, 0, tag(RecordKind::Name, 0, 0, 0)];
     assert!(damage(&|bytes| records(bytes, 0, name)).contains("name 6"));
     assert!(damage(&|bytes| records(bytes, 1, poll(0, 0, 0))).contains("thread 1"));
     assert!(damage(&|bytes| records(bytes, 0, [0, 0, 0, 0, u32::MAX])).contains("unknown kind"));
-    let base = [0, 0, u32::MAX, u32::MAX, tag(Kind::Base, 0, 0, 0)];
+    let base = [0, 0, u32::MAX, u32::MAX, tag(RecordKind::Base, 0, 0, 0)];
     assert!(
         damage(&|bytes| {
             bytes.records(0, 0, &[base, poll(0, 1, 0)]);

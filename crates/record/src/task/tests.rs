@@ -23,7 +23,7 @@ fn a_time_that_does_not_fit_is_the_longest_and_one_that_ends_before_it_begins_is
 #[test]
 fn the_tag_of_a_poll_is_the_general_one() {
     for (cpu, waker_cpu, flags) in [(0, 0, 0), (NO_CPU, 1, 7), (8190, NO_CPU, IS_LAST | CHANGED_CPU)] {
-        assert_eq!(poll_tag(cpu, waker_cpu, flags), tag(Kind::Poll, cpu, waker_cpu, flags));
+        assert_eq!(poll_tag(cpu, waker_cpu, flags), tag(RecordKind::Poll, cpu, waker_cpu, flags));
     }
 }
 

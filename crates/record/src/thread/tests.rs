@@ -17,7 +17,7 @@ impl Local {
     }
 
     fn push_worker(&self, at: u64, worker: u32) {
-        self.push(0, at, [worker, 0], tag(Kind::Worker, NO_CPU, NO_CPU, 0));
+        self.push(0, at, [worker, 0], tag(RecordKind::Worker, NO_CPU, NO_CPU, 0));
     }
 
     fn drain(&self) -> Vec<u8> {

@@ -78,23 +78,23 @@ fn recording() -> Vec<u8> {
     for thread in [0, 1] {
         let mut records: Vec<Record> = Vec::new();
         if thread == 0 {
-            records.push([1, 1, 9, 0, tag(Kind::Spawn, 3, NO_CPU, 0)]);
-            records.push([2, 2, 9, 0, tag(Kind::Spawn, 3, NO_CPU, 0)]);
-            records.push([2, 3, 6, 0, tag(Kind::Name, 3, NO_CPU, 0)]);
+            records.push([1, 1, 9, 0, tag(RecordKind::Spawn, 3, NO_CPU, 0)]);
+            records.push([2, 2, 9, 0, tag(RecordKind::Spawn, 3, NO_CPU, 0)]);
+            records.push([2, 3, 6, 0, tag(RecordKind::Name, 3, NO_CPU, 0)]);
         }
         let mut has_gap = false;
         for poll in POLLS.iter().filter(|poll| poll.thread == thread) {
             if poll.start > 100 && !has_gap {
-                records.push([0, 100, 10, 4, tag(Kind::Gap, NO_CPU, NO_CPU, 0)]);
+                records.push([0, 100, 10, 4, tag(RecordKind::Gap, NO_CPU, NO_CPU, 0)]);
                 has_gap = true;
             }
             let (waker, delay) = poll.wake.map_or((NO_CPU, NOT_KNOWN), |(cpu, at)| (cpu, poll.start - at));
             let flags = if poll.end == 130 { IS_LAST } else { 0 };
-            let word = tag(Kind::Poll, poll.cpu, waker, flags);
+            let word = tag(RecordKind::Poll, poll.cpu, waker, flags);
             records.push([poll.task, poll.start, poll.end - poll.start, delay, word]);
         }
         if thread == 1 {
-            records.push([1, 140, 0, 0, tag(Kind::Drop, NO_CPU, NO_CPU, 0)]);
+            records.push([1, 140, 0, 0, tag(RecordKind::Drop, NO_CPU, NO_CPU, 0)]);
         }
         let payload: Vec<u8> = records.iter().flatten().flat_map(|word| word.to_le_bytes()).collect();
         block(BlockKind::Records, thread, &payload);

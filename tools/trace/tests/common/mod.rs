@@ -127,33 +127,33 @@ impl<W: Write> Writer<W> {
     }
 
     pub fn spawn(&mut self, thread: u16, task: u32, at: u64, key: u64, cpu: u32) {
-        let tag = tag(Kind::Spawn, cpu, NO_CPU, 0);
+        let tag = tag(RecordKind::Spawn, cpu, NO_CPU, 0);
         self.record(thread, at, |after| [task, after, key as u32, (key >> 32) as u32, tag]);
     }
 
     pub fn name(&mut self, thread: u16, task: u32, at: u64, key: u32) {
-        let tag = tag(Kind::Name, NO_CPU, NO_CPU, 0);
+        let tag = tag(RecordKind::Name, NO_CPU, NO_CPU, 0);
         self.record(thread, at, |after| [task, after, key, 0, tag]);
     }
 
     pub fn worker(&mut self, thread: u16, at: u64, worker: u32) {
-        let tag = tag(Kind::Worker, NO_CPU, NO_CPU, 0);
+        let tag = tag(RecordKind::Worker, NO_CPU, NO_CPU, 0);
         self.record(thread, at, |after| [0, after, worker, 0, tag]);
     }
 
     pub fn drop_task(&mut self, thread: u16, task: u32, at: u64) {
-        let tag = tag(Kind::Drop, NO_CPU, NO_CPU, 0);
+        let tag = tag(RecordKind::Drop, NO_CPU, NO_CPU, 0);
         self.record(thread, at, |after| [task, after, 0, 0, tag]);
     }
 
     pub fn gap(&mut self, thread: u16, from: u64, to: u64, records: u32) {
-        let tag = tag(Kind::Gap, NO_CPU, NO_CPU, 0);
+        let tag = tag(RecordKind::Gap, NO_CPU, NO_CPU, 0);
         self.record(thread, from, |after| [0, after, (to - from) as u32, records, tag]);
     }
 
     pub fn poll(&mut self, poll: PollAt) {
         let (woken, waker) = poll.wake.unwrap_or((NOT_KNOWN, NO_CPU));
-        let tag = tag(Kind::Poll, poll.cpu, waker, poll.flags);
+        let tag = tag(RecordKind::Poll, poll.cpu, waker, poll.flags);
         self.record(poll.thread, poll.at, |after| [poll.task, after, poll.ns, woken, tag]);
     }
 
