@@ -1,14 +1,14 @@
 //! Task: what a recorded task carries, and the records of its polls.
 //!
-//! A wake leaves its time and its CPU in one word, the first one since the last poll began. The next poll takes the word.
+//! A wake leaves its time and its CPU in the task, the first one since the last poll began. The next poll takes them.
 //!
 //! # Cost
-//! Three reads of the CPU's counter and of the rseq area, and about 200 instructions in all for a poll with its wake and the
+//! Three reads of the CPU's counter and of the rseq area, and about 180 instructions in all for a poll with its wake and the
 //! push, by `cargo xtask instructions "8 pairs"` without what that says of getcpu and of the writer. None of them is locked.
 
 use crate::format::*;
 use crate::recorder;
-use crate::sync::{AtomicU64, Ordering::Relaxed};
+use crate::sync::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use crate::text::SAMPLE_FACTOR;
 use crate::thread::with_local;
 use std::cell::Cell;
@@ -28,11 +28,6 @@ const BLOCK: u32 = 1024;
 fn this_cpu() -> u32 {
     rseq::current_cpu().0 & NO_CPU
 }
-
-/// Bits of a wake's word that hold the CPU. The others hold the low bits of the stamp: those of four months.
-const WAKE_CPU_BITS: u32 = 13;
-
-const WAKE_CPU_MASK: u64 = (1 << WAKE_CPU_BITS) - 1;
 
 /// `prev_end` of a task that has ended.
 const ENDED: u64 = u64::MAX;
@@ -62,44 +57,41 @@ pub struct TaskRecord {
     prev_end: AtomicU64,
 }
 
-/// A wake: the stamp's low bits and the CPU. Written by threads that wake the task, taken by the thread that polls it.
-/// Two wakes at the same time may both write; either is the first one.
+/// A wake: when, and on which CPU. Written by threads that wake the task, taken by the thread that polls it. Two wakes at
+/// the same time may both write: either is the first one, and the CPU may be the other one's.
 #[derive(Debug)]
-pub(crate) struct Wake(AtomicU64);
+pub(crate) struct Wake {
+    /// 0: there was none.
+    at: AtomicU64,
+    cpu: AtomicU32,
+}
 
 impl Wake {
-    pub(crate) fn new(word: u64) -> Self {
-        Self(AtomicU64::new(word))
+    pub(crate) fn new((at, cpu): (u64, u32)) -> Self {
+        Self { at: AtomicU64::new(at), cpu: AtomicU32::new(cpu) }
     }
 
     /// The task is woken now on this thread.
     #[inline]
     pub(crate) fn set(&self) {
-        if self.0.load(Relaxed) == 0 {
-            self.0.store(wake_word(clock::stamp(), this_cpu()), Relaxed);
+        self.set_first(clock::stamp, this_cpu);
+    }
+
+    #[inline(always)]
+    fn set_first(&self, at: impl FnOnce() -> u64, cpu: impl FnOnce() -> u32) {
+        if self.at.load(Relaxed) == 0 {
+            self.cpu.store(cpu(), Relaxed);
+            self.at.store(at(), Relaxed);
         }
     }
 
-    #[inline]
-    pub(crate) fn take(&self) -> u64 {
-        let word = self.0.load(Relaxed);
-        if word != 0 {
-            self.0.store(0, Relaxed);
-        }
-        word
+    /// Takes the time, which is 0 if there was no wake, and the CPU.
+    #[inline(always)]
+    pub(crate) fn take(&self) -> (u64, u32) {
+        let at = self.at.load(Relaxed);
+        self.at.store(0, Relaxed);
+        (at, self.cpu.load(Relaxed))
     }
-}
-
-#[inline]
-fn wake_word(stamp: u64, cpu: u32) -> u64 {
-    stamp << WAKE_CPU_BITS | u64::from(cpu)
-}
-
-/// How long before `at` a wake was. Negative: after it.
-#[inline]
-fn since_wake(word: u64, at: u64) -> i64 {
-    // The differences are right although the high bits of the stamps are cut off.
-    (at << WAKE_CPU_BITS).wrapping_sub(word & !WAKE_CPU_MASK) as i64 >> WAKE_CPU_BITS
 }
 
 impl TaskRecord {
@@ -129,7 +121,7 @@ impl TaskRecord {
                 }
             });
         }
-        let wake = Wake::new(wake_word(at, cpu));
+        let wake = Wake::new((at, cpu));
         // Before the wake, so that this wake is not one within a poll.
         Some(Self { number, scattered, wake, prev_end: AtomicU64::new(at - 1) })
     }
@@ -145,9 +137,8 @@ impl TaskRecord {
     /// The task was woken during its last poll, by a thread that is not known.
     #[inline]
     pub fn woken_in_poll(&self) {
-        if recorder::is_in_sample(self.scattered) && self.wake.0.load(Relaxed) == 0 {
-            let prev_end = self.prev_end.load(Relaxed);
-            self.wake.0.store(wake_word(prev_end, NO_CPU), Relaxed);
+        if recorder::is_in_sample(self.scattered) {
+            self.wake.set_first(|| self.prev_end.load(Relaxed), || NO_CPU);
         }
     }
 
@@ -186,7 +177,7 @@ impl TaskRecord {
     }
 
     /// Takes the wake, for a task whose wakes are in another place from now on.
-    pub(crate) fn take_wake(&self) -> u64 {
+    pub(crate) fn take_wake(&self) -> (u64, u32) {
         self.wake.take()
     }
 }
@@ -214,18 +205,23 @@ struct Polling<'a> {
 impl<'a> Polling<'a> {
     #[inline(always)]
     fn begin(task: &'a TaskRecord, wake: &Wake) -> Self {
-        let (cpu, wake, start) = (this_cpu(), wake.take(), clock::stamp());
-        if wake == 0 {
+        let (cpu, (woken, waker_cpu), start) = (this_cpu(), wake.take(), clock::stamp());
+        let delay = start.wrapping_sub(woken);
+        if delay >= u64::from(NOT_KNOWN) {
+            return Self::begin_rare(task, cpu, (woken, waker_cpu), start);
+        }
+        let flags = u32::from(woken <= task.prev_end.load(Relaxed)) * WOKEN_IN_POLL;
+        Self { task, start, delay: delay as u32, tag: poll_tag(cpu, waker_cpu, flags) }
+    }
+
+    /// Begins a poll without a wake, or with one that is too long ago or, by the counter of its CPU, still to come.
+    #[cold]
+    fn begin_rare(task: &'a TaskRecord, cpu: u32, (woken, waker_cpu): (u64, u32), start: u64) -> Self {
+        if woken == 0 {
             return Self { task, start, delay: NOT_KNOWN, tag: poll_tag(cpu, NO_CPU, 0) };
         }
-        let since_wake = since_wake(wake, start);
-        let delay = match since_wake as u64 {
-            short if short < u64::from(NOT_KNOWN) => short as u32,
-            long => too_long(long),
-        };
-        let since_poll = start.wrapping_sub(task.prev_end.load(Relaxed)) as i64;
-        let flags = u32::from(since_wake >= since_poll) * WOKEN_IN_POLL;
-        Self { task, start, delay, tag: poll_tag(cpu, (wake & WAKE_CPU_MASK) as u32, flags) }
+        let flags = u32::from(woken <= task.prev_end.load(Relaxed)) * WOKEN_IN_POLL;
+        Self { task, start, delay: too_long(start.wrapping_sub(woken)), tag: poll_tag(cpu, waker_cpu, flags) }
     }
 
     /// Pushes the record of the poll, which ends now.

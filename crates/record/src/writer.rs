@@ -188,7 +188,7 @@ impl Writer {
         let Self { payload, locations, text, .. } = self;
         payload.clear();
         let drained = thread.ring.drain(|record| {
-            record.iter().for_each(|word| payload.extend(word.to_le_bytes()));
+            payload.extend_from_slice(&to_bytes(record));
             let [_, _, c, d, tag] = record;
             let both = u64::from(c) | u64::from(d) << 32;
             match Tag::from_word(tag).map(|tag| tag.kind) {
@@ -261,6 +261,13 @@ impl Writer {
             self.line(&TextLine::Sampled(self.shift, clock::stamp()));
         }
     }
+}
+
+/// The record as it is in the file.
+fn to_bytes(record: Record) -> [u8; RECORD_BYTES] {
+    let mut bytes = [0; RECORD_BYTES];
+    bytes.chunks_exact_mut(4).zip(record).for_each(|(to, word)| to.copy_from_slice(&word.to_le_bytes()));
+    bytes
 }
 
 fn add_line(text: &mut String, line: &TextLine) {

@@ -21,10 +21,10 @@ fn a_future_that_is_not_recorded_is_polled_with_the_runtimes_waker() {
 #[test]
 fn the_waker_passes_a_wake_on_and_notes_the_first() {
     let counts = Arc::new(Counts::default());
-    let recording = Arc::new(OwnWaker { wake: Wake::new(0), inner: Waker::from(counts.clone()) });
+    let recording = Arc::new(OwnWaker { wake: Wake::new((0, 0)), inner: Waker::from(counts.clone()) });
     let waker = Waker::from(recording.clone());
     waker.wake_by_ref();
     waker.wake();
     assert_eq!(counts.0.load(Relaxed), 2);
-    assert_eq!(recording.wake.take(), 0, "the recorder is off");
+    assert_eq!(recording.wake.take().0, 0, "the recorder is off");
 }
