@@ -12,14 +12,17 @@ use std::panic::Location;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::task::Poll;
-use std::time::Duration;
-use warmcore_record::{Event, Recording, TaskRecord};
+use std::time::{Duration, Instant};
+use warmcore_record::{Event, Recording, SAMPLE_FACTOR, TaskRecord};
 
 /// The variable with the child's mode.
 const MODE: &str = "RECORD_TEST_MODE";
 
 /// Polls of a child that counts them.
 const POLLS: u32 = 10_000;
+
+/// Tasks of the child that polls faster than the file may grow.
+const SAMPLED_TASKS: usize = 64;
 
 fn command(mode: &str, file: &Path) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
@@ -128,6 +131,19 @@ fn child() {
                 let _ = task.map(|task| task.poll(|| Poll::<()>::Pending));
             }
             println!("goes on");
+        }
+        "faster than the file may grow" => {
+            let spawn = || TaskRecord::spawned(Location::caller(), None).expect("the recorder is on");
+            let tasks: Vec<TaskRecord> = (0..SAMPLED_TASKS).map(|_| spawn()).collect();
+            let began = Instant::now();
+            let mut polls = 0;
+            // The rate is looked at once a second.
+            while began.elapsed() < Duration::from_millis(3_500) {
+                polls += tasks.len();
+                tasks.iter().for_each(|task| _ = task.poll(|| Poll::<()>::Pending));
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            println!("polls: {polls}");
         }
         "abort" => {
             poll(POLLS, None);
@@ -265,6 +281,39 @@ fn a_recording_ends_at_its_bound_and_the_program_goes_on() {
     assert!(std::fs::metadata(&file).unwrap().len() <= 300 << 10);
     let end = read(&file).end.unwrap();
     assert_eq!(end, "the file has reached 307200 bytes");
+}
+
+#[test]
+fn above_the_rate_that_fills_the_file_all_polls_of_fewer_tasks_are_recorded() {
+    let (_folder, file) = folder();
+    let mut command = command("faster than the file may grow", &file);
+    // 17 kB/s are allowed, and 64 tasks write 20 bytes up to a thousand times a second each.
+    let output = command.env("WARMCORE_RECORD_MAX", "10M").output().unwrap();
+    assert!(output.status.success(), "{}", stderr(&output));
+    let said = String::from_utf8(output.stdout).unwrap();
+    let polls: u64 =
+        said.lines().find_map(|line| line.split_once("polls: ")?.1.parse().ok()).expect("it says how many");
+    let (mut shift, mut left_out, mut tasks) = (0, 0, BTreeMap::<u32, u64>::new());
+    let mut recording = Recording::open(&file).unwrap();
+    while let Some(event) = recording.next_event().unwrap() {
+        match event {
+            Event::Poll(poll) => *tasks.entry(poll.task).or_default() += 1,
+            Event::Sampled { shift: next, .. } => {
+                assert_eq!(next, shift + 1);
+                shift = next;
+            }
+            Event::Stats { stats, .. } => left_out = stats.skipped,
+            Event::Gap { records, .. } => panic!("{records} records were dropped"),
+            _ => {}
+        }
+    }
+    assert!(shift >= 1 && left_out > 0, "all tasks were recorded");
+    // No poll is lost from the counts.
+    assert_eq!(tasks.values().sum::<u64>() + left_out, polls, "at one of {} tasks", 1 << shift);
+    for (task, recorded) in tasks {
+        let is_in_sample = task.wrapping_mul(SAMPLE_FACTOR).leading_zeros() >= shift;
+        assert_eq!(recorded == polls / SAMPLED_TASKS as u64, is_in_sample, "task {task}: {recorded} polls");
+    }
 }
 
 /// A limit of the process stands for a full disk: both let a write end in its middle.
