@@ -177,7 +177,10 @@ impl<R: Read> Recording<R> {
         let read =
             read_full(&mut source, &mut bytes).map_err(|error| ReadError::new(0, Problem::Io(error)))?;
         if read < 8 || bytes[..8] != MAGIC {
-            let begins = format!("it begins with {:?}", String::from_utf8_lossy(&bytes[..read.min(8)]));
+            let begins = match read {
+                0 => "the file is empty".to_owned(),
+                _ => format!("it begins with {:?}", String::from_utf8_lossy(&bytes[..read.min(8)])),
+            };
             return Err(ReadError::new(0, Problem::Foreign(begins)));
         }
         if read < HEADER_BYTES {

@@ -25,7 +25,7 @@ use warmcore_trace::{Analysis, Ending};
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "With FILE")]
 pub struct Outputs {
-    /// The page to write; default: beside FILE, with the ending .html
+    /// The page to write; default: beside FILE, with .html for .warmrec or after the name. Outputs that exist are replaced
     #[arg(long, short, value_name = "PAGE", requires = "file")]
     output: Option<PathBuf>,
     /// Also write the polls as a trace for ui.perfetto.dev, at most a million
@@ -64,17 +64,21 @@ struct Json<'a> {
 /// Shows a recording.
 ///
 /// # Errors
-/// The file is no recording, or is damaged; an output can't be written, or is the recording itself.
+/// The file is no recording, or is damaged; an output can't be written, is the recording itself, or is chosen
+/// twice.
 pub(crate) fn show(file: &Path, args: &Outputs, json: Option<&Path>) -> anyhow::Result<()> {
-    let page = args.output.clone().unwrap_or_else(|| file.with_extension("html"));
+    let page = args.output.clone().unwrap_or_else(|| page_of(file));
     let limits = limits(args)?;
     let outputs = [Some(&*page), json, args.perfetto.as_deref(), args.dial9.as_deref()];
-    for output in outputs.into_iter().flatten() {
+    let outputs: Vec<&Path> = outputs.into_iter().flatten().collect();
+    for (at, output) in outputs.iter().enumerate() {
         ensure!(
             !is_same(file, output),
             "{} is the recording itself; choose another output",
             output.display()
         );
+        let is_taken = outputs[..at].iter().any(|other| is_same(other, output));
+        ensure!(!is_taken, "{} is chosen for two outputs; choose another file for one", output.display());
     }
     let source = Source::of(file)?;
     // Minutes of reading begin only after the header was understood.
@@ -123,9 +127,23 @@ fn limits(args: &Outputs) -> anyhow::Result<Limits> {
     Ok(limits)
 }
 
-/// Whether both paths lead to the same file.
+/// The page of a recording. FILE.PID, of a further process, has one of its own.
+fn page_of(file: &Path) -> PathBuf {
+    if file.extension().is_some_and(|extension| extension == "warmrec") {
+        return file.with_extension("html");
+    }
+    let mut page = file.as_os_str().to_owned();
+    page.push(".html");
+    page.into()
+}
+
+/// Whether both paths lead to the same file, which need not exist.
 fn is_same(a: &Path, b: &Path) -> bool {
-    matches!((a.canonicalize(), b.canonicalize()), (Ok(a), Ok(b)) if a == b)
+    let place = |path: &Path| {
+        let folder = || std::path::absolute(path).ok()?.parent()?.canonicalize().ok();
+        path.canonicalize().ok().or_else(|| Some(folder()?.join(path.file_name()?)))
+    };
+    place(a).is_some_and(|a| place(b) == Some(a))
 }
 
 fn end_if_interrupted() {

@@ -89,7 +89,7 @@ fn the_summary_says_what_the_file_has_and_what_is_missing() {
     assert_eq!(status, Some(0), "{err}");
     assert!(out.contains("WARMCORE=Some(\"0\")"), "tokio's scheduler unless said: {out}");
     assert!(err.contains("it.warmrec: 0.0 MB, process 42, 3 polls of 1 tasks"), "{err}");
-    assert!(err.contains("coverage: 50.0 % of the polls (3 dropped, 0 of tasks"), "{err}");
+    assert!(err.contains("coverage: 50 % of the polls (3 dropped, 0 of tasks"), "{err}");
     assert!(err.contains("killed or still runs"), "{err}");
     assert!(err.ends_with("next: warmcore report it.warmrec\n"), "{err}");
     let json = std::fs::read(folder.path().join("it.json")).unwrap();

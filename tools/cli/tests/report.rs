@@ -89,7 +89,7 @@ fn a_recording_becomes_a_page_a_text_and_data() {
     let sentence = text.lines().next().unwrap();
     // The first of 300 polls has none before it.
     assert!(
-        sentence.starts_with("100 % of polls ran on another core than the last time, 0 % on another L3"),
+        sentence.starts_with("100 % of the polls that followed another poll of their task ran on another core than that one, 0 %"),
         "{text}"
     );
     assert!(text.contains("src/<main>.rs:4:2"), "{text}");
@@ -102,6 +102,12 @@ fn a_recording_becomes_a_page_a_text_and_data() {
         serde_json::from_slice(&std::fs::read(folder.path().join("out.json")).unwrap()).unwrap();
     assert_eq!((&json["schema"], &json["what"]), (&3.into(), &"recording".into()));
     assert_eq!(json["recording"]["from_previous"]["same_llc"], 299);
+
+    // A further process of the same environment has a page of its own.
+    let further = folder.path().join("server.warmrec.77");
+    std::fs::copy(&file, &further).unwrap();
+    well(&further, &[]);
+    assert!(names(folder.path()).contains(&"server.warmrec.77.html".to_owned()));
 
     // A recording is not changed, and the same page comes out again.
     well(&file, &["--output", "again.html"]);
@@ -144,6 +150,8 @@ fn a_trace_has_the_chosen_time() {
         (&["--perfetto", "x", "--from", "nan"], "not a number of seconds"),
         (&["--perfetto", "server.warmrec"], "is the recording itself"),
         (&["--output", "server.warmrec"], "is the recording itself"),
+        (&["--output", "x", "--perfetto", "./x"], "is chosen for two outputs"),
+        (&["--json", "server.html"], "is chosen for two outputs"),
         (&["--out", "elsewhere"], "cannot be used with"),
         (&["--probe", "none.json"], "none.json"),
         (&["--probe", "server.warmrec"], "topo --probe --json"),
@@ -161,6 +169,7 @@ fn a_file_that_is_cut_is_shown_and_one_that_is_damaged_is_shown_up_to_the_damage
     std::fs::write(&file, &whole[..whole.len() - 300]).unwrap();
     let text = well(&file, &[]);
     assert!(text.contains("the process was killed, or still runs"), "{text}");
+    assert!(text.contains(", of the part of the recording that could be read.\n"), "{text}");
 
     let mut damaged = whole.clone();
     let at = damaged.len() - 300;
@@ -182,7 +191,7 @@ fn what_is_no_recording_is_told_so_and_nothing_is_written() {
     future[8] += 1;
     for (content, told) in [
         (&b"#!/bin/sh\n"[..], "not a recording"),
-        (b"", "not a recording"),
+        (b"", "the file is empty"),
         (&recording()[..20], "within its header"),
         (&future, "the version of warmcore that recorded it"),
     ] {

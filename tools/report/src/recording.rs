@@ -18,12 +18,13 @@ mod timeline;
 mod words;
 
 pub use text::text;
+pub use words::{count, share};
 
 use super::markup::palette_css;
 use super::page::printable;
 use askama::Template;
 use warmcore_trace::{Analysis, Basis, Ending, Origin};
-use words::{count, of_polls, origin, seconds, share};
+use words::{of_polls, origin, seconds};
 
 /// The template of the page, and the data that it shows.
 #[derive(Template)]
@@ -39,6 +40,7 @@ struct Page {
     timeline: String,
     timeline_says: String,
     legend: Vec<(&'static str, &'static str, String)>,
+    matrix_legend: Vec<Swatch>,
     matrix: String,
     matrix_says: String,
     /// Tables of which the first rows are open and the others folded.
@@ -48,11 +50,21 @@ struct Page {
     costs: Folded<[String; 4]>,
     cost: String,
     probe: Vec<[String; 3]>,
+    histogram_legend: Vec<Swatch>,
     histogram: String,
     histogram_says: String,
     longest: Folded<[String; 8]>,
     threads: Vec<[String; 8]>,
     known: Vec<[String; 2]>,
+}
+
+/// A colour's class, and what it is.
+type Swatch = (&'static str, &'static str);
+
+/// The colours that a picture has.
+fn used(legend: &[Swatch], picture: &str) -> Vec<Swatch> {
+    let is_used = |(class, _): &&Swatch| picture.contains(&format!("class=\"{class}\""));
+    legend.iter().filter(is_used).copied().collect()
 }
 
 /// The rows of a table that are open, and those that are folded.
@@ -75,6 +87,7 @@ pub fn page(analysis: &Analysis) -> String {
         let polls = analysis.from_previous[*at];
         (svg::class(*at), origin(*at), share(polls, coverage.polls))
     };
+    let (matrix, histogram) = (matrix::svg(analysis), delays::histogram(analysis));
     let page = Page {
         css: [
             &palette_css(),
@@ -91,19 +104,21 @@ pub fn page(analysis: &Analysis) -> String {
         timeline: timeline::svg(analysis),
         timeline_says: timeline::says(analysis),
         legend: Origin::ALL.iter().filter(|at| analysis.from_previous[**at] > 0).map(legend).collect(),
-        matrix: matrix::svg(analysis),
+        matrix_legend: used(&matrix::LEGEND, &matrix),
+        matrix,
         matrix_says: matrix::says(analysis),
         places: folded(places::rows(analysis)),
         places_left_out: analysis.places.len().saturating_sub(places::ROWS_MAX),
         places_say: format!(
-            "Shares are of polls whose task's poll before is known: {}. {}",
+            "Shares are of the polls that followed another poll of their task, both on a known CPU: {}. {}",
             of_polls(analysis.from_previous.known(), coverage),
             words::covered(coverage)
         ),
         costs: folded(places::costs(analysis)),
         cost: cost(analysis),
         probe: probe(analysis),
-        histogram: delays::histogram(analysis),
+        histogram_legend: used(&delays::LEGEND, &histogram),
+        histogram,
         histogram_says: delays::says(analysis),
         longest: folded(delays::longest(analysis)),
         threads: threads(analysis),
@@ -177,9 +192,17 @@ fn cost(analysis: &Analysis) -> String {
     match total.basis {
         Basis::Program => format!(
             "The cost rests on this program's own polls: those after a move beside those of the same place without one, as \
-             long after the task's last poll and behind as many other polls. It is of {} of {} moved polls.",
+             long after the task's last poll and behind as many other polls. It is of {} of {} moved polls, of which {} were \
+             compared. Durations are elapsed time, so time in which the kernel took the CPU is in them; the figures are \
+             differences of medians, so rare long polls are not; first polls are not compared.{}",
             count(total.priced),
-            count(total.moved)
+            count(total.moved),
+            count(places::compared(analysis)),
+            if total.high < 0 {
+                " An interval below 0 is no gain: polls that moved do other work."
+            } else {
+                ""
+            }
         ),
         Basis::Probe => format!(
             "The cost rests on the machine's probe, not on this program: from one cache line per move to 256 KiB per move. \
@@ -188,6 +211,7 @@ fn cost(analysis: &Analysis) -> String {
             count(total.moved)
         ),
         Basis::NoMoves => "No recorded poll moved.".to_owned(),
+        Basis::CannotTell if total.moved == 0 => "Whether a recorded poll moved is not known.".to_owned(),
         Basis::CannotTell => format!(
             "What the {} moved polls cost cannot be told from this recording: there are too few comparable polls. That is \
              no sign that they cost nothing. Record longer, or under more load.",
@@ -250,7 +274,7 @@ fn known(analysis: &Analysis) -> Vec<[String; 2]> {
             "polls not linked to the task's poll before, since records are missing between",
             polls(coverage.unlinked),
         ),
-        row("polls of tasks that were spawned before the recording", polls(coverage.without_place)),
+        row("polls of tasks whose spawn is not in the recording", polls(coverage.without_place)),
         row("polls in which the thread changed its CPU", polls(coverage.changed_cpu)),
         row("tasks forgotten because too many were alive", count(coverage.forgotten_tasks)),
         row(

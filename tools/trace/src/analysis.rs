@@ -135,15 +135,17 @@ pub struct Sampling {
     pub shift: u32,
 }
 
-/// The one sentence: "x % of polls ran on another core than the last time, y % on another L3; that costs z CPUs ± …; n % of
-/// the time is covered". `Display` writes it.
+/// The one sentence: "x % of the polls that followed another poll of their task ran on another core than that one, y % on
+/// another L3; that costs z CPUs ± …; n % of the time is covered". `Display` writes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 pub struct Sentence {
-    /// Polls with a known CPU before: what the next two are shares of.
+    /// Polls that followed another poll of their task, both on a known CPU: what `other_core` and `other_llc` are shares of.
     pub polls: u64,
-    /// Of these, polls on another core than the last time.
+    /// Polls of which it is not known whether they followed one, or where.
+    pub unknown: u64,
+    /// Of `polls`, those on another core than the poll before.
     pub other_core: u64,
-    /// Of these, polls at another last-level cache than the last time. `None`: the caches are not known.
+    /// Of `polls`, those at another last-level cache than the poll before. `None`: the caches are not known.
     pub other_llc: Option<u64>,
     /// What that costs.
     pub cost: Total,
@@ -151,6 +153,8 @@ pub struct Sentence {
     pub covered_permille: u64,
     /// The share of the program's polls that were recorded, in thousandths.
     pub recorded_permille: u64,
+    /// Whether the file could be read to its end: it is neither cut nor damaged.
+    pub is_whole: bool,
 }
 
 /// A CPU on which a poll or a waker was seen.
@@ -270,7 +274,7 @@ pub struct DelayBucket {
     /// Polls with such a delay.
     pub polls: u64,
     /// Those of them that the kernel may explain: in the interval of about a second in which the poll ran, the kernel kept
-    /// its thread waiting for a CPU for at least `to_ns`. It explains none of the others.
+    /// its thread waiting for a CPU for at least `to_ns`. For the others, that wait is too short to explain the delay alone.
     pub maybe_kernel: u64,
 }
 

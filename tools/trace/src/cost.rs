@@ -116,7 +116,8 @@ fn total(pairs: &[&Pair], moves: &ByOrigin, rate: Rate, probe: &[Probed]) -> Tot
     let moved = moves.moved();
     let of = |basis| Total { basis, micro_cpus: 0, low: 0, high: 0, moved, priced: 0 };
     if moved == 0 {
-        return of(Basis::NoMoves);
+        let is_known = moves[Origin::Unknown] == 0 || moves.known() > 0;
+        return of(if is_known { Basis::NoMoves } else { Basis::CannotTell });
     }
     let is_sound = |estimate: &Estimate| estimate.shuffles_with_zero >= WITH_ZERO_MIN;
     let sound = pairs.iter().filter(|pair| pair.cost.measured.as_ref().is_some_and(is_sound));

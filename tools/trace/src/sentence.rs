@@ -8,11 +8,13 @@ impl fmt::Display for Sentence {
         if self.polls == 0 {
             write!(f, "No poll in this recording has a poll of its task before it on a known CPU")?;
         } else {
-            write!(
-                f,
-                "{} of polls ran on another core than the last time",
-                Share(self.other_core, self.polls)
-            )?;
+            let other_core = Share(self.other_core, self.polls);
+            write!(f, "{other_core} of the polls that followed another poll of their task")?;
+            let all = self.polls + self.unknown;
+            if self.unknown > all / 100 {
+                write!(f, " (known of {})", Share(self.polls, all))?;
+            }
+            write!(f, " ran on another core than that one")?;
             match self.other_llc {
                 Some(polls) => write!(f, ", {} on another L3", Share(polls, self.polls))?,
                 None => write!(f, " (which of them on another L3 is not known)")?,
@@ -23,7 +25,7 @@ impl fmt::Display for Sentence {
         if self.recorded_permille < 1000 {
             write!(f, ", and {} of the polls", Share(self.recorded_permille, 1000))?;
         }
-        write!(f, ".")
+        write!(f, "{}.", if self.is_whole { "" } else { ", of the part of the recording that could be read" })
     }
 }
 
@@ -31,13 +33,15 @@ impl fmt::Display for Total {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { micro_cpus, low, high, moved, priced, .. } = *self;
         match self.basis {
-            Basis::NoMoves => write!(f, "no task moved, which costs nothing"),
+            Basis::NoMoves => write!(f, "no recorded poll moved"),
             Basis::CannotTell => write!(f, "what that costs cannot be told: too few polls can be compared"),
+            Basis::Program if high < 0 => return f.write_str(Self::SHORTER),
             Basis::Program => {
                 // The larger side: an interval of medians need not be even.
                 let around = (high - micro_cpus).max(micro_cpus - low);
                 let digits = digits(around);
-                write!(f, "that costs {} CPUs ± {}", Cpus(micro_cpus, digits), Cpus(around, digits))?;
+                let (cost, around) = (Cpus(micro_cpus, digits), Cpus(around, digits));
+                write!(f, "that costs {cost} CPUs ± {around} with 95 % confidence")?;
                 if low <= 0 && 0 <= high { write!(f, ", which may be nothing") } else { Ok(()) }
             }
             Basis::Probe => {
@@ -50,6 +54,12 @@ impl fmt::Display for Total {
         }
         Ok(())
     }
+}
+
+impl Total {
+    /// What an interval below 0 says.
+    const SHORTER: &str = "moved polls were shorter than others, which no cost explains: they do other work, so what moves cost \
+                           cannot be told";
 }
 
 /// A share with one decimal below 10 %.
@@ -92,26 +102,43 @@ mod tests {
 
     fn sentence(basis: Basis, [micro_cpus, low, high]: [i64; 3], priced: u64) -> String {
         let cost = Total { basis, micro_cpus, low, high, moved: 200, priced };
-        let (polls, other_core, other_llc) = (1000, 200, Some(35));
-        let (covered_permille, recorded_permille) = (1000, 1000);
-        Sentence { polls, other_core, other_llc, cost, covered_permille, recorded_permille }.to_string()
+        whole(cost).to_string()
+    }
+
+    fn whole(cost: Total) -> Sentence {
+        Sentence {
+            polls: 1000,
+            unknown: 10,
+            other_core: 200,
+            other_llc: Some(35),
+            cost,
+            covered_permille: 1000,
+            recorded_permille: 1000,
+            is_whole: true,
+        }
     }
 
     #[test]
     fn a_cost_and_its_interval_have_the_same_decimals() {
         assert_eq!(
             sentence(Basis::Program, [170_123, 162_000, 179_523], 200),
-            "20 % of polls ran on another core than the last time, 3.5 % on another L3; that costs 0.1701 CPUs ± 0.0094; \
-             100 % of the time is covered."
+            "20 % of the polls that followed another poll of their task ran on another core than that one, 3.5 % on another \
+             L3; that costs 0.1701 CPUs ± 0.0094 with 95 % confidence; 100 % of the time is covered."
         );
         let part = sentence(Basis::Program, [12_345_678, 12_000_000, 12_500_000], 150);
-        assert!(part.contains("that costs 12.35 CPUs ± 0.35 (for 75 % of the moves);"), "{part}");
+        assert!(
+            part.contains("that costs 12.35 CPUs ± 0.35 with 95 % confidence (for 75 % of the moves);"),
+            "{part}"
+        );
     }
 
     #[test]
     fn a_cost_that_may_be_nothing_and_one_by_the_probe_say_so() {
         let nothing = sentence(Basis::Program, [-120, -900, 700], 200);
-        assert!(nothing.contains("that costs -0.00012 CPUs ± 0.00082, which may be nothing;"), "{nothing}");
+        assert!(
+            nothing.contains("-0.00012 CPUs ± 0.00082 with 95 % confidence, which may be nothing;"),
+            "{nothing}"
+        );
         let probe = sentence(Basis::Probe, [0, 20, 500_000], 200);
         assert!(probe.contains("between 0.000020 and 0.50 CPUs by the machine's probe;"), "{probe}");
         let cannot = sentence(Basis::CannotTell, [0; 3], 0);
@@ -122,15 +149,25 @@ mod tests {
     }
 
     #[test]
+    fn moved_polls_that_are_shorter_have_no_cost() {
+        let shorter = sentence(Basis::Program, [-500, -900, -1], 150);
+        assert!(shorter.contains("L3; moved polls were shorter than others"), "{shorter}");
+        assert!(shorter.contains("cannot be told; 100 %"), "{shorter}");
+        assert!(!shorter.contains("CPUs"), "{shorter}");
+    }
+
+    #[test]
     fn what_is_not_known_or_not_recorded_is_said() {
         let cost = Total { basis: Basis::NoMoves, micro_cpus: 0, low: 0, high: 0, moved: 0, priced: 0 };
-        let (polls, other_core, other_llc) = (10_000, 1, None);
-        let (covered_permille, recorded_permille) = (987, 125);
-        let sentence = Sentence { polls, other_core, other_llc, cost, covered_permille, recorded_permille };
+        let (polls, unknown, other_core, other_llc) = (10_000, 102, 1, None);
+        let (covered_permille, recorded_permille, is_whole) = (987, 125, false);
+        let known = Sentence { polls, unknown, other_core, other_llc, ..whole(cost) };
+        let sentence = Sentence { covered_permille, recorded_permille, is_whole, ..known };
         assert_eq!(
             sentence.to_string(),
-            "less than 0.1 % of polls ran on another core than the last time (which of them on another L3 is not known); \
-             no task moved, which costs nothing; 98 % of the time is covered, and 12 % of the polls."
+            "less than 0.1 % of the polls that followed another poll of their task (known of 98 %) ran on another core than \
+             that one (which of them on another L3 is not known); no recorded poll moved; 98 % of the time is covered, and \
+             12 % of the polls, of the part of the recording that could be read."
         );
     }
 }

@@ -286,11 +286,13 @@ impl<R: Read> Stream<R> {
             },
             sentence: Sentence {
                 polls: self.from_previous.known(),
+                unknown: self.from_previous[Origin::Unknown],
                 other_core: self.from_previous.other_core(),
                 other_llc: are_llcs_known.then(|| self.from_previous.other_llc()),
                 cost: costs.total,
                 covered_permille: coverage.covered_permille(),
                 recorded_permille: permille(coverage.polls, coverage.all_polls()),
+                is_whole: matches!(self.first.ending, Ending::Ended(_) | Ending::Open),
             },
             coverage,
             from_previous: self.from_previous,

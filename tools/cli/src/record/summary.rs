@@ -7,6 +7,7 @@ use std::ffi::OsStr;
 use std::fmt;
 use std::path::{Path, PathBuf};
 use warmcore_record::{Event, Recording, ThreadStats};
+use warmcore_report::recording::{count, share};
 
 /// What the face and the runtime read from the environment: a program with the recorder has this text in its file.
 const VARIABLE: &[u8] = b"WARMCORE_RECORD";
@@ -89,19 +90,13 @@ impl Summary {
             end,
         })
     }
-
-    /// The share of the polls that are in the file, in percent; 100 without polls.
-    fn coverage(&self) -> f64 {
-        let all = self.polls + self.dropped + self.skipped;
-        if all == 0 { 100.0 } else { self.polls as f64 / all as f64 * 100.0 }
-    }
 }
 
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { bytes, seconds, .. } = self;
         let [tasks, polls, dropped, skipped] =
-            [self.tasks, self.polls, self.dropped, self.skipped].map(grouped);
+            [self.tasks, self.polls, self.dropped, self.skipped].map(count);
         let size = *bytes as f64 / 1e6;
         writeln!(
             f,
@@ -109,11 +104,11 @@ impl fmt::Display for Summary {
             super::shown(&self.file),
             self.pid
         )?;
-        let coverage = self.coverage();
-        writeln!(
-            f,
-            "coverage: {coverage:.1} % of the polls ({dropped} dropped, {skipped} of tasks that were not sampled)"
-        )?;
+        let coverage = match self.polls {
+            0 => "no poll was recorded".to_owned(),
+            some => format!("{} of the polls", share(some, some + self.dropped + self.skipped)),
+        };
+        writeln!(f, "coverage: {coverage} ({dropped} dropped, {skipped} of tasks that were not sampled)")?;
         match &self.end {
             Some(why) => writeln!(f, "ended: {why}"),
             None => {
@@ -121,19 +116,6 @@ impl fmt::Display for Summary {
             }
         }
     }
-}
-
-/// A number with a space between groups of three digits.
-fn grouped(number: u64) -> String {
-    let digits = number.to_string();
-    let mut text = String::new();
-    for (i, digit) in digits.chars().enumerate() {
-        if i > 0 && (digits.len() - i).is_multiple_of(3) {
-            text.push(' ');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// The files of a recording: `FILE` of the first process, and `FILE.PID` of each further one.
@@ -193,11 +175,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn digits_are_in_groups_of_three() {
-        assert_eq!([0, 999, 1000, 1_234_567].map(grouped), ["0", "999", "1 000", "1 234 567"]);
-    }
-
-    #[test]
     fn the_files_of_a_recording_are_those_of_its_processes() {
         let folder = tempfile::tempdir().unwrap();
         for name in ["a.warmrec", "a.warmrec.12", "a.warmrec.", "a.warmrec.1x", "a.warmrec12", "b.warmrec"] {
@@ -221,9 +198,8 @@ mod tests {
             skipped: 0,
             end: None,
         };
-        assert!((summary.coverage() - 100.0).abs() < 1e-9);
-        (summary.polls, summary.dropped, summary.skipped) = (50, 25, 25);
-        assert!((summary.coverage() - 50.0).abs() < 1e-9);
-        assert!(summary.to_string().contains("coverage: 50.0 % of the polls (25 dropped"), "{summary}");
+        assert!(summary.to_string().contains("coverage: no poll was recorded (0 dropped"), "{summary}");
+        (summary.polls, summary.dropped, summary.skipped) = (99_999, 1, 0);
+        assert!(summary.to_string().contains("coverage: 99.9 % of the polls (1 dropped"), "{summary}");
     }
 }

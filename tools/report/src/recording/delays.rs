@@ -5,6 +5,10 @@ use super::svg::{Align, Picture, WIDTH};
 use super::words::{self, count, share, time};
 use warmcore_trace::Analysis;
 
+/// The classes of the histogram's colours, and what they are.
+pub const LEGEND: [(&str, &str); 2] =
+    [("o2", "the kernel alone does not explain it"), ("lost", "the kernel may explain it")];
+
 /// The histogram; empty if no delay is known.
 pub fn histogram(analysis: &Analysis) -> String {
     const LEFT: f64 = 138.0;
@@ -46,18 +50,21 @@ pub fn says(analysis: &Analysis) -> String {
     let kernel = match (delays.run_delay_ns, delays.involuntary_switches) {
         (Some(waited), Some(switches)) => format!(
             "Orange: polls that the kernel may explain, since it kept their thread waiting for a CPU for as long in that \
-             second; it explains none of the blue ones. All threads together waited {} for a CPU and lost one {} times.",
+             second. For the blue ones, the kernel's wait of the thread that polled is too short to explain the delay alone. All threads together waited {} for a CPU and lost one {} times.",
             time(waited),
             count(switches)
         ),
         _ => "Which part the kernel explains is not known: the process could not read its run delay."
             .to_owned(),
     };
+    let p99 = match delays.all.count {
+        ..100 => String::new(),
+        _ => format!(", 99 of 100 within {}", time(delays.all.p99_ns)),
+    };
     format!(
-        "Half of the polls began within {} of the wake, 99 of 100 within {}; the longest took {}. The delay is known of {}. \
+        "Half of the polls began within {} of the wake{p99}; the longest took {}. The delay is known of {}. \
          {kernel} {}",
         time(delays.all.p50_ns),
-        time(delays.all.p99_ns),
         time(delays.all.max_ns),
         words::of_polls(delays.all.count, coverage),
         words::covered(coverage)

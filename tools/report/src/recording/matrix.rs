@@ -9,6 +9,14 @@ use warmcore_trace::{Analysis, MatrixCore};
 const LEFT: f64 = 96.0;
 const TOP: f64 = 40.0;
 
+/// The classes of the cells' colours, and what they are.
+pub const LEGEND: [(&str, &str); 4] = [
+    ("o0", "the same core"),
+    ("o2", "the same L3"),
+    ("o5", "another L3"),
+    ("o6", "not known, or rows of several L3s"),
+];
+
 fn label(core: &MatrixCore) -> String {
     let cpus: Vec<String> = core.cpus.iter().map(u32::to_string).collect();
     format!("CPU {}", cpus.join(","))
@@ -109,8 +117,7 @@ pub fn says(analysis: &Analysis) -> String {
         polls => format!(" {} polls of rarer pairs are not drawn.", words::count(polls)),
     };
     format!(
-        "A row is {}; stronger is more, by the logarithm. Green is the same core, blue the same L3, red another L3, purple not \
-         known. Of polls with a known waker, {} ran on another core than it, {} on another L3. The waker is known of {}.{left_out} {}",
+        "A row is {}; stronger is more, by the logarithm. Of polls with a known waker, {} ran on another core than it, {} on another L3. The waker is known of {}.{left_out} {}",
         by.row("core"),
         words::share(from.other_core(), from.known()),
         match analysis.sentence.other_llc {

@@ -34,7 +34,7 @@ pub fn name(place: &SpawnPlace) -> String {
     match (&place.name, &place.location) {
         (Some(name), _) => shortened(name, CHARS_MAX),
         (None, Some(location)) => shortened(location, CHARS_MAX),
-        (None, None) => "spawned before the recording".to_owned(),
+        (None, None) => "spawn not in the recording".to_owned(),
     }
 }
 
@@ -42,7 +42,7 @@ fn row(analysis: &Analysis, place: &SpawnPlace) -> PlaceRow {
     let known = place.from_previous.known();
     let quantiles = |of: &warmcore_trace::Quantiles| match of.count {
         0 => "not known".to_owned(),
-        _ => format!("{} · {}", time(of.p50_ns), time(of.p99_ns)),
+        _ => format!("{} · {}", time(of.p50_ns), words::p99(of)),
     };
     PlaceRow {
         name: name(place),
@@ -69,6 +69,14 @@ fn row(analysis: &Analysis, place: &SpawnPlace) -> PlaceRow {
         duration: (quantiles(&place.duration), format!("of {}", count(place.duration.count))),
         total: words::total(&place.cost),
     }
+}
+
+/// Moved polls that were compared for the intervals that are trusted.
+pub fn compared(analysis: &Analysis) -> u64 {
+    let is_trusted =
+        |cost: &&MoveCost| cost.measured.is_some_and(|it| it.shuffles_with_zero >= WITH_ZERO_MIN);
+    let costs = analysis.places.iter().flat_map(|place| &place.costs);
+    costs.filter(is_trusted).map(|cost| cost.compared).sum()
 }
 
 /// What a move costs the tasks of each place: place, origin, cost and interval, polls that were compared. The rows are at

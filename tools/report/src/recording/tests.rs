@@ -102,11 +102,13 @@ fn recorded(cpus: u32, name: &str) -> Analysis {
         },
         sentence: Sentence {
             polls: from_previous.known(),
+            unknown: 0,
             other_core: from_previous.other_core(),
             other_llc: Some(from_previous.other_llc()),
             cost: total(Basis::Program, 290),
             covered_permille: coverage.covered_permille(),
             recorded_permille: 961,
+            is_whole: true,
         },
         coverage,
         from_previous,
@@ -167,11 +169,13 @@ fn nothing() -> Analysis {
         coverage: Coverage::default(),
         sentence: Sentence {
             polls: 0,
+            unknown: 0,
             other_core: 0,
             other_llc: None,
             cost,
             covered_permille: 0,
             recorded_permille: 0,
+            is_whole: true,
         },
         from_previous: ByOrigin::default(),
         from_waker: ByOrigin::default(),
@@ -265,7 +269,10 @@ fn the_sentence_comes_first_and_each_figure_says_of_how_much_it_is() {
         .collect();
     assert_eq!(captions.len(), 3);
     for caption in captions {
-        assert!(caption.contains("Covered: 95 % of the threads' time, 96 % of the polls."), "{caption}");
+        assert!(
+            caption.contains("dropped in 95 % of the threads' time, and 96 % of the polls were"),
+            "{caption}"
+        );
     }
     let text = text_of(&html);
     for told in [
@@ -275,7 +282,9 @@ fn the_sentence_comes_first_and_each_figure_says_of_how_much_it_is() {
         "90 of 200; 0 in 95 of 100 shuffled",
         "90 of 200; 100 needed",
         "0.12 CPUs (0.08 … 0.17)",
-        "It is of 145 of 290 moved polls.",
+        "It is of 145 of 290 moved polls, of which 180 were compared.",
+        "the kernel may explain it",
+        "another L3",
         "? → 1",
         "lost one 77 times",
     ] {
@@ -298,9 +307,9 @@ fn no_data_is_never_told_as_no_loss() {
         "No CPU of any poll is known.",
         "no data, and not the absence of wakes",
         "no data, and not the absence of delays",
-        "That is no sign that they cost nothing",
+        "Whether a recorded poll moved is not known.",
         "could read the last-level cache of 0 of its 4 CPUs",
-        "spawned before the recording",
+        "spawn not in the recording",
     ] {
         assert!(text.contains(told), "{told:?} is missing in {text}");
     }
@@ -342,7 +351,7 @@ fn a_large_machine_is_drawn_in_rows_that_can_be_read() {
 #[test]
 fn the_text_has_the_sentence_and_a_row_per_place() {
     let text = super::text(&recorded(4, "server"));
-    assert!(text.starts_with("29 % of polls ran on another core than the last time"), "{text}");
+    assert!(text.starts_with("29 % of the polls that followed another poll of their task ran"), "{text}");
     assert!(
         text.lines().any(|line| line.contains("29 %") && line.ends_with("  src/server.rs:7:1")),
         "{text}"

@@ -1,6 +1,6 @@
 //! A recording as text for a terminal: the sentence, what is missing, and the places with the most time in polls.
 
-use super::words::{count, covered, share, time};
+use super::words::{count, covered, p99, share, time};
 use super::{places, warnings};
 use crate::page::printable;
 use crate::summary::wrapped;
@@ -24,23 +24,24 @@ pub fn text(analysis: &Analysis) -> String {
         return printable(&text);
     }
     text.push('\n');
-    let mut line = |cells: [&str; 6]| {
-        let [polls, core, llc, p50, p99, place] = cells;
-        writeln!(text, "{polls:>13} {core:>11} {llc:>9} {p50:>10} {p99:>8}  {place}")
+    let mut line = |cells: [&str; 7]| {
+        let [polls, core, llc, of, p50, p99, place] = cells;
+        writeln!(text, "{polls:>13} {core:>11} {llc:>9} {of:>13} {p50:>10} {p99:>8}  {place}")
             .expect("text is written into memory");
     };
-    line(["polls", "other core", "other L3", "delay p50", "p99", "spawned at"]);
+    line(["polls", "other core", "other L3", "of", "delay p50", "p99", "spawned at"]);
     for place in analysis.places.iter().take(ROWS_MAX) {
         let known = place.from_previous.known();
         let of_known = |part: u64| if known == 0 { "?".to_owned() } else { share(part, known) };
         let llc = analysis.sentence.other_llc.map(|_| of_known(place.from_previous.other_llc()));
-        let delay = |ns: u64| if place.delay.count == 0 { "?".to_owned() } else { time(ns) };
+        let delay = |told: String| if place.delay.count == 0 { "?".to_owned() } else { told };
         line([
             &count(place.polls),
             &of_known(place.from_previous.other_core()),
             &llc.unwrap_or("?".to_owned()),
-            &delay(place.delay.p50_ns),
-            &delay(place.delay.p99_ns),
+            &count(known),
+            &delay(time(place.delay.p50_ns)),
+            &delay(p99(&place.delay)),
             &places::name(place),
         ]);
     }
@@ -48,5 +49,6 @@ pub fn text(analysis: &Analysis) -> String {
     if more > 0 {
         writeln!(text, "{more} places more are on the page.").expect("text is written into memory");
     }
-    printable(&format!("{text}\n{}", paragraph(&covered(&analysis.coverage))))
+    let of = "The shares are of the polls that followed another poll of their task.";
+    printable(&format!("{text}\n{}", paragraph(&format!("{of} {}", covered(&analysis.coverage)))))
 }

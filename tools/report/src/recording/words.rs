@@ -1,7 +1,7 @@
 //! Numbers and names of a recording, as text.
 
 use crate::markup::amount;
-use warmcore_trace::{Basis, Coverage, Origin, Total, permille};
+use warmcore_trace::{Basis, Coverage, Origin, Quantiles, Total, permille};
 
 /// A count, in groups of three digits: `1 234 567`.
 pub fn count(number: u64) -> String {
@@ -45,7 +45,7 @@ pub fn of_polls(part: u64, coverage: &Coverage) -> String {
 pub fn covered(coverage: &Coverage) -> String {
     let time = share(coverage.covered_ns, coverage.threads_ns);
     let polls = share(coverage.polls, coverage.all_polls());
-    format!("Covered: {time} of the threads' time, {polls} of the polls.")
+    format!("No record was dropped in {time} of the threads' time, and {polls} of the polls were recorded.")
 }
 
 /// A time: `1.20 µs`.
@@ -56,6 +56,11 @@ pub fn time(ns: u64) -> String {
 /// A time that may be negative, with its sign.
 pub fn signed_time(ns: i64) -> String {
     format!("{}{}", if ns < 0 { "−" } else { "" }, time(ns.unsigned_abs()))
+}
+
+/// The 99th percentile; an en dash for fewer than 100 times, whose hundredth is none of them.
+pub fn p99(times: &Quantiles) -> String {
+    if times.count < 100 { "–".to_owned() } else { time(times.p99_ns) }
 }
 
 /// A moment or a length of the recording: `12.345 s`.
@@ -87,8 +92,12 @@ pub fn total(total: &Total) -> String {
     let [cost, low, high] = cpus([total.micro_cpus, total.low, total.high]);
     match total.basis {
         Basis::NoMoves => "no moves".to_owned(),
+        Basis::CannotTell if total.moved == 0 => "not known".to_owned(),
         Basis::CannotTell => "cannot be told".to_owned(),
-        Basis::Program => format!("{cost} CPUs ({low} … {high})"),
+        Basis::Program => {
+            let told = if total.high < 0 { ": moved polls were shorter, so it cannot be told" } else { "" };
+            format!("{cost} CPUs ({low} … {high}){told}")
+        }
         Basis::Probe => format!("{low} … {high} CPUs, by the probe"),
     }
 }

@@ -50,7 +50,7 @@ pub enum Basis {
     Probe,
     /// Nothing moved.
     NoMoves,
-    /// Neither.
+    /// Neither, or it is not known of any poll whether it moved.
     CannotTell,
 }
 
