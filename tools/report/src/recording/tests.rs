@@ -327,6 +327,20 @@ fn what_is_not_all_is_not_written_as_all() {
 }
 
 #[test]
+fn what_cannot_be_told_is_not_told() {
+    let times = |count| Quantiles { count, p50_ns: 1, p99_ns: 2_000, max_ns: 3_000 };
+    assert_eq!([99, 100].map(|count| words::p99(&times(count))), ["–", "2.00 µs"]);
+    let shorter = Total { micro_cpus: -9_000, low: -12_000, high: -1_000, ..total(Basis::Program, 2) };
+    let told = words::total(&shorter);
+    assert!(
+        told.starts_with('−') && told.ends_with("moved polls were shorter, so it cannot be told"),
+        "{told}"
+    );
+    assert_eq!(words::total(&total(Basis::CannotTell, 0)), "not known");
+    assert_eq!(words::total(&total(Basis::CannotTell, 2)), "cannot be told");
+}
+
+#[test]
 fn hostile_names_stay_text() {
     let hostile = "<script>alert(1)</script>&\u{1b}[31m\"']]>";
     let analysis = recorded(4, hostile);
