@@ -14,7 +14,7 @@
 //! pass of the writer over all threads. Its last block is of the kind [`BlockKind::Round`], with the time when the pass
 //! began: each record of a later round is of a poll that was written after that time.
 //!
-//! Times are *stamps*: the CPU's counter in units of about 5 ns, or nanoseconds where there is no counter. The header has
+//! Times are *stamps*: the CPU's counter, on x86-64 in units of about 5 ns, or nanoseconds where there is no counter. The header has
 //! their scale. A record has the distance to its block's stamp in 32 bits, so a record of the kind [`RecordKind::Base`] comes
 //! between two records that are further apart.
 //!

@@ -5,7 +5,7 @@
 //! a poll begins after the task's poll before it was written.
 //!
 //! # Cost
-//! Memory for the records of two rounds, and for the names of locations, tasks and threads. 20 to 40 ns per event.
+//! Memory for the records of two rounds, of 80 bytes each and at most [`PENDING_MAX`] of them, and for the names of locations, tasks and threads. 20 to 40 ns per event.
 
 use crate::format::*;
 use crate::text::*;
@@ -15,6 +15,9 @@ use std::fs::File;
 use std::io::{self, BufReader, Read};
 use std::path::Path;
 use warmcore_types::CpuId;
+
+/// The most records of a round: full rings of a thousand threads. A file with more is damaged.
+const PENDING_MAX: usize = 1 << 24;
 
 /// An event of a recording. Times are stamps; [`Header::ns`] converts distances between them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -148,6 +151,8 @@ pub struct Recording<R = BufReader<File>> {
     ready: VecDeque<Event>,
     /// Events of the round that is read, with the time by which they are ordered.
     pending: Vec<(u64, Event)>,
+    /// Of `pending`, those that are in order since the last round.
+    sorted: usize,
     locations: Vec<Location>,
     location_keys: HashMap<u64, u32>,
     names: Vec<String>,
@@ -215,6 +220,7 @@ impl<R: Read> Recording<R> {
             position,
             ready: VecDeque::new(),
             pending: Vec::new(),
+            sorted: 0,
             locations: Vec::new(),
             location_keys: HashMap::new(),
             names: Vec::new(),
@@ -329,13 +335,19 @@ impl<R: Read> Recording<R> {
     /// Moves the events up to `began` to `ready`.
     fn end_round(&mut self, began: u64) {
         // Each thread's are in order already, and few are late: this sort merges runs.
-        self.pending.sort_by_key(|(at, _)| *at);
+        if self.sorted < self.pending.len() {
+            self.pending.sort_by_key(|(at, _)| *at);
+        }
         let ends = self.pending.partition_point(|(at, _)| *at <= began);
         self.ready.extend(self.pending.drain(..ends).map(|(_, event)| event));
+        self.sorted = self.pending.len();
     }
 
     fn records(&mut self, block: &BlockHeader, payload: &[u8]) -> Result<(), String> {
         let thread = block.thread;
+        if self.pending.len() > PENDING_MAX {
+            return Err(format!("more than {PENDING_MAX} records in a round"));
+        }
         if usize::from(thread) >= self.threads.len() {
             return Err(format!("records of thread {thread}, which has no line before them"));
         }

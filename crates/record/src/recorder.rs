@@ -2,7 +2,7 @@
 //!
 //! `WARMCORE_RECORD=FILE` starts it, when the first runtime is built or the first [`Recorded`](crate::Recorded) is made.
 //! One thread writes ([`writer`](crate::writer)); other threads push into their rings, and ask it for what must be done
-//! at once: the rounds at a runtime's shutdown and the end at the process's exit. So a signal for a file that is too large
+//! at once: the rounds at a runtime's shutdown and the end at the process's exit. So a signal for a file that grows too large
 //! reaches no thread of the program.
 //!
 //! A child of fork(2) has no writer. It records nothing, and leaves the file alone.
@@ -16,7 +16,10 @@ use crate::text::{CpuPlace, Header};
 use crate::writer::Writer;
 use std::collections::HashMap;
 use std::ffi::OsString;
+use std::fs::File;
 use std::io::{self, Write as _};
+use std::mem::ManuallyDrop;
+use std::os::fd::FromRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Condvar, Mutex, Once, OnceLock};
@@ -149,9 +152,13 @@ fn parse_bytes(text: &OsString) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(1 << shift).filter(|bytes| *bytes >= LEAST_MAX)
 }
 
-/// Says something on standard error, if there is one.
+/// Says something on standard error, if there is one. Without the lock of [`io::stderr`]: the thread that holds it may wait
+/// for the writer.
 pub(crate) fn say(what: &str) {
-    let _ = writeln!(io::stderr(), "warmcore: {what}");
+    // SAFETY: never dropped, so the descriptor stays open. If it is closed or another file, the write fails or lands there,
+    // as any write to standard error would.
+    let stderr = ManuallyDrop::new(unsafe { File::from_raw_fd(2) });
+    let _ = (&*stderr).write_all(format!("warmcore: {what}\n").as_bytes());
 }
 
 fn start_writing(path: &Path, bytes_max: u64) -> io::Result<()> {
@@ -212,6 +219,7 @@ fn places(machine: &Topology) -> Vec<CpuPlace> {
 /// Runs in each child of fork(2): it has no writer.
 extern "C" fn leave_to_parent() {
     stop();
+    PID.store(0, Relaxed);
 }
 
 extern "C" fn end_at_exit() {
@@ -233,12 +241,17 @@ fn end(why: &'static str) {
 ///
 /// A runtime calls it when it has shut down. The recording goes on.
 pub fn flush() {
-    if is_on() {
+    // A child of clone(2), which no handler tells, has no writer.
+    if is_on() && PID.load(Relaxed) == std::process::id() {
         ask_for_round();
     }
 }
 
 fn ask_for_round() {
+    if WRITER.get().is_some_and(|writer| writer.id() == std::thread::current().id()) {
+        // The writer itself ends the process: a panic hook may do that.
+        return;
+    }
     let mut asked = ignore_poison(ASKED.lock());
     asked.rounds += 1;
     let mine = asked.rounds;

@@ -58,7 +58,8 @@ pub struct TaskRecord {
 }
 
 /// A wake: when, and on which CPU. Written by threads that wake the task, taken by the thread that polls it. Two wakes at
-/// the same time may both write: either is the first one, and the CPU may be the other one's.
+/// the same time may both write: either is the first one, and the CPU may be the other one's. A wake at the moment at which
+/// it is taken may be lost: of the poll that follows it is not known who woke the task.
 #[derive(Debug)]
 pub(crate) struct Wake {
     /// 0: there was none.
@@ -207,7 +208,8 @@ impl<'a> Polling<'a> {
     fn begin(task: &'a TaskRecord, wake: &Wake) -> Self {
         let (cpu, (woken, waker_cpu), start) = (this_cpu(), wake.take(), clock::stamp());
         let delay = start.wrapping_sub(woken);
-        if delay >= u64::from(NOT_KNOWN) {
+        // Stamps of a machine that has just started are small, so the difference does not say that there was no wake.
+        if woken == 0 || delay >= u64::from(NOT_KNOWN) {
             return Self::begin_rare(task, cpu, (woken, waker_cpu), start);
         }
         let flags = u32::from(woken <= task.prev_end.load(Relaxed)) * WOKEN_IN_POLL;

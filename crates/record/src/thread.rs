@@ -70,7 +70,7 @@ impl Drop for Owner {
 
 /// Calls `act` with what the thread keeps. Does nothing if the recorder takes no records of this thread.
 #[inline(always)]
-pub(crate) fn with_local(act: impl FnOnce(&Local)) {
+pub(crate) fn with_local<R>(act: impl FnOnce(&Local) -> R) {
     // A variable without a destructor is always there.
     let mut local = LOCAL.with(Cell::get);
     if local.is_null() {
@@ -81,13 +81,14 @@ pub(crate) fn with_local(act: impl FnOnce(&Local)) {
     }
     // SAFETY: made by `register` on this thread, freed when the thread ends, see `Owner`. `act` is code of this crate,
     // which does not end the thread.
-    act(unsafe { &*local });
+    let _ = act(unsafe { &*local });
 }
 
 #[cold]
 fn register() -> *const Local {
     let register = |owner: &Owner| {
-        if owner.0.replace(State::Refused) != State::New {
+        // In a child of fork(2) the recorder is off, and its locks may be held for ever.
+        if !recorder::is_on() || owner.0.replace(State::Refused) != State::New {
             return ptr::null();
         }
         let ring = Arc::new(Ring::new());
@@ -111,20 +112,21 @@ fn register() -> *const Local {
 }
 
 impl Local {
-    /// Pushes the record `[a, at - base, c, d, tag]`.
+    /// Pushes the record `[a, at - base, c, d, tag]`. False: there is no room, and it is counted as dropped.
     #[inline(always)]
-    pub(crate) fn push(&self, a: u32, at: u64, [c, d]: [u32; 2], tag: u32) {
+    pub(crate) fn push(&self, a: u32, at: u64, [c, d]: [u32; 2], tag: u32) -> bool {
         // A time before the base wraps, and is as far away as one that is too late.
         let b = at.wrapping_sub(self.base.get());
         if b > u64::from(u32::MAX) || !self.producer.has_room() {
             return self.push_slow(a, at, [c, d], tag);
         }
         self.producer.push(&self.ring, [a, b as u32, c, d, tag]);
+        true
     }
 
     #[cold]
     #[inline(never)]
-    fn push_slow(&self, a: u32, at: u64, [c, d]: [u32; 2], tag: u32) {
+    fn push_slow(&self, a: u32, at: u64, [c, d]: [u32; 2], tag: u32) -> bool {
         let free = match self.producer.make_room(&self.ring) {
             Room::For(free) => free,
             Room::Half(free) => {
@@ -138,10 +140,12 @@ impl Local {
             self.gap.set((if records == 0 { at } else { from }, records.saturating_add(1)));
             let dropped = &self.ring.dropped;
             dropped.store(dropped.load(Relaxed) + 1, Relaxed);
-            return;
+            return false;
         }
-        self.end_gap(at);
+        // The record's own time may be before the gap: polls of futures within a poll are written first.
+        self.end_gap(clock::stamp());
         self.push_at(a, at, [c, d], tag);
+        true
     }
 
     /// Pushes a record, with a base before it if it needs one. There must be room for both.
@@ -183,9 +187,9 @@ impl Local {
     /// The thread runs this worker from now on.
     #[inline]
     pub(crate) fn set_worker(&self, worker: u32) {
-        if self.worker.get() != worker {
+        let tag = tag(RecordKind::Worker, NO_CPU, NO_CPU, 0);
+        if self.worker.get() != worker && self.push(0, clock::stamp(), [worker, 0], tag) {
             self.worker.set(worker);
-            self.push(0, clock::stamp(), [worker, 0], tag(RecordKind::Worker, NO_CPU, NO_CPU, 0));
         }
     }
 }

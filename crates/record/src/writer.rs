@@ -35,7 +35,7 @@ const FILLS_IN: Duration = Duration::from_secs(600);
 /// A ring with more records than this was drained late. Drained late twice in a row: fewer tasks are recorded.
 const LATE: u32 = CAPACITY / 4 * 3;
 
-/// At most one task of 2^10 is left out.
+/// At least one task of 2^10 is recorded.
 const SHIFT_MAX: u32 = 10;
 
 /// What the writer's thread keeps.
@@ -65,6 +65,8 @@ struct Traced {
     /// From which the thread's next record counts its time.
     base: u64,
     polls: u64,
+    /// Polls that were left out, at the last totals.
+    skipped: u64,
     /// Whether something was drained or counted since the last totals.
     has_news: bool,
 }
@@ -178,7 +180,7 @@ impl Writer {
             let index = self.known as u16;
             self.known += 1;
             self.line(&TextLine::Thread(index, tid, name));
-            self.threads.push(Traced { index, tid, ring, base, polls: 0, has_news: true });
+            self.threads.push(Traced { index, tid, ring, base, polls: 0, skipped: 0, has_news: true });
         }
     }
 
@@ -245,7 +247,8 @@ impl Writer {
     /// Adds the line with a thread's totals, unless nothing happened since the last one.
     fn totals(&mut self, thread: &mut Traced) {
         let (dropped, skipped) = (thread.ring.dropped.load(Relaxed), thread.ring.skipped.load(Relaxed));
-        if std::mem::take(&mut thread.has_news) || skipped > 0 {
+        let has_skipped = std::mem::replace(&mut thread.skipped, skipped) != skipped;
+        if std::mem::take(&mut thread.has_news) || has_skipped {
             let at = clock::stamp();
             let kernel = kernel_stats(thread.tid);
             let stats = ThreadStats { at, polls: thread.polls, dropped, skipped, kernel };

@@ -14,6 +14,7 @@ use std::sync::Arc;
 use std::task::Poll;
 use tracing::Level;
 use tracing::level_filters::LevelFilter;
+use warmcore_budget::process::unaccounted;
 use warmcore_record::TaskRecord;
 use warmcore_sched::Allowed;
 use warmcore_tenant::Tenant;
@@ -263,7 +264,8 @@ fn recorded_at(
     location: &'static Location<'static>,
 ) -> Option<Box<TaskAttrs>> {
     let mut attrs = attrs.unwrap_or_default();
-    attrs.record = TaskRecord::spawned(location, attrs.name.as_deref());
+    // What the recorder keeps of a name and of this thread is not the tenant's.
+    attrs.record = unaccounted(|| TaskRecord::spawned(location, attrs.name.as_deref()));
     Some(attrs)
 }
 

@@ -130,7 +130,9 @@ impl Runtime {
                     Some(timeout) => runtime.shutdown_timeout(timeout),
                     None => drop(runtime),
                 }
-                warmcore_record::flush();
+                if timeout != Some(Duration::ZERO) {
+                    warmcore_record::flush();
+                }
             }
             Owned::Warm { runtime, blocking } => {
                 let began = Instant::now();

@@ -5,9 +5,11 @@ use std::future::Future;
 use std::panic::Location;
 use warmcore_record::{Recorded, WorkerIndex};
 
-/// How a thread finds the worker that it runs. Tokio tells it from 1.54 on.
+/// How a thread finds the worker that it runs. Tokio tells it from 1.54 on. A worker of Warmcore's may poll such a future
+/// within a task of its own.
 #[cfg(any(tokio_unstable, tokio_1_54))]
-const WORKER_INDEX: Option<WorkerIndex> = Some(real::runtime::worker_index);
+const WORKER_INDEX: Option<WorkerIndex> =
+    Some(|| warmcore_runtime::worker_index().or_else(real::runtime::worker_index));
 #[cfg(not(any(tokio_unstable, tokio_1_54)))]
 const WORKER_INDEX: Option<WorkerIndex> = None;
 

@@ -13,6 +13,23 @@ fn the_tag_of_a_poll_is_the_general_one() {
 }
 
 #[test]
+fn a_poll_without_a_wake_has_no_delay_even_where_stamps_are_small() {
+    let at = |at| Wake::new((at, 3));
+    let task = TaskRecord { number: 0, scattered: 0, wake: at(0), prev_end: AtomicU64::new(ENDED) };
+    let begin = |wake| {
+        let polling = Polling::begin(&task, &wake);
+        let Polling { delay, tag, .. } = polling;
+        mem::forget(polling);
+        (delay, Tag::from_word(tag).unwrap())
+    };
+    let (delay, none) = begin(at(0));
+    assert_eq!((delay, none.waker_cpu, none.flags), (NOT_KNOWN, None, 0));
+    let (delay, some) = begin(at(clock::stamp()));
+    assert!(delay < NOT_KNOWN - 1, "{delay}");
+    assert_eq!((some.waker_cpu, some.flags), (Some(3), WOKEN_IN_POLL));
+}
+
+#[test]
 fn the_first_wake_counts_and_is_taken_once() {
     let wake = Wake::new((0, 0));
     wake.set();

@@ -34,12 +34,13 @@ impl Worker {
         // Before the other thread starts, since it owns these numbers from then on. An even `poll_seq` says: not in a poll.
         Stats::add(&self.remote().status.poll_seq, 1);
         self.remote().is_stuck.store(false, Relaxed);
+        warmcore_record::set_worker(None);
         if start_worker(&self.shared, self.me).is_err() {
+            warmcore_record::set_worker(Some(self.me.index()));
             Stats::add(&self.remote().status.poll_seq, 1);
             return false;
         }
         self.is_handed_off.set(true);
-        warmcore_record::set_worker(None);
         context::clear_current();
         // Until the poll ends this is a thread inside the runtime, as any other; `run_thread` leaves the runtime afterwards.
         std::mem::forget(context::enter(self.shared.clone()));
