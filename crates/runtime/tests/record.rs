@@ -19,7 +19,7 @@ const MODE: &str = "RECORD_TEST_MODE";
 
 const TASKS: u64 = 20;
 const YIELDS: u64 = 500;
-const ROUND_TRIPS: u64 = 2_000;
+const ROUND_TRIPS: u64 = 300;
 
 /// The part of the tests that runs in a process of its own.
 #[test]

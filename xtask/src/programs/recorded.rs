@@ -1,6 +1,6 @@
 //! `cargo xtask programs --record`: records six adopted programs on tokio's scheduler and on Warmcore's.
 //!
-//! Four are servers of [`PROGRAMS`](super::PROGRAMS) under the load that they have there; two run by themselves. Each runs
+//! Four are servers of [`PROGRAMS`] under the load that they have there; two run by themselves. Each runs
 //! once per scheduler under `warmcore record`, and `warmcore report` draws its page. Nothing is compared with a run without
 //! the recorder, as `cargo xtask programs --recorder` does.
 //!
