@@ -1,7 +1,7 @@
 //! The page of one recording: how far a program's tasks moved between their polls, and what that cost.
 //!
 //! [`page`] draws a [`trace::Analysis`](Analysis) as one HTML file that loads nothing: the sentence first, then the CPUs over
-//! time, the matrix from waker to poll, the places that spawn tasks, the delays, and what is not known. [`text`] says the
+//! time, the matrix from waker to poll, the places that spawn tasks, the delays, and what is not known. [`text()`] says the
 //! most of it for a terminal. Each figure has beside it the share of polls that it is of, so that what was not recorded is
 //! not taken for what did not happen.
 //!

@@ -1,4 +1,4 @@
-//! Exports of a recording to the formats of other programs: [`perfetto`] and [`dial9`].
+//! Exports of a recording to the formats of other programs: [`perfetto()`] and [`dial9()`].
 //!
 //! An export reads the events once, in the order of time, and writes as it reads. It has the polls of [`Limits`]; what it
 //! leaves out is counted in [`Exported`], so that a short export is not taken for a quiet program.
