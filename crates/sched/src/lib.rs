@@ -1,16 +1,34 @@
 #![doc = include_str!("../README.md")]
+#![forbid(unsafe_code)]
 
+mod counters;
 mod domains;
 mod facts;
+mod host;
 mod hot;
+mod inject_queue;
 pub mod policy;
+mod run_queue;
 pub mod shares;
+mod sync;
+mod task_state;
+mod virtual_time;
+mod worker;
+mod workers;
+
+pub use counters::{Counters, WorkerStats};
 
 pub use domains::{SHARD_CPUS_MAX, SchedDomains};
 pub use facts::{
     Allowed, QueueOrder, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
 };
+pub use host::{Host, Inbox, Queued, Task};
 pub use hot::{SYSCTL_MIGRATION_COST, SleepHistory};
+pub use inject_queue::InjectQueue;
 pub use policy::{Home, Policy, PolicyKind, SharedQueue, UnknownPolicy};
+pub use run_queue::Share;
 pub use shares::{Pace, Shares};
+pub use task_state::TaskState;
 pub use warmcore_topo::Distance;
+pub use worker::{Charge, Core, Next, SAMPLE_MASK, STEAL_MAX};
+pub use workers::{Remote, WorkerStatus, Workers};

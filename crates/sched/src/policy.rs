@@ -74,6 +74,28 @@ pub trait Policy {
         0
     }
 
+    /// How many polls a worker does between two looks at its injection queue while tasks wait in its own queue. A worker
+    /// without tasks looks at once.
+    fn inject_interval(&self) -> u32 {
+        1
+    }
+
+    /// The injection queue from which the CPU takes: its shard's, unless the policy numbers its queues in another way.
+    fn inject_queue_of(&self, machine: &SchedDomains, cpu: CpuId) -> usize {
+        machine.shard_of(cpu)
+    }
+
+    /// How many polls a worker does between two polls of its driver. `None`: as many as take about 200 µs.
+    fn event_interval(&self) -> Option<u32> {
+        None
+    }
+
+    /// How many of so many workers may search for tasks at a time. Under a policy with a limit no worker is notified while
+    /// one searches.
+    fn max_searching(&self, workers: u32) -> u32 {
+        workers
+    }
+
     /// The cost of moving a task with this average poll.
     fn migration_cost(&self, _average_poll: Nanos) -> Nanos {
         Nanos(0)

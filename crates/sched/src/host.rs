@@ -1,0 +1,102 @@
+//! Host: what runs a scheduler core, and what the core asks of it.
+//!
+//! The core decides; a *host* acts. The runtime is a host whose workers are threads; the simulator is a host in virtual
+//! time. A host stores its tasks, its clock and its means to sleep; the core stores nothing of them but the tasks that
+//! are runnable, which it owns while they are queued.
+
+use crate::run_queue::Share;
+use crate::{Policy, TaskState, Workers};
+use warmcore_types::{CpuId, Nanos};
+
+/// What runs a scheduler core. A worker is named by its [`CpuId`] in the host's
+/// [`SchedDomains`](crate::SchedDomains).
+pub trait Host: Sized {
+    /// A runnable task.
+    type Task: Task;
+    /// What other threads hand to a worker.
+    type Inbox: Inbox<Self::Task>;
+    /// The rules.
+    type Policy: Policy;
+
+    /// The workers of this host.
+    fn workers(&self) -> &Workers<Self>;
+
+    /// The clock. Workers may read clocks that differ by little.
+    fn now(&self, worker: CpuId) -> Nanos;
+
+    /// Ends the sleep of a worker, whose inbox was marked as parked until the caller changed that. Called once for each
+    /// time that a worker was marked as parked.
+    fn unpark(&self, worker: CpuId);
+
+    /// Ends the sleep of the calling worker itself, whose driver has woken a task of its own.
+    fn interrupt_park(&self, worker: CpuId) {
+        self.unpark(worker);
+    }
+
+    /// Drops a task that no worker will run, because all have ended.
+    fn cancel(&self, task: Self::Task);
+
+    /// Whether no worker takes tasks any more.
+    fn is_shutdown(&self) -> bool {
+        false
+    }
+
+    /// Called when the worker runs a task for the first time after it was idle.
+    fn resumed(&self, _worker: CpuId, _now: Nanos) {}
+
+    /// Called when the worker has found that one of its polls since the last check was long. Which one is not known.
+    fn found_long_poll(&self, _core: &crate::Core<Self>) {}
+
+    /// Called when the worker gets a task that it did not poll last. `is_other_llc`: it was polled last by a worker of
+    /// another last-level cache.
+    fn moved(&self, _worker: CpuId, _task: &Self::Task, _is_other_llc: bool) {}
+}
+
+/// A runnable task. At most one of these exists for a task, and only its owner writes the task's [`TaskState`].
+pub trait Task {
+    /// What the scheduler knows of the task.
+    fn state(&self) -> &TaskState;
+
+    /// Whose run time the task uses, and how large that tenant's share is.
+    fn share(&self) -> Share {
+        Share::NOBODYS
+    }
+
+    /// Calls a function that allocates memory for a queue, which belongs to the scheduler and not to the tenant of the
+    /// task that runs at the moment.
+    fn unaccounted<R>(grow: impl FnOnce() -> R) -> R {
+        grow()
+    }
+}
+
+/// The tasks that other threads hand to a worker, and whether the worker is parked. Both change together: a task that
+/// is pushed is seen by the worker before it parks, or the thread that pushes it sees that the worker is parked.
+pub trait Inbox<T>: Default {
+    /// Pushes a task. `Ok(true)`: the worker was parked, is not marked as parked any more, and the caller must unpark
+    /// it. `Err`: the inbox is closed.
+    ///
+    /// # Errors
+    /// The task, if the inbox is closed.
+    fn push(&self, task: T) -> Result<bool, T>;
+    /// Takes all tasks, in the order in which they were pushed.
+    fn take(&self, each: impl FnMut(T));
+    /// Whether a task is there.
+    fn has_tasks(&self) -> bool;
+    /// Marks the worker as parked. False: a task is there, or the inbox is closed.
+    fn try_park(&self) -> bool;
+    /// Marks the worker as awake if it was parked. True: it was, and the caller must unpark it unless it is the worker.
+    fn try_unpark(&self) -> bool;
+    /// Whether the worker is marked as parked.
+    fn is_parked(&self) -> bool;
+    /// Takes all tasks, and refuses all others from now on.
+    fn close(&self, each: impl FnMut(T));
+}
+
+/// A task in a run queue.
+#[derive(Debug)]
+pub struct Queued<T> {
+    /// The task.
+    pub task: T,
+    /// When the task entered a run queue, as the worker that queued it had last read the clock. A steal keeps it.
+    pub since: Nanos,
+}

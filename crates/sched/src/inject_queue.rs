@@ -1,0 +1,97 @@
+//! InjectQueue: tasks that have no worker yet, for the workers of one shard.
+//!
+//! A new task, or one that is woken while its worker takes no tasks, waits here until a worker of the shard (a part of a
+//! last-level cache) takes it. A worker takes its share of the tasks at once, so that a burst of new tasks spreads over
+//! the workers. Tasks that may not run anywhere are in no such queue.
+//!
+//! # Cost
+//! A worker reads `len` before each poll. The line of `len` is written only by pushes and by workers that take tasks.
+
+use crate::Task;
+use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering::*};
+use std::collections::VecDeque;
+use warmcore_line::{Line, Padded};
+use warmcore_types::ignore_poison;
+
+/// The largest number of tasks that a worker takes at once.
+const SHARE_MAX: usize = 32;
+
+/// The tasks of one shard: see the module's documentation.
+#[derive(Debug, Line)]
+#[line(pair)]
+#[repr(align(128))]
+pub struct InjectQueue<T> {
+    /// Written under the lock. No other field that is written often may share its line.
+    #[line(read_mostly)]
+    len: Padded<AtomicU32>,
+    /// `None`: closed.
+    #[line(contended = "tasks")]
+    tasks: Padded<Mutex<Option<VecDeque<T>>>>,
+    /// The number of the shard's workers that are marked as parked. Written by workers that park or wake.
+    #[line(contended = "sleepers")]
+    pub(crate) idle: Padded<AtomicU32>,
+    /// A worker of the shard was unparked for a task of this queue and has not looked yet. At most one worker is on its
+    /// way. Written by the thread that unparks the worker, and by workers that wake.
+    #[line(contended = "sleepers")]
+    pub(crate) wakeup_pending: Padded<AtomicBool>,
+}
+
+impl<T: Task> InjectQueue<T> {
+    pub(crate) fn new() -> Self {
+        Self {
+            len: Padded::new(AtomicU32::new(0)),
+            tasks: Padded::new(Mutex::new(Some(VecDeque::new()))),
+            idle: Padded::new(AtomicU32::new(0)),
+            wakeup_pending: Padded::new(AtomicBool::new(false)),
+        }
+    }
+
+    /// Appends a task. `Err`: the queue is closed.
+    pub(crate) fn push(&self, task: T) -> Result<(), T> {
+        let mut tasks = ignore_poison(self.tasks.lock());
+        let Some(tasks) = tasks.as_mut() else { return Err(task) };
+        if tasks.len() == tasks.capacity() {
+            T::unaccounted(|| tasks.reserve(1));
+        }
+        tasks.push_back(task);
+        self.len.store(tasks.len() as u32, Relaxed);
+        Ok(())
+    }
+
+    /// Calls `each` with the tasks that have waited longest: the share of one of `workers`, `at_most` of them.
+    pub(crate) fn pop(&self, workers: usize, at_most: usize, each: impl FnMut(T)) {
+        if self.is_empty() {
+            return;
+        }
+        let mut tasks = ignore_poison(self.tasks.lock());
+        let Some(tasks) = tasks.as_mut() else { return };
+        let share = tasks.len().div_ceil(workers.max(1)).min(SHARE_MAX).min(at_most);
+        tasks.drain(..share).for_each(each);
+        self.len.store(tasks.len() as u32, Relaxed);
+    }
+
+    /// Refuses all tasks from now on. Returns those that wait.
+    pub fn close(&self) -> VecDeque<T> {
+        let tasks = ignore_poison(self.tasks.lock()).take();
+        self.len.store(0, Relaxed);
+        tasks.unwrap_or_default()
+    }
+
+    /// The number of tasks that wait.
+    #[inline]
+    pub fn len(&self) -> u32 {
+        self.len.load(Relaxed)
+    }
+
+    /// Whether no task waits.
+    #[inline]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The number of the shard's workers that are marked as parked.
+    #[inline]
+    pub fn idle(&self) -> u32 {
+        self.idle.load(Relaxed)
+    }
+}

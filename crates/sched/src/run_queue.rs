@@ -1,0 +1,584 @@
+//! RunQueue: the tasks that wait at one worker, in the order in which they will run.
+//!
+//! The tasks of each tenant form a class. The class whose tenant has the least virtual time, over all workers together,
+//! runs next (`virtual_time.rs`). In a class tasks run in rounds: a task that is pushed during a round runs in the next
+//! one. The policy chooses the direction of each round ([`QueueOrder`]). The LIFO slot holds the task that the running
+//! task woke last. It runs before the class's round, so that data which two tasks pass to each other stays in the
+//! cache, but at most `max_lifo_polls` times in a row, and never before the tasks of another tenant.
+//!
+//! # Cost
+//! With one tenant a push is a comparison and a store, a pop a load and two comparisons. A queue allocates memory only
+//! when more tasks wait than ever before, or when a tenant's first task comes.
+//!
+//! The worker and the threads that steal from it access the queue under the worker's lock.
+
+use crate::virtual_time::{BATCH, VirtualTime, VirtualTimes, virtual_time};
+use crate::{Allowed, QueueOrder, Queued, StealOrder, Task};
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::sync::Arc;
+use warmcore_types::Nanos;
+
+#[cfg(test)]
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod tests;
+
+/// Whose run time a task uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Share {
+    /// The tenant's number. 0: the task has no tenant.
+    pub tenant: u64,
+    /// The tenant's weight: tenants get run time in proportion to it.
+    pub weight: u32,
+}
+
+impl Share {
+    /// The share of tasks without a tenant.
+    pub const NOBODYS: Self = Self { tenant: 0, weight: 100 };
+}
+
+/// What a queue must know of a task.
+pub(crate) trait Entry {
+    fn share(&self) -> Share;
+    /// Whether the task may run on one worker only.
+    fn is_pinned(&self) -> bool;
+    /// When the task was queued.
+    fn waits_since(&self) -> Nanos;
+    /// Calls a function that allocates memory for the queue.
+    fn unaccounted<R>(grow: impl FnOnce() -> R) -> R {
+        grow()
+    }
+}
+
+impl<T: Task> Entry for Queued<T> {
+    #[inline]
+    fn share(&self) -> Share {
+        self.task.share()
+    }
+
+    #[inline]
+    fn is_pinned(&self) -> bool {
+        matches!(self.task.state().allowed(), Allowed::Cpu(_))
+    }
+
+    #[inline]
+    fn waits_since(&self) -> Nanos {
+        self.since
+    }
+
+    fn unaccounted<R>(grow: impl FnOnce() -> R) -> R {
+        T::unaccounted(grow)
+    }
+}
+
+/// If there are this many classes, the next tenant's class replaces one without waiting tasks.
+const CLASSES_KEPT: usize = 64;
+
+/// One of this many picks among several tenants goes in turn, whatever their virtual times. If tasks can't move, a tenant
+/// that is served by another worker may stay ahead of all others at this one, and its tasks here must run at some time.
+/// The number exceeds the ratio of the largest weight to the least, which the picks in turn must not distort.
+const IN_TURN: u32 = 1 << 16;
+
+/// The largest number of tasks that [`RunQueue::steal_random`] examines.
+const RANDOM_STEAL_SCAN_MAX: usize = 64;
+
+#[derive(Debug)]
+struct Class<T> {
+    share: Share,
+    vtime: Arc<VirtualTime>,
+    /// Virtual time that was measured at this worker and is not added to `vtime` yet.
+    pending: u64,
+    /// The remainder of the division in `virtual_time`.
+    rest: u64,
+    order: QueueOrder,
+    /// The rest of this round.
+    batch: VecDeque<T>,
+    /// The next round.
+    next_batch: VecDeque<T>,
+}
+
+impl<T: Entry> Class<T> {
+    #[inline]
+    fn len(&self) -> usize {
+        self.batch.len() + self.next_batch.len()
+    }
+
+    /// The tenant's virtual time, without what other workers have not added yet. It never decreases.
+    fn vtime(&self) -> u64 {
+        self.vtime.get() + self.pending
+    }
+
+    #[cold]
+    fn grow(&mut self) {
+        T::unaccounted(|| self.next_batch.reserve(1));
+    }
+
+    #[inline]
+    fn pop(&mut self, order: impl Fn() -> QueueOrder) -> Option<T> {
+        if self.batch.is_empty() {
+            std::mem::swap(&mut self.batch, &mut self.next_batch);
+            self.order = order();
+        }
+        match self.order {
+            QueueOrder::Fifo => self.batch.pop_front(),
+            QueueOrder::Lifo => self.batch.pop_back(),
+        }
+    }
+
+    /// Removes a task that `may` run elsewhere: the one that would run last, or the one that was queued first.
+    fn steal(&mut self, steal_order: StealOrder, may: &impl Fn(&T) -> bool) -> Option<T> {
+        let lists = match steal_order {
+            StealOrder::Last => [&mut self.next_batch, &mut self.batch],
+            StealOrder::Oldest => [&mut self.batch, &mut self.next_batch],
+        };
+        let from_front = steal_order == StealOrder::Oldest || self.order == QueueOrder::Lifo;
+        lists.into_iter().find_map(|list| {
+            let at = if from_front { list.iter().position(may) } else { list.iter().rposition(may) };
+            at.and_then(|at| list.remove(at))
+        })
+    }
+
+    /// The task that was queued first, of those that are not pinned.
+    fn oldest(&self) -> Option<&T> {
+        self.batch.iter().chain(&self.next_batch).find(|item| !item.is_pinned())
+    }
+}
+
+/// The tasks that wait at one worker: see the module's documentation.
+#[derive(Debug)]
+pub(crate) struct RunQueue<T> {
+    /// The only waiting task, while the LIFO slot is empty. It is in no class.
+    only: Option<T>,
+    lifo_slot: Option<T>,
+    /// How often in a row the LIFO slot was served.
+    lifo_polls: u32,
+    classes: Vec<Class<T>>,
+    by_tenant: HashMap<u64, ClassId>,
+    /// Classes with waiting tasks, by virtual time, if there are several. The virtual times may be too small, because
+    /// other workers add to them, but never too large.
+    waiting: BinaryHeap<Reverse<(u64, usize)>>,
+    /// All waiting tasks.
+    len: u32,
+    /// Waiting tasks that may run on this worker only.
+    pinned: u32,
+    /// Classes with waiting tasks.
+    busy: u32,
+    /// Picks among several classes so far.
+    picks: u32,
+    virtual_times: Arc<VirtualTimes>,
+}
+
+type ClassId = usize;
+
+impl<T: Entry> RunQueue<T> {
+    pub(crate) fn new(virtual_times: Arc<VirtualTimes>) -> Self {
+        Self {
+            only: None,
+            lifo_slot: None,
+            lifo_polls: 0,
+            classes: Vec::new(),
+            by_tenant: HashMap::new(),
+            waiting: BinaryHeap::new(),
+            len: 0,
+            pinned: 0,
+            busy: 0,
+            picks: 0,
+            virtual_times,
+        }
+    }
+
+    /// How many tasks wait, including the one in the LIFO slot.
+    pub(crate) fn len(&self) -> u32 {
+        self.len
+    }
+
+    /// How many waiting tasks could run on another worker.
+    pub(crate) fn stealable(&self) -> u32 {
+        self.len - self.pinned
+    }
+
+    /// How many waiting tasks may run on this worker only.
+    pub(crate) fn pinned(&self) -> u32 {
+        self.pinned
+    }
+
+    /// The least virtual time of a tenant that has tasks waiting here; `u64::MAX` if no task waits.
+    pub(crate) fn min_vtime(&mut self) -> u64 {
+        let alone =
+            self.only.as_ref().or(self.lifo_slot.as_ref()).map(Entry::share).map(|share| self.class(share));
+        let waiting =
+            self.classes.iter().enumerate().filter(|(id, class)| class.len() > 0 || alone == Some(*id));
+        waiting.map(|(_, class)| class.vtime()).min().unwrap_or(u64::MAX)
+    }
+
+    /// Queues a task behind all others of its tenant.
+    #[inline]
+    pub(crate) fn push(&mut self, item: T) {
+        self.pinned += u32::from(item.is_pinned());
+        if self.len == 0 {
+            self.only = Some(item);
+            self.len = 1;
+            return;
+        }
+        if self.only.is_some() {
+            self.push_only_in_class();
+        }
+        self.push_in_class(item);
+    }
+
+    /// Moves the only waiting task into its class, because a second one comes.
+    #[inline(never)]
+    fn push_only_in_class(&mut self) {
+        if let Some(only) = self.only.take() {
+            self.len -= 1;
+            self.push_in_class(only);
+        }
+    }
+
+    #[inline(always)]
+    fn push_in_class(&mut self, item: T) {
+        let share = item.share();
+        let class = match self.classes.first_mut() {
+            Some(first) if first.share.tenant == share.tenant => first,
+            _ => {
+                let id = self.class_by_tenant(share);
+                &mut self.classes[id]
+            }
+        };
+        if class.next_batch.len() == class.next_batch.capacity() {
+            class.grow();
+        }
+        class.next_batch.push_back(item);
+        self.len += 1;
+        if class.len() == 1 {
+            let id = self.class(share);
+            self.begin_to_wait(id);
+        }
+    }
+
+    /// Queues a task in the LIFO slot. The task that was there goes behind all others of its tenant.
+    #[inline]
+    pub(crate) fn push_lifo(&mut self, item: T) {
+        self.pinned += u32::from(item.is_pinned());
+        if self.only.is_some() {
+            self.push_only_in_class();
+        }
+        if let Some(before) = self.lifo_slot.replace(item) {
+            self.len -= 1;
+            self.push_back_in_class(before);
+        }
+        self.len += 1;
+    }
+
+    #[inline(never)]
+    fn push_back_in_class(&mut self, item: T) {
+        self.push_in_class(item);
+    }
+
+    #[inline]
+    fn class(&mut self, share: Share) -> ClassId {
+        if let Some(first) = self.classes.first()
+            && first.share.tenant == share.tenant
+        {
+            return 0;
+        }
+        self.class_by_tenant(share)
+    }
+
+    #[inline(never)]
+    fn class_by_tenant(&mut self, share: Share) -> ClassId {
+        match self.by_tenant.get(&share.tenant) {
+            Some(id) => *id,
+            None => T::unaccounted(|| self.new_class(share)),
+        }
+    }
+
+    #[cold]
+    fn new_class(&mut self, share: Share) -> ClassId {
+        let is_full = self.classes.len() >= CLASSES_KEPT;
+        let reused = self.classes.iter().position(|class| is_full && class.len() == 0);
+        let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
+        let vtime = self.virtual_times.of(share.tenant);
+        let class = Class { share, vtime, pending: 0, rest: 0, order: QueueOrder::Fifo, batch, next_batch };
+        let id = reused.unwrap_or(self.classes.len());
+        if reused.is_some() {
+            let before = std::mem::replace(&mut self.classes[id], class);
+            before.vtime.add(before.pending);
+            self.by_tenant.remove(&before.share.tenant);
+        } else {
+            self.classes.push(class);
+        }
+        self.by_tenant.insert(share.tenant, id);
+        id
+    }
+
+    /// Called when the first task of a class waits: limits how far its tenant is behind the others.
+    #[inline(never)]
+    fn begin_to_wait(&mut self, id: ClassId) {
+        self.busy += 1;
+        if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
+            T::unaccounted(|| self.waiting.reserve(self.classes.len() + 1));
+        }
+        let others = self.classes.iter().enumerate().filter(|(other, class)| *other != id && class.len() > 0);
+        let least = others.map(|(_, class)| class.vtime()).min();
+        let class = &self.classes[id];
+        self.virtual_times.reactivate(&class.vtime, class.pending, least);
+        if self.busy == 2 {
+            // If both have the same virtual time, the class that comes new runs before the one that was alone.
+            let alone = self.classes.iter().enumerate().position(|(i, class)| i != id && class.len() > 0);
+            if let Some(alone) = alone {
+                self.classes[alone].pending += 1;
+            }
+            self.collect_waiting();
+        } else if self.busy > 2 {
+            self.waiting.push(Reverse((class.vtime(), id)));
+            if self.waiting.len() > 4 * self.classes.len() {
+                self.collect_waiting();
+            }
+        }
+    }
+
+    /// Builds the heap anew. A class that was emptied by steals stays in the heap, once for each time, until its turn
+    /// comes.
+    fn collect_waiting(&mut self) {
+        self.waiting.clear();
+        let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
+        self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime(), id))));
+    }
+
+    /// Removes the task that runs next.
+    #[inline]
+    pub(crate) fn pop(&mut self, max_lifo_polls: u32, order: impl Fn() -> QueueOrder) -> Option<T> {
+        let item = self.pop_any(max_lifo_polls, order)?;
+        self.pinned -= u32::from(item.is_pinned());
+        Some(item)
+    }
+
+    #[inline]
+    fn pop_any(&mut self, max_lifo_polls: u32, order: impl Fn() -> QueueOrder) -> Option<T> {
+        if let Some(only) = self.only.take() {
+            self.len = 0;
+            return Some(only);
+        }
+        let mut behind = None;
+        if let Some(task) = self.lifo_slot.take() {
+            self.len -= 1;
+            let own = self.class(task.share());
+            let waits = self.classes[own].len() > 0;
+            let is_alone = self.busy == u32::from(waits);
+            if is_alone && (self.lifo_polls < max_lifo_polls || !waits) {
+                self.lifo_polls = self.lifo_polls.saturating_add(1);
+                return Some(task);
+            }
+            if is_alone {
+                // Pushed after the next task is taken: in a LIFO round it would be that task.
+                behind = Some(task);
+            } else {
+                self.push_back_in_class(task);
+            }
+        }
+        self.lifo_polls = 0;
+        if self.len == 0 {
+            return None;
+        }
+        let id = self.pick();
+        let class = &mut self.classes[id];
+        let item = class.pop(order)?;
+        self.record_dequeue(id);
+        if self.busy > 1 && self.classes[id].len() > 0 {
+            self.waiting.push(Reverse((self.classes[id].vtime(), id)));
+        }
+        if let Some(behind) = behind {
+            self.push_back_in_class(behind);
+        }
+        Some(item)
+    }
+
+    /// The class with waiting tasks whose tenant has the least virtual time. Removes it from the heap.
+    #[inline]
+    fn pick(&mut self) -> ClassId {
+        if self.is_first_alone() { 0 } else { self.pick_of_several() }
+    }
+
+    #[inline(never)]
+    fn pick_of_several(&mut self) -> ClassId {
+        if self.busy > 1 {
+            self.picks = self.picks.wrapping_add(1);
+            if self.picks.is_multiple_of(IN_TURN) {
+                return self.pick_in_turn();
+            }
+        }
+        let id = self.first_class_of_several();
+        if self.busy > 1 {
+            self.waiting.pop();
+        }
+        id
+    }
+
+    /// The next class with waiting tasks after the one that was picked in turn before.
+    #[cold]
+    fn pick_in_turn(&mut self) -> ClassId {
+        let (all, at) = (self.classes.len(), (self.picks / IN_TURN) as usize);
+        let id =
+            (at..at + all).map(|i| i % all).find(|id| self.classes[*id].len() > 0).expect("a task waits");
+        self.waiting.retain(|Reverse((_, other))| *other != id);
+        id
+    }
+
+    /// The class with waiting tasks whose tenant has the least virtual time.
+    #[inline]
+    fn first_class(&mut self) -> ClassId {
+        if self.is_first_alone() { 0 } else { self.first_class_of_several() }
+    }
+
+    /// Whether tasks wait in the first class only. It is the only class if no task has a tenant.
+    #[inline]
+    fn is_first_alone(&self) -> bool {
+        self.busy == 1 && self.classes[0].len() > 0
+    }
+
+    #[inline(never)]
+    fn first_class_of_several(&mut self) -> ClassId {
+        if self.busy == 1 {
+            let alone = self.classes.iter().position(|class| class.len() > 0);
+            return alone.expect("a task waits");
+        }
+        loop {
+            let Reverse((had, id)) = *self.waiting.peek().expect("several classes wait");
+            let class = &self.classes[id];
+            // Other workers may have added to it, and may be adding.
+            let now = class.vtime();
+            if class.len() > 0 && now <= had {
+                return id;
+            }
+            self.waiting.pop();
+            if class.len() > 0 {
+                self.waiting.push(Reverse((now, id)));
+            }
+        }
+    }
+
+    /// Updates the counts after a task of this class was removed.
+    #[inline]
+    fn record_dequeue(&mut self, id: ClassId) {
+        self.len -= 1;
+        if self.classes[id].len() == 0 {
+            self.busy -= 1;
+        }
+    }
+
+    /// Adds the run time of a poll, in ns, to the tenant's virtual time.
+    pub(crate) fn charge(&mut self, share: Share, ns: u64) {
+        let id = self.class(share);
+        let class = &mut self.classes[id];
+        self.virtual_times.advance(class.vtime());
+        class.pending += virtual_time(ns, class.share.weight, &mut class.rest);
+        if class.pending >= BATCH {
+            class.vtime.add(std::mem::take(&mut class.pending));
+        }
+    }
+
+    /// When the task was queued that [`steal`](RunQueue::steal) would take for [`StealOrder::Oldest`]. `None`: no task
+    /// could run elsewhere.
+    pub(crate) fn oldest_since(&mut self) -> Option<Nanos> {
+        if self.stealable() == 0 {
+            return None;
+        }
+        let mut oldest = self.only.as_ref();
+        if oldest.is_none() && self.busy > 0 {
+            let first = self.first_class();
+            let all = std::iter::once(first).chain(0..self.classes.len());
+            oldest = all.into_iter().find_map(|id| self.classes[id].oldest());
+        }
+        oldest.or(self.lifo_slot.as_ref()).map(Entry::waits_since)
+    }
+
+    /// Removes a task for another worker: the one that would run last or the one that has waited longest, of the tenant
+    /// whose turn is next. Takes the task in the LIFO slot only if no other may go, because that task usually runs soon,
+    /// and uses what its waker has just written.
+    #[inline(never)]
+    pub(crate) fn steal(&mut self, steal_order: StealOrder, may: impl Fn(&T) -> bool) -> Option<T> {
+        self.steal_any(may, |queue, may| queue.steal_of_classes(u64::MAX, steal_order, may))
+    }
+
+    /// As [`steal`](Self::steal), but only a task in a class whose tenant has less virtual time than `below`.
+    pub(crate) fn steal_lagging(
+        &mut self,
+        below: u64,
+        steal_order: StealOrder,
+        may: impl Fn(&T) -> bool,
+    ) -> Option<T> {
+        let (id, item) = self.steal_of_classes(below, steal_order, &may)?;
+        self.record_dequeue(id);
+        self.pinned -= u32::from(item.is_pinned());
+        Some(item)
+    }
+
+    /// Tries the classes by virtual time, the least first, up to `below`.
+    fn steal_of_classes(
+        &mut self,
+        below: u64,
+        steal_order: StealOrder,
+        may: &impl Fn(&T) -> bool,
+    ) -> Option<(ClassId, T)> {
+        let mut tried = None;
+        // Other workers may add to a virtual time meanwhile, so that a class is tried again; hence the limit.
+        for _ in 0..self.busy {
+            let waiting = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
+            let keys = waiting.map(|(id, class)| (class.vtime(), id));
+            let next = keys.filter(|key| key.0 < below && tried.is_none_or(|tried| *key > tried)).min()?;
+            if let Some(item) = self.classes[next.1].steal(steal_order, may) {
+                return Some((next.1, item));
+            }
+            tried = Some(next);
+        }
+        None
+    }
+
+    /// Removes a random task that `may` run on another worker, chosen by the bits of `random`. Takes the task in the LIFO
+    /// slot only if no other may go.
+    #[inline(never)]
+    pub(crate) fn steal_random(&mut self, random: u32, may: impl Fn(&T) -> bool) -> Option<T> {
+        self.steal_any(may, |queue, may| {
+            let waiting: usize = queue.classes.iter().map(Class::len).sum();
+            let scanned = 0..waiting.min(RANDOM_STEAL_SCAN_MAX);
+            scanned.map(|i| (random as usize % waiting + i) % waiting).find_map(|at| queue.steal_at(at, may))
+        })
+    }
+
+    /// Removes the task at this index among all tasks in classes, if it `may` go.
+    fn steal_at(&mut self, mut at: usize, may: &impl Fn(&T) -> bool) -> Option<(ClassId, T)> {
+        for (id, class) in self.classes.iter_mut().enumerate() {
+            for queue in [&mut class.batch, &mut class.next_batch] {
+                match queue.get(at) {
+                    Some(item) if may(item) => return queue.remove(at).map(|item| (id, item)),
+                    Some(_) => return None,
+                    None => at -= queue.len(),
+                }
+            }
+        }
+        None
+    }
+
+    /// Removes a task that `may` go: the only one, else the one that `take` removes from a class, else the one in the
+    /// LIFO slot.
+    fn steal_any<M: Fn(&T) -> bool>(
+        &mut self,
+        may: M,
+        take: impl FnOnce(&mut Self, &M) -> Option<(ClassId, T)>,
+    ) -> Option<T> {
+        let item = if let Some(only) = self.only.take_if(|task| may(task)) {
+            self.len = 0;
+            only
+        } else if let Some((id, item)) = take(self, &may) {
+            self.record_dequeue(id);
+            item
+        } else {
+            let task = self.lifo_slot.take_if(|task| may(task))?;
+            self.len -= 1;
+            task
+        };
+        self.pinned -= u32::from(item.is_pinned());
+        Some(item)
+    }
+}

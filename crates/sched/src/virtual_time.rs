@@ -1,0 +1,119 @@
+//! VirtualTimes: the virtual time of each tenant, over all workers of a runtime.
+//!
+//! A tenant's virtual time is the run time of its tasks on all workers, times 100, divided by its weight. Of the
+//! tenants whose tasks wait at a worker, the worker next runs a task of the tenant with the least virtual time; one
+//! choice of 65 536 goes in turn instead (`run_queue.rs`). So two tenants whose tasks wait at all workers get run time
+//! in proportion to their weights, whatever the number of their tasks. A tenant that had no task waiting, because its
+//! tasks slept or waited for their budget, resumes at most [`MAX_CREDIT`] behind the others. A busy worker that finds,
+//! at a neighbour chosen at random, a waiting task of a tenant that lags by more than [`LAG_MIN`] behind all tenants
+//! that wait at this worker takes the task, if the policy lets busy workers take tasks.
+//!
+//! A worker adds up the virtual time of its polls, and writes the sum to the shared word only when it reaches
+//! [`BATCH`]. With m workers, polls of at most c ns and tasks of two tenants waiting at each worker, one tenant leads
+//! the other by at most (2m − 1)(BATCH + c × 100 / weight) of virtual time.
+//!
+//! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
+
+use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
+use std::collections::HashMap;
+use std::sync::Arc;
+use warmcore_line::Padded;
+use warmcore_types::ignore_poison;
+
+/// Virtual time is run time in ns × this / weight.
+const WEIGHT_UNIT: u64 = 100;
+
+/// Virtual time by which a tenant whose tasks come back may be behind the others. It must exceed the pauses of a tenant
+/// whose tasks wait for their budget, so that the tenant gets its share of the run time: with 1 ms, a tenant of weight
+/// 1000 got 4.6 times the run time of one of weight 100 (two workers, polls of 20 µs).
+pub(crate) const MAX_CREDIT: u64 = 4_000_000;
+
+/// Virtual time by which a tenant must lag before a busy worker takes a task of it from another worker. Smaller lags
+/// are not worth a move.
+pub(crate) const LAG_MIN: u64 = 2_000_000;
+
+/// Virtual time that a worker collects before it adds it to the shared word.
+pub(crate) const BATCH: u64 = 50_000;
+
+/// Number of tenants from which on a tenant that no run queue refers to may be dropped.
+const FORGET_ABOVE: usize = 64;
+
+/// One tenant's virtual time. Written by every worker that runs its tasks; it never decreases.
+#[derive(Debug, Default)]
+pub(crate) struct VirtualTime(Padded<AtomicU64>);
+
+/// The virtual times of all tenants of a runtime.
+#[derive(Debug, Default)]
+pub(crate) struct VirtualTimes {
+    /// Number of tenants. Written under the lock, read before every poll.
+    known: Padded<AtomicU32>,
+    /// The highest virtual time that a tenant had before a poll, or up to [`BATCH`] less. Written by the workers.
+    floor: Padded<AtomicU64>,
+    /// By the tenant's serial number plus 1; 0 is for tasks without a tenant.
+    all: Mutex<HashMap<u64, Arc<VirtualTime>>>,
+}
+
+impl VirtualTimes {
+    /// Whether several tenants are known, so that run time must be measured. A tenant stays known after its tasks have
+    /// ended, at least until [`FORGET_ABOVE`] tenants are known.
+    #[inline]
+    pub(crate) fn has_several_tenants(&self) -> bool {
+        // ORDERING: Relaxed; if the second tenant is seen late, one poll is not measured.
+        self.known.load(Relaxed) > 1
+    }
+
+    /// The virtual time of a tenant, which is added if it is not known yet.
+    /// The caller sees to it that the memory is not charged to the tenant of the current task.
+    pub(crate) fn of(&self, tenant: u64) -> Arc<VirtualTime> {
+        let mut all = ignore_poison(self.all.lock());
+        if let Some(vtime) = all.get(&tenant) {
+            return vtime.clone();
+        }
+        if all.len() >= FORGET_ABOVE && all.len() == all.capacity() {
+            all.retain(|_, vtime| Arc::strong_count(vtime) > 1);
+        }
+        let vtime = Arc::<VirtualTime>::default();
+        all.insert(tenant, vtime.clone());
+        self.known.store(all.len() as u32, Relaxed);
+        vtime
+    }
+
+    /// Raises the virtual time of a tenant that has a task waiting at a worker again, so that it is at most
+    /// [`MAX_CREDIT`] behind. `pending` is the tenant's virtual time at this worker that was not added to `vtime` yet.
+    /// `there` is the least virtual time of the tenants whose tasks wait at the worker. If tasks can't move, `there`
+    /// may be far below the virtual times of tenants at other workers. The lower of `there` and `floor` counts, so that
+    /// the tenant does not wait until the tenants at this worker have caught up with the others. A tenant that never
+    /// ran gets no credit.
+    pub(crate) fn reactivate(&self, vtime: &VirtualTime, pending: u64, there: Option<u64>) {
+        let floor = self.floor.load(Relaxed);
+        let kept = if vtime.get() + pending == 0 { 0 } else { MAX_CREDIT };
+        let least = there.map_or(floor, |there| there.min(floor)).saturating_sub(kept + pending);
+        if vtime.get() < least {
+            vtime.0.fetch_max(least, Relaxed);
+        }
+    }
+
+    /// Records the virtual time that a tenant had before a poll of its task.
+    pub(crate) fn advance(&self, had: u64) {
+        if had > self.floor.load(Relaxed) + BATCH {
+            self.floor.fetch_max(had, Relaxed);
+        }
+    }
+}
+
+impl VirtualTime {
+    pub(crate) fn get(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    pub(crate) fn add(&self, virtual_ns: u64) {
+        self.0.fetch_add(virtual_ns, Relaxed);
+    }
+}
+
+/// Virtual time of a run time. `rest` carries the remainder of the division from call to call.
+pub(crate) fn virtual_time(ns: u64, weight: u32, rest: &mut u64) -> u64 {
+    let (units, weight) = (ns * WEIGHT_UNIT + *rest, u64::from(weight.max(1)));
+    *rest = units % weight;
+    units / weight
+}

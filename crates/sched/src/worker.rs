@@ -1,0 +1,378 @@
+//! Core: the decisions of one worker.
+//!
+//! A worker's loop is its host's: it calls [`Core::next`], does what that returns, reports that it is done, and repeats.
+//!
+//! | `next` returns | the host | then calls |
+//! |---|---|---|
+//! | [`Next::Run`] | polls the task | [`Core::begin_poll`] before, [`Core::end_poll`] after |
+//! | [`Next::Maintain`] | serves timers and sockets that are due, without waiting | [`Core::maintained`] |
+//! | [`Next::Search`] | nothing; a host in virtual time lets the time of a search pass | [`Core::search`] |
+//! | [`Next::Park`] | sleeps until the given time, or until [`Host::unpark`] | [`Core::unparked`], [`Core::resume`] |
+//! | [`Next::Shutdown`] | ends | [`Core::close`] |
+//!
+//! The files below this one each have one part: `schedule.rs` a task that is woken on the worker's thread,
+//! `maintenance.rs` what a busy worker does now and then, `park.rs` how it parks and wakes, `steal.rs` how it takes tasks
+//! from others, `sample.rs` which polls are measured.
+//!
+//! A core belongs to one thread. Its fields are cells, because a task that is polled wakes others through the same
+//! core. What other workers may see is in [`Workers`](crate::Workers).
+//!
+//! # Cost
+//! Around a poll: the run queue's lock, and two stores on the worker's status line.
+
+use crate::counters::Counters;
+use crate::inject_queue::InjectQueue;
+use crate::run_queue::Share;
+use crate::shares::Shares;
+use crate::sync::Ordering::*;
+use crate::virtual_time::VirtualTimes;
+use crate::workers::Remote;
+use crate::{Distance, Host, Inbox, Policy, QueueOrder, Queued, Task};
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use warmcore_types::{CpuId, Nanos, ignore_poison};
+
+mod maintenance;
+mod park;
+mod sample;
+mod schedule;
+mod steal;
+
+pub use sample::SAMPLE_MASK;
+pub use steal::STEAL_MAX;
+
+/// The driver is polled this often if no poll takes longer. Rarely enough that it has several events each time.
+const EVENT_INTERVAL: Nanos = Nanos(200_000);
+
+/// What a worker does next.
+#[derive(Debug)]
+pub enum Next<T> {
+    /// It polls this task.
+    Run(Queued<T>),
+    /// It serves timers and sockets that are due.
+    Maintain,
+    /// It has no task, and looks for one.
+    Search,
+    /// It sleeps until it is unparked, or until this time, and then looks again.
+    Park(Option<Nanos>),
+    /// It ends, as no task is left.
+    Shutdown,
+}
+
+/// The run time of this poll is charged to a tenant: the tenant's share, and when the poll began.
+pub type Charge = Option<(Share, Nanos)>;
+
+/// What a worker is doing between two polls.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Mode {
+    Awake,
+    /// It is marked as parked since this time, and will sleep until the other, if there is one.
+    Parked {
+        since: Nanos,
+        until: Option<Nanos>,
+    },
+}
+
+/// The decisions of one worker: see the module's documentation.
+pub struct Core<H: Host> {
+    me: CpuId,
+    remote: Arc<Remote<H>>,
+    /// The injection queue of the worker's shard, which also counts the shard's parked workers.
+    shard: Arc<InjectQueue<H::Task>>,
+    /// The injection queue that the worker takes from: its shard's, unless the policy says otherwise.
+    inject_queue: Arc<InjectQueue<H::Task>>,
+    virtual_times: Arc<VirtualTimes>,
+    mode: Cell<Mode>,
+    /// The clock as it was last read.
+    now: Cell<Nanos>,
+    /// Whether the worker may have slept since the clock was read.
+    clock_is_stale: Cell<bool>,
+    rand: Cell<u32>,
+    /// Polls until the next maintenance, and polls of the whole event interval.
+    ticks_left: Cell<u32>,
+    event_interval: Cell<u32>,
+    interval_start: Cell<Nanos>,
+    /// Whether the thread is inside the driver, which makes the wakes of this moment.
+    in_driver: Cell<bool>,
+    /// The number of queued tasks at which a parked worker is notified.
+    notify_threshold: Cell<u32>,
+    /// Whether the worker has polled nothing since it was last idle.
+    was_idle: Cell<bool>,
+    /// How often in a row the LIFO slot may be served.
+    max_lifo_polls: Cell<u32>,
+    /// Polls between two looks at the injection queue while tasks wait here, and how many are left.
+    inject_interval: u32,
+    until_inject: Cell<u32>,
+    /// Polls until the next one that is measured.
+    until_sample: Cell<u32>,
+    /// [`SAMPLE_MASK`], or 0 while each poll is measured. The next measured poll is drawn with it.
+    sample_mask: Cell<u32>,
+    /// The number of half polls that the next measured poll stands for, itself included.
+    stands_for: Cell<u32>,
+    /// Until when each poll is measured.
+    all_measured_until: Cell<Nanos>,
+    /// When the polls were last checked for a long one, and how many polls that were.
+    checked_at: Cell<Nanos>,
+    checked_polls: Cell<u64>,
+    /// The limit above which a poll is long.
+    long_poll: Nanos,
+    balance_at: Cell<Nanos>,
+    /// What the worker knows of its neighbours' polls.
+    shares: RefCell<Shares>,
+    /// How long the task that was polled last sleeps on average, in ns. 0: it did not fall asleep, or nothing is known.
+    sleeper: Cell<u32>,
+    /// The longest of those since the clock was read, in ns.
+    longest_sleeper: Cell<u32>,
+    /// Until when tasks that fell asleep before that usually sleep.
+    window: Cell<Nanos>,
+    /// Tasks on their way from another queue to this worker's. Empty between two calls.
+    taken: RefCell<Vec<Queued<H::Task>>>,
+}
+
+impl<H: Host> Core<H> {
+    /// The core of the worker `me`, whose polls are long above `long_poll`. A worker may get a new core, when it is handed
+    /// to another thread, but has one at a time.
+    pub fn new(host: &H, me: CpuId, long_poll: Nanos) -> Self {
+        let workers = host.workers();
+        let now = host.now(me);
+        let remote = workers.remotes[me.index()].clone();
+        let polls = remote.status.poll_seq.load(Relaxed);
+        let policy = workers.policy();
+        let inject_interval = policy.inject_interval().max(1);
+        Self {
+            me,
+            shard: workers.inject_queues[workers.machine().shard_of(me)].clone(),
+            inject_queue: workers.inject_queues[policy.inject_queue_of(workers.machine(), me)].clone(),
+            virtual_times: workers.virtual_times().clone(),
+            mode: Cell::new(Mode::Awake),
+            now: Cell::new(now),
+            clock_is_stale: Cell::new(false),
+            rand: Cell::new(me.0.wrapping_mul(0x9E37_79B9) | 1),
+            ticks_left: Cell::new(8),
+            event_interval: Cell::new(8),
+            interval_start: Cell::new(now),
+            in_driver: Cell::new(false),
+            notify_threshold: Cell::new(2),
+            was_idle: Cell::new(true),
+            max_lifo_polls: Cell::new(policy.max_lifo_polls(Nanos(0))),
+            inject_interval,
+            until_inject: Cell::new(inject_interval),
+            until_sample: Cell::new(0),
+            sample_mask: Cell::new(SAMPLE_MASK),
+            stands_for: Cell::new(2),
+            all_measured_until: Cell::new(now),
+            checked_at: Cell::new(now),
+            checked_polls: Cell::new(polls / 2),
+            long_poll,
+            balance_at: Cell::new(now),
+            shares: RefCell::default(),
+            sleeper: Cell::new(0),
+            longest_sleeper: Cell::new(0),
+            window: Cell::new(Nanos(0)),
+            taken: RefCell::new(Vec::with_capacity(STEAL_MAX as usize)),
+            remote,
+        }
+    }
+
+    /// The worker.
+    #[inline]
+    pub fn me(&self) -> CpuId {
+        self.me
+    }
+
+    /// What other workers see of this one.
+    #[inline]
+    pub fn remote(&self) -> &Remote<H> {
+        &self.remote
+    }
+
+    /// The clock as it was last read, which is late by up to an event interval.
+    #[inline]
+    pub fn now(&self) -> Nanos {
+        self.now.get()
+    }
+
+    /// Reads the clock.
+    pub fn read_clock(&self, host: &H) -> Nanos {
+        self.window.set(self.window());
+        self.longest_sleeper.set(0);
+        self.now.set(host.now(self.me));
+        self.now.get()
+    }
+
+    /// Whether the worker's thread is inside its driver.
+    #[inline]
+    pub fn is_in_driver(&self) -> bool {
+        self.in_driver.get()
+    }
+
+    /// Tells that the worker's thread enters or leaves its driver, whose wakes are placed as wakes by the driver. `next` and
+    /// `maintained`, `next` and `unparked` do this for their own calls of the driver.
+    pub fn set_in_driver(&self, is_in_driver: bool) {
+        self.in_driver.set(is_in_driver);
+    }
+
+    /// Whether the worker has polled nothing since it was last idle.
+    pub fn was_idle(&self) -> bool {
+        self.was_idle.get()
+    }
+
+    /// What the worker does next: see the module's documentation.
+    #[inline]
+    pub fn next(&self, host: &H) -> Next<H::Task> {
+        if let Mode::Parked { since, until } = self.mode.get() {
+            return self.begin_park(host, since, until);
+        }
+        if self.ticks_left.get() == 0 {
+            self.begin_maintenance(host);
+            return Next::Maintain;
+        }
+        if self.remote.inbox.has_tasks() {
+            self.drain_inbox(host);
+        }
+        if !self.inject_queue.is_empty() {
+            self.look_at_inject_queue(host);
+        }
+        let Some(queued) = self.pop(host) else { return Next::Search };
+        if self.was_idle.get() {
+            self.end_idle(host);
+        }
+        Next::Run(queued)
+    }
+
+    /// Removes the task that runs next from the run queue.
+    #[inline]
+    fn pop(&self, host: &H) -> Option<Queued<H::Task>> {
+        let remote = &*self.remote;
+        let mut queue = ignore_poison(remote.run_queue.lock());
+        let order = || {
+            let average = Nanos(remote.status.mean_poll_ns.load(Relaxed).into());
+            host.workers().policy().queue_order(average)
+        };
+        let queued = queue.pop(self.max_lifo_polls.get(), order)?;
+        host.workers().publish_status(remote, &mut queue, self.now());
+        Some(queued)
+    }
+
+    /// Called before the task is polled. The result is passed to [`end_poll`](Self::end_poll).
+    #[inline]
+    pub fn begin_poll(&self, host: &H, task: &H::Task) -> Charge {
+        if !task.state().is_prev_worker(self.me) {
+            self.count_move(host, task);
+            task.state().set_prev_worker(self.me);
+        }
+        let is_shared = self.virtual_times.has_several_tenants();
+        let charge = is_shared.then(|| (task.share(), host.now(self.me)));
+        let polls = &self.remote.status.poll_seq;
+        polls.store(polls.load(Relaxed) + 1, Relaxed);
+        self.sleeper.set(0);
+        charge
+    }
+
+    /// Called after the poll. `is_awake`: the task was woken during its poll. If the poll is charged to a tenant, the host
+    /// calls [`charge`](Self::charge) next.
+    #[inline]
+    pub fn end_poll(&self, is_awake: bool) {
+        let polls = &self.remote.status.poll_seq;
+        polls.store(polls.load(Relaxed) + 1, Relaxed);
+        if !is_awake && self.sleeper.get() > self.longest_sleeper.get() {
+            self.longest_sleeper.set(self.sleeper.get());
+        }
+        if is_awake {
+            self.sleeper.set(0);
+        }
+        self.ticks_left.set(self.ticks_left.get().saturating_sub(1));
+    }
+
+    /// Charges the run time of a poll to its tenant.
+    pub fn charge(&self, share: Share, ran: u64) {
+        ignore_poison(self.remote.run_queue.lock()).charge(share, ran);
+    }
+
+    #[cold]
+    fn count_move(&self, host: &H, task: &H::Task) {
+        let counters = &self.remote.counters;
+        let Some(home) = task.state().prev_worker() else { return Counters::add(&counters.first_polls, 1) };
+        let counter = match host.workers().machine().distance(home, self.me) {
+            Distance::Same | Distance::Smt | Distance::Llc => &counters.same_llc,
+            Distance::Node => &counters.other_llc,
+            Distance::Socket | Distance::Other => &counters.other_node,
+        };
+        Counters::add(counter, 1);
+        host.moved(self.me, task, !std::ptr::eq(counter, &counters.same_llc));
+    }
+
+    /// Moves the tasks of the inbox to the run queue.
+    fn drain_inbox(&self, host: &H) {
+        let remote = &*self.remote;
+        let mut queue = ignore_poison(remote.run_queue.lock());
+        remote.inbox.take(|task| queue.push(Queued { task, since: self.now() }));
+        host.workers().publish_status(remote, &mut queue, self.now());
+        let waiting = queue.len();
+        drop(queue);
+        if waiting > self.notify_threshold.get() {
+            host.workers().notify_parked(host, self.me, self.now());
+        }
+    }
+
+    /// Takes tasks from the injection queue, if it is time for that or no task waits here.
+    #[cold]
+    fn look_at_inject_queue(&self, host: &H) {
+        let left = self.until_inject.get() - 1;
+        self.until_inject.set(if left == 0 { self.inject_interval } else { left });
+        if left == 0 {
+            // Under a policy that looks rarely, one task per look, as tasks wait here too.
+            let at_most = if self.inject_interval == 1 { usize::MAX } else { 1 };
+            self.pop_inject(host, at_most);
+        } else if ignore_poison(self.remote.run_queue.lock()).len() == 0 {
+            self.pop_inject(host, usize::MAX);
+        }
+    }
+
+    /// Moves a share of the injection queue to this worker. If tasks are left, notifies another worker of the shard.
+    fn pop_inject(&self, host: &H, at_most: usize) {
+        if self.take_injected(host, &self.inject_queue, at_most) && !self.inject_queue.is_empty() {
+            let shard = host.workers().policy().inject_queue_of(host.workers().machine(), self.me);
+            if self.inject_queue.idle() > 0 {
+                host.workers().notify_for_inject(host, shard, None);
+            }
+        }
+    }
+
+    /// Cancels all tasks of this worker, which takes no more from now on.
+    pub fn close(&self, host: &H) {
+        let remote = &*self.remote;
+        self.recover(host);
+        self.end_park();
+        if remote.status.park_seq.load(Relaxed) == 0 {
+            // The thread started late: the worker's only look for tasks counts as a park.
+            Counters::add(&remote.status.park_seq, 2);
+            Counters::add(&remote.counters.parks, 1);
+        }
+        remote.status.is_closed.store(true, Relaxed);
+        remote.inbox.close(|task| host.cancel(task));
+        self.cancel_queued(host);
+    }
+
+    /// Cancels the tasks of the run queue.
+    pub fn cancel_queued(&self, host: &H) {
+        loop {
+            // The lock is not held while a task is dropped, which may wake others.
+            let queued = ignore_poison(self.remote.run_queue.lock()).pop(u32::MAX, || QueueOrder::Fifo);
+            match queued {
+                Some(queued) => host.cancel(queued.task),
+                None => return,
+            }
+        }
+    }
+
+    /// A random number, for choices that must not follow a pattern.
+    pub(crate) fn next_rand(&self) -> u32 {
+        let mut rand = self.rand.get();
+        rand ^= rand << 13;
+        rand ^= rand >> 17;
+        rand ^= rand << 5;
+        self.rand.set(rand);
+        rand
+    }
+}

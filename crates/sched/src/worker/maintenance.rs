@@ -1,0 +1,117 @@
+//! Maintenance: what a busy worker does once in an event interval.
+//!
+//! An event interval is as many polls as take 200 µs. After it the worker reads the clock, its host polls the driver, and
+//! the worker notifies a parked one if tasks are queued here, and now and then compares itself with a neighbour.
+
+use super::*;
+use crate::shares::NEIGHBOURS;
+use crate::virtual_time::LAG_MIN;
+
+/// The largest number of polls between two polls of the driver. Polling it takes 0.5 µs, as long as six polls of tasks
+/// that only wake each other.
+const POLLS_MAX: u32 = 512;
+
+/// Time between two looks at a neighbour whose tasks may get fewer polls.
+const BALANCE_EVERY: Nanos = Nanos(1_000_000);
+
+impl<H: Host> Core<H> {
+    /// Ends an event interval. The host polls the driver next.
+    #[cold]
+    pub(super) fn begin_maintenance(&self, host: &H) {
+        let now = self.read_clock(host);
+        self.check_long_poll(host, now);
+        self.tune_interval(host, now.0.saturating_sub(self.interval_start.get().0));
+        self.in_driver.set(true);
+    }
+
+    /// Called after the driver was polled: the answer to [`Next::Maintain`].
+    pub fn maintained(&self, host: &H) {
+        self.in_driver.set(false);
+        Counters::add(&self.remote.counters.event_polls, 1);
+        let now = self.now();
+        self.interval_start.set(self.read_clock(host));
+        self.restart_long_poll_check(self.now());
+        let workers = host.workers();
+        if self.remote.status.stealable.load(Relaxed) > 0 && workers.count_idle() > 0 {
+            workers.notify_parked(host, self.me, now);
+        }
+        if now >= self.balance_at.get() {
+            self.balance(host, now);
+        }
+        if self.virtual_times.has_several_tenants() {
+            self.migrate_lagging(host, now);
+        }
+    }
+
+    /// Updates how long a poll takes on average, after an interval that took `took` ns, and with it the length of the next
+    /// interval.
+    fn tune_interval(&self, host: &H, took: u64) {
+        let (status, policy) = (&self.remote.status, host.workers().policy());
+        let polls = self.event_interval.get();
+        let average = (took / u64::from(polls)).clamp(1, 1 << 30);
+        let old = u64::from(status.mean_poll_ns.load(Relaxed));
+        // An interval in which the thread was preempted says little.
+        let average = if old == 0 { average } else { average.min(old * 4) };
+        let average = if old == 0 { average } else { old - old / 4 + average / 4 }.max(1);
+        status.mean_poll_ns.store(average as u32, Relaxed);
+        // One poll more or not, at random. With the same number each time, of three tasks on two workers the same one could
+        // be queued whenever this worker looks. An interval of one poll stays one: its driver waits for long enough.
+        let polls = match (EVENT_INTERVAL.0 / average).clamp(1, POLLS_MAX.into()) as u32 {
+            1 => 1,
+            polls => polls + self.next_rand() % 2,
+        };
+        let polls = policy.event_interval().unwrap_or(polls);
+        self.event_interval.set(polls);
+        self.ticks_left.set(polls);
+        self.notify_threshold.set(policy.notify_threshold(Nanos(average)));
+        self.max_lifo_polls.set(policy.max_lifo_polls(Nanos(average)));
+    }
+
+    /// Ends the interval after this many polls at most, the one under way included.
+    pub(super) fn shorten_interval(&self, polls: u32) {
+        let rest = self.ticks_left.get().saturating_sub(polls);
+        self.ticks_left.set(self.ticks_left.get() - rest);
+        self.event_interval.set(self.event_interval.get() - rest);
+    }
+
+    /// Compares itself with a random neighbour: if the tasks there get fewer polls than those here, takes some.
+    fn balance(&self, host: &H, now: Nanos) {
+        self.balance_at.set(Nanos(now.0 + BALANCE_EVERY.0));
+        let workers = host.workers();
+        let Some((which, other)) = self.random_neighbour(host) else { return };
+        let pinned = ignore_poison(self.remote.run_queue.lock()).pinned();
+        self.remote.status.pinned.store(pinned, Relaxed);
+        let distance = workers.machine().distance(self.me, other);
+        let mut shares = self.shares.borrow_mut();
+        let come = shares.look(which, workers.pace(self.me), workers.pace(other), distance);
+        if come > 0 {
+            let (came, had_run) = self.migrate(host, other, come, now);
+            shares.moved(had_run);
+            Counters::add(&self.remote.counters.balanced, came.into());
+        }
+    }
+
+    /// Takes a task from a random neighbour if its tenant is behind all those whose tasks are queued here.
+    #[cold]
+    fn migrate_lagging(&self, host: &H, now: Nanos) {
+        let Some((_, other)) = self.random_neighbour(host) else { return };
+        let least = ignore_poison(self.remote.run_queue.lock()).min_vtime();
+        // A worker without queued tasks steals one before it parks.
+        let Some(below) = least.checked_sub(LAG_MIN).filter(|_| least < u64::MAX) else { return };
+        if self.steal_lagging(host, other, below, now) {
+            Counters::add(&self.remote.counters.balanced, 1);
+        }
+    }
+
+    /// One of the nearest other workers and its index among them, at random. `None`: there is none, or the policy moves
+    /// no task between workers that are busy.
+    fn random_neighbour(&self, host: &H) -> Option<(usize, CpuId)> {
+        let (machine, policy) = (host.workers().machine(), host.workers().policy());
+        let near = machine.cpus().saturating_sub(1).min(NEIGHBOURS);
+        if near == 0 || !policy.shares() {
+            return None;
+        }
+        let which = self.next_rand() as usize % near;
+        Some((which, machine.others(self.me).nth(which)?))
+    }
+}

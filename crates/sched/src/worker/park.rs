@@ -1,0 +1,149 @@
+//! Park: how a worker without tasks parks, and how it wakes.
+//!
+//! The worker first marks itself as parked, *then* looks for tasks of other workers, and sleeps if it finds none. A thread
+//! that queues a task after that look sees the mark and unparks the worker. See `workers.rs`, "Protocol".
+
+use super::steal::Found;
+use super::*;
+use crate::sync::fence;
+
+impl<H: Host> Core<H> {
+    /// Looks for tasks of other workers: the answer to [`Next::Search`]. [`next`](Self::next) says what comes of it.
+    pub fn search(&self, host: &H) {
+        let now = self.read_clock(host);
+        if self.check_long_poll(host, now) || !self.mark_parked(now) {
+            // The report of a long poll may have woken a task here, or another thread has pushed one.
+            return;
+        }
+        if host.is_shutdown() {
+            return;
+        }
+        match self.steal_work(host, now) {
+            Found::Tasks => {
+                Counters::add(&self.remote.counters.steal_operations, 1);
+                self.resume();
+            }
+            Found::Nothing(until) => {
+                self.mode.set(Mode::Parked { since: now, until });
+                self.open_window(now);
+            }
+        }
+    }
+
+    /// Marks the worker as parked. False: its inbox has a task.
+    pub(crate) fn mark_parked(&self, now: Nanos) -> bool {
+        if !self.remote.inbox.try_park() {
+            return false;
+        }
+        if self.remote.is_stuck.load(Relaxed) {
+            self.remote.is_stuck.store(false, Relaxed);
+        }
+        self.shard.idle.fetch_add(1, Relaxed);
+        self.mode.set(Mode::Parked { since: now, until: None });
+        // ORDERING: SeqCst; that the worker is parked was written before, the other queues are read after.
+        // `Workers::notify_parked` and `notify_for_inject` do both the other way round. One of the two sees the other.
+        fence(SeqCst);
+        true
+    }
+
+    /// Begins the sleep of a worker that is marked as parked.
+    #[cold]
+    pub(super) fn begin_park(&self, host: &H, since: Nanos, until: Option<Nanos>) -> Next<H::Task> {
+        if host.is_shutdown() {
+            return Next::Shutdown;
+        }
+        // From here on, so that a task that the driver wakes goes into the inbox, which ends the park.
+        self.in_driver.set(true);
+        self.clock_is_stale.set(true);
+        let status = &self.remote.status;
+        status.parked_since.store(since.0, Relaxed);
+        if status.park_seq.load(Relaxed).is_multiple_of(2) {
+            Counters::add(&status.park_seq, 1);
+        }
+        Next::Park(until)
+    }
+
+    /// Called when the worker does not sleep any more. The worker stays marked as parked until [`resume`](Self::resume).
+    pub fn unparked(&self, host: &H) {
+        let status = &self.remote.status;
+        let since = status.parked_since.load(Relaxed);
+        self.clock_is_stale.set(false);
+        status.parked_since.store(0, Relaxed);
+        self.in_driver.set(false);
+        let woke = self.read_clock(host);
+        Counters::add(&self.remote.counters.parks, 1);
+        Counters::add(&self.remote.counters.parked_ns, woke.0.saturating_sub(since));
+    }
+
+    /// Ends the park: the worker is not marked as parked any more.
+    pub fn resume(&self) {
+        let Mode::Parked { since, .. } = self.mode.replace(Mode::Awake) else { return };
+        self.shard.idle.fetch_sub(1, Relaxed);
+        self.remote.inbox.try_unpark();
+        // ORDERING: SeqCst; that the worker is awake was written before, whether a wakeup is pending and what the injection
+        // queue holds is read after. `Workers::notify_for_inject` does both the other way round.
+        fence(SeqCst);
+        if self.shard.wakeup_pending.load(Relaxed) {
+            self.shard.wakeup_pending.store(false, SeqCst);
+            fence(SeqCst);
+        }
+        self.restart_long_poll_check(self.now());
+        // The time of the park counts for no poll.
+        let slept = self.now().0.saturating_sub(since.0);
+        self.interval_start.set(Nanos(self.interval_start.get().0 + slept));
+        self.was_idle.set(true);
+    }
+
+    /// Makes the worker ready to go on after a panic outside of a task, for example of a waker in the driver.
+    pub fn recover(&self, host: &H) {
+        if self.in_driver.replace(false) && self.remote.status.parked_since.load(Relaxed) > 0 {
+            self.unparked(host);
+        }
+        self.resume();
+    }
+
+    /// The worker runs a task for the first time after it was idle.
+    #[cold]
+    pub(super) fn end_idle(&self, host: &H) {
+        self.was_idle.set(false);
+        self.end_park();
+        host.resumed(self.me, self.now());
+    }
+
+    /// Ends the park that `park_seq` counts, if there is one. A worker that wakes to look, and parks again without a poll,
+    /// does not call this.
+    pub(super) fn end_park(&self) {
+        let park_seq = &self.remote.status.park_seq;
+        if park_seq.load(Relaxed) % 2 == 1 {
+            Counters::add(park_seq, 1);
+        }
+    }
+
+    /// Called when the poll of a task returns pending; `usually` is how long the task sleeps on average, in ns. The task
+    /// may have been woken meanwhile, which is known when its poll has ended.
+    #[inline]
+    pub fn fell_asleep(&self, usually: u32) {
+        self.sleeper.set(usually);
+    }
+
+    /// Until when the tasks that fell asleep before the clock was last read usually sleep.
+    pub(super) fn window(&self) -> Nanos {
+        match self.longest_sleeper.get() {
+            0 => self.window.get(),
+            longest => self.window.get().max(Nanos(self.now().0 + u64::from(longest))),
+        }
+    }
+
+    /// Publishes until when this worker, which is about to park, is kept for those of its tasks that sleep briefly.
+    fn open_window(&self, now: Nanos) {
+        let status = &self.remote.status;
+        let until = match self.sleeper.get() {
+            0 => self.window().0,
+            // The task of the last poll fell asleep just now.
+            usually => self.window().0.max(now.0 + u64::from(usually)),
+        };
+        if until > status.hot_until.load(Relaxed) {
+            status.hot_until.store(until, Relaxed);
+        }
+    }
+}

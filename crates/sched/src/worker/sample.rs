@@ -1,0 +1,133 @@
+//! Sample: which polls are measured, and how a long poll is found.
+//!
+//! One poll of sixteen is measured on average. A long poll that is not measured is found when the worker reads its clock:
+//! the polls since the last reading then took longer together than their average allows. Which one was long is not known,
+//! so for a second each poll is measured. Polls pay nothing for that.
+
+use super::*;
+
+/// One poll of 16 is measured on average: the number of polls until the next one is random, up to this.
+pub const SAMPLE_MASK: u32 = 31;
+
+/// How long each poll is measured after a long poll, so that the next one is found with its task.
+const MEASURED_FOR: Nanos = Nanos(1_000_000_000);
+
+/// One of several unmeasured polls was long if together they took this many times their average.
+const UNUSUAL: u64 = 4;
+
+impl<H: Host> Core<H> {
+    /// Whether this poll is measured. If so, [`draw_sample`](Self::draw_sample) decides which one is next.
+    #[inline]
+    pub fn is_sampled(&self) -> bool {
+        let left = self.until_sample.get();
+        if left > 0 {
+            self.until_sample.set(left - 1);
+        }
+        left == 0
+    }
+
+    /// Draws which poll is measured after this one. Returns how many half polls this one stands for, on average: the
+    /// distance between two measured polls is half the mask and one.
+    pub fn draw_sample(&self) -> u32 {
+        // At random: a fixed interval would hit the same one of two alternating tasks.
+        let mask = self.sample_mask.get();
+        self.until_sample.set(self.next_rand() & mask);
+        self.stands_for.replace(mask + 2)
+    }
+
+    /// Returns how long a measured poll took that began at `since`.
+    pub fn end_sample(&self, host: &H, since: Nanos) -> u64 {
+        let now = self.read_clock(host);
+        // This counts the polls before this one, since this one is measured.
+        self.check_long_poll(host, since);
+        self.restart_long_poll_check(now);
+        if now.0 > self.interval_start.get().0 + 2 * EVENT_INTERVAL.0 {
+            // Polls are longer than in the last interval, so the driver is polled before the rest of this one.
+            self.shorten_interval(1);
+        }
+        now.0.saturating_sub(since.0)
+    }
+
+    /// Whether a poll that took so many ns is a long one.
+    pub fn is_long(&self, ran: u64) -> bool {
+        ran > self.long_poll.0
+    }
+
+    /// Leaves the polls and the time until now out of the next check.
+    pub(super) fn restart_long_poll_check(&self, now: Nanos) {
+        self.checked_at.set(now);
+        self.checked_polls.set(self.remote.status.poll_seq.load(Relaxed) / 2);
+    }
+
+    /// Called when the clock was read: looks for a long poll among those since the last check, and returns whether there
+    /// was one. Several long polls count as one.
+    pub(super) fn check_long_poll(&self, host: &H, now: Nanos) -> bool {
+        let status = &self.remote.status;
+        let took = now.0.saturating_sub(self.checked_at.get().0);
+        let polls = (status.poll_seq.load(Relaxed) / 2).wrapping_sub(self.checked_polls.get());
+        self.restart_long_poll_check(now);
+        let is_one_long = is_one_long(took, polls, status.mean_poll_ns.load(Relaxed), self.long_poll);
+        if is_one_long {
+            host.found_long_poll(self);
+        } else if now >= self.all_measured_until.get() {
+            self.sample_mask.set(SAMPLE_MASK);
+        }
+        is_one_long
+    }
+
+    /// Counts a long poll. For some time each poll is measured.
+    pub fn count_long_poll(&self, host: &H) {
+        Counters::add(&self.remote.counters.long_polls, 1);
+        self.remote.is_stuck.store(false, Relaxed);
+        let now = self.read_clock(host);
+        self.restart_long_poll_check(now);
+        self.all_measured_until.set(Nanos(now.0 + MEASURED_FOR.0));
+        self.sample_mask.set(0);
+        self.until_sample.set(0);
+        self.stands_for.set(2);
+    }
+}
+
+/// Whether one of `polls` polls, which took `took` ns together, was longer than `limit`, where a poll takes `average` ns.
+///
+/// The polls between two readings take 200 µs on average, so a poll that exceeds the limit by 0.8 ms and eight average
+/// polls is always found. Polls that all become five times as long count as a long one, once.
+fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
+    // Without an average, only what so many polls can't have taken together if none of them was long.
+    let usual = if average == 0 { limit.0 } else { UNUSUAL * u64::from(average) };
+    polls > 0 && took > limit.0.saturating_add(polls.saturating_mul(usual))
+}
+
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod tests {
+    use super::*;
+
+    const LIMIT: Nanos = Nanos(1_000_000);
+
+    #[test]
+    fn a_long_poll_among_a_whole_interval_of_short_ones_is_found() {
+        for (polls, average) in [(512, 100), (512, 390), (200, 1000), (2, 100_000), (1, 1_000_000)] {
+            let others = polls * u64::from(average);
+            let found = |took| is_one_long(took, polls, average, LIMIT);
+            assert!(found(others + 30_000_000), "30 ms among {polls} of {average} ns");
+            // As the doc of `is_one_long` says: the limit and 0.8 ms more, if an interval takes 200 µs.
+            assert!(polls == 1 || found(1_801_000), "1.8 ms among {polls} of {average} ns");
+        }
+    }
+
+    #[test]
+    fn an_interval_that_took_four_times_as_long_as_usual_has_no_long_poll() {
+        for (polls, average) in [(512, 390), (200, 1000), (2, 100_000)] {
+            assert!(!is_one_long(4 * polls * u64::from(average), polls, average, LIMIT));
+        }
+        assert!(!is_one_long(5_000_000_000, 0, 100, LIMIT), "no poll ended");
+    }
+
+    #[test]
+    fn before_the_first_interval_has_ended_a_poll_is_long_if_short_polls_cannot_take_the_time() {
+        let never = Nanos(u64::MAX);
+        assert!(!is_one_long(u64::MAX, 8, 0, never) && !is_one_long(u64::MAX, 8, 100, never));
+        assert!(!is_one_long(8_000_000, 8, 0, LIMIT), "eight polls of 1 ms");
+        assert!(is_one_long(30_000_000, 8, 0, LIMIT), "30 ms among eight polls");
+    }
+}

@@ -1,0 +1,90 @@
+//! Schedule: where a task goes that is woken on the worker's own thread.
+//!
+//! A task that this worker polled last goes into the worker's run queue. The policy places any other task. While the worker
+//! sleeps in its driver, a task goes into the inbox, because a task in the run queue would not end the park.
+
+use super::*;
+use crate::{TargetQueue, WakeSource};
+
+/// After this many polls of a task that yields while no other task is queued here, the driver is polled: the task may wait
+/// for one of its events.
+const LONE_YIELDS_MAX: u32 = 4;
+
+impl<H: Host> Core<H> {
+    /// Schedules a task that was woken on this worker's thread. `is_yield`: it was woken during its own poll.
+    #[inline]
+    pub fn schedule(&self, host: &H, task: H::Task, is_yield: bool) {
+        if self.clock_is_stale.get() {
+            // A task that the driver wakes is queued since now, and not since the worker parked. The worker stays parked
+            // if the tasks that the driver wakes belong to other workers.
+            self.read_clock(host);
+            self.clock_is_stale.set(self.remote.inbox.is_parked());
+        }
+        let state = task.state();
+        if is_yield {
+            state.stay_awake();
+        } else {
+            // Not the clock as it was last read: that may be late by the length of a sleep.
+            state.wake(|| self.read_clock(host));
+        }
+        if !state.is_prev_worker(self.me) {
+            return self.schedule_remote(host, task, is_yield);
+        }
+        if !is_yield {
+            state.clear_accrued_cost();
+        }
+        if self.in_driver.get() && self.remote.inbox.is_parked() {
+            return self.push_own_inbox(host, task);
+        }
+        self.schedule_local(host, task, is_yield);
+    }
+
+    fn push_own_inbox(&self, host: &H, task: H::Task) {
+        match self.remote.inbox.push(task) {
+            Ok(false) => {}
+            Ok(true) => host.interrupt_park(self.me),
+            Err(task) => host.cancel(task),
+        }
+    }
+
+    fn schedule_remote(&self, host: &H, task: H::Task, is_yield: bool) {
+        let workers = host.workers();
+        let placed = workers.place_task(host, task.state(), self.now(), WakeSource::Cpu(self.me));
+        match placed.to {
+            TargetQueue::Cpu(cpu) if cpu == self.me && !self.in_driver.get() => {
+                self.schedule_local(host, task, is_yield)
+            }
+            _ => {
+                Counters::add(&self.remote.counters.remote_wakes, 1);
+                workers.enqueue(host, task, placed);
+            }
+        }
+    }
+
+    /// Puts a task into this worker's run queue.
+    #[inline]
+    fn schedule_local(&self, host: &H, task: H::Task, is_yield: bool) {
+        let queued = Queued { task, since: self.now() };
+        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        if is_yield || self.in_driver.get() || self.max_lifo_polls.get() == 0 {
+            queue.push(queued)
+        } else {
+            queue.push_lifo(queued)
+        }
+        host.workers().publish_status(&self.remote, &mut queue, self.now());
+        let waiting = queue.len();
+        drop(queue);
+        if is_yield && waiting == 1 {
+            self.shorten_interval(LONE_YIELDS_MAX);
+        }
+        // Only when the threshold is reached. `maintained` notifies again while tasks are queued.
+        if waiting == self.notify_threshold.get() {
+            self.notify_parked(host);
+        }
+    }
+
+    #[cold]
+    fn notify_parked(&self, host: &H) {
+        host.workers().notify_parked(host, self.me, self.now());
+    }
+}

@@ -1,0 +1,162 @@
+//! Steal: how a worker takes tasks from other queues.
+//!
+//! The tasks pass through a buffer of the worker, so that no thread holds the locks of two queues.
+
+use super::*;
+use crate::{StealDecision, Workers};
+
+/// The largest number of tasks that a worker takes at once.
+pub const STEAL_MAX: u32 = 256;
+
+/// Attempts to steal in a row. Each fails only because another worker was faster.
+const ATTEMPTS_MAX: usize = 64;
+
+/// If a worker has tasks that may not come here, the next look is after this time.
+const RETRY_AFTER: Nanos = Nanos(1_000_000);
+
+/// What came of a search.
+pub(super) enum Found {
+    /// Tasks, which are in the worker's run queue now.
+    Tasks,
+    /// No task. If a time is given, the worker looks again at that time.
+    Nothing(Option<Nanos>),
+}
+
+impl<H: Host> Core<H> {
+    /// Looks for tasks, as the policy decides, and moves those that it finds to this worker's run queue. The number of
+    /// workers that search is counted if the policy limits it.
+    pub(super) fn steal_work(&self, host: &H, now: Nanos) -> Found {
+        let workers = host.workers();
+        if !workers.limits_searching() {
+            return self.steal_as_decided(host, now);
+        }
+        // ORDERING: SeqCst, as `Workers::notify_parked` reads the number after its fence.
+        if workers.searching.fetch_add(1, SeqCst) >= workers.max_searching() {
+            workers.searching.fetch_sub(1, SeqCst);
+            return Found::Nothing(None);
+        }
+        let found = self.steal_as_decided(host, now);
+        let was_last = workers.searching.fetch_sub(1, SeqCst) == 1;
+        if was_last && matches!(found, Found::Tasks) {
+            // Nobody else searches, and more tasks may wait.
+            workers.notify_parked(host, self.me, now);
+        }
+        found
+    }
+
+    fn steal_as_decided(&self, host: &H, now: Nanos) -> Found {
+        let workers = host.workers();
+        for _ in 0..workers.remotes.len().min(ATTEMPTS_MAX) + 1 {
+            match workers.policy().steal(workers.machine(), workers, self.me, now) {
+                StealDecision::Shard(queue) => {
+                    if self.take_injected(host, &workers.inject_queues[queue], usize::MAX) {
+                        return Found::Tasks;
+                    }
+                }
+                StealDecision::From { cpu, at_most } => {
+                    if self.steal_from(host, cpu, at_most.clamp(1, STEAL_MAX), now) {
+                        // The tasks that are left there are for the next worker.
+                        workers.notify_parked(host, cpu, now);
+                        return Found::Tasks;
+                    }
+                    // The tasks there may not run here.
+                    return Found::Nothing(Some(Nanos(now.0 + RETRY_AFTER.0)));
+                }
+                StealDecision::Until(at) => return Found::Nothing(Some(at)),
+                StealDecision::Nothing => return Found::Nothing(None),
+            }
+        }
+        // Other workers were faster each time, and tasks may wait all the same.
+        Found::Nothing(Some(now))
+    }
+
+    /// Moves a share of an injection queue to this worker's run queue. Returns whether a task came.
+    pub(super) fn take_injected(&self, host: &H, from: &InjectQueue<H::Task>, at_most: usize) -> bool {
+        let (machine, mut taken) = (host.workers().machine(), self.taken.borrow_mut());
+        let workers = machine.cpus_of(machine.shard_of(self.me)).len();
+        from.pop(workers, at_most, |task| taken.push(Queued { task, since: self.now() }));
+        self.push_taken(host, &mut taken, self.now())
+    }
+
+    /// Moves the buffered tasks to this worker's run queue. Returns whether there were any.
+    fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> bool {
+        if taken.is_empty() {
+            return false;
+        }
+        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        taken.drain(..).for_each(|queued| queue.push(queued));
+        host.workers().publish_status(&self.remote, &mut queue, now);
+        true
+    }
+
+    /// Takes tasks from another worker's run queue, and from its inbox if it is in a long poll. Returns whether a task
+    /// came.
+    fn steal_from(&self, host: &H, from: CpuId, at_most: u32, now: Nanos) -> bool {
+        let workers = host.workers();
+        let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
+        let steal_order = workers.policy().steal_order();
+        let may = |task: &H::Task| workers.machine().allows(task.state().allowed(), self.me);
+        let mut queue = ignore_poison(remote.run_queue.lock());
+        while taken.len() < at_most as usize
+            && let Some(queued) = queue.steal(steal_order, |queued| may(&queued.task))
+        {
+            taken.push(queued);
+        }
+        let of_queue = taken.len();
+        if remote.is_stuck.load(Relaxed) {
+            // The tasks that were handed to the worker are in its inbox until its poll ends.
+            remote.inbox.take(|task| taken.push(Queued { task, since: now }));
+        }
+        Self::publish_stolen(workers, remote, &mut queue);
+        drop(queue);
+        // Not into the run queue: the worker may have ended its poll and parked meanwhile, which its inbox knows.
+        while let Some(at) = taken.iter().skip(of_queue).position(|queued| !may(&queued.task)) {
+            let back = taken.remove(of_queue + at);
+            workers.push_inbox(host, back.task, from);
+        }
+        remote.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
+        self.push_taken(host, &mut taken, now)
+    }
+
+    /// Takes random tasks that wait at `from` and may run here. Returns how many came, and how many of them had run.
+    ///
+    /// Not the tasks that would run last, as [`steal_from`](Self::steal_from) does for an idle worker: those are the same
+    /// ones each time, and the purpose here is that all tasks get the shorter round equally often.
+    pub(super) fn migrate(&self, host: &H, from: CpuId, at_most: u32, now: Nanos) -> (u32, u32) {
+        let workers = host.workers();
+        let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
+        let may = |queued: &Queued<H::Task>| workers.machine().allows(queued.task.state().allowed(), self.me);
+        let mut queue = ignore_poison(remote.run_queue.lock());
+        let at_most = at_most.min(STEAL_MAX);
+        taken.extend((0..at_most).map_while(|_| queue.steal_random(self.next_rand(), may)));
+        Self::publish_stolen(workers, remote, &mut queue);
+        drop(queue);
+        let came = taken.len() as u32;
+        let had_run = taken.iter().filter(|queued| queued.task.state().prev_worker().is_some()).count();
+        remote.counters.stolen_tasks.fetch_add(came.into(), Relaxed);
+        self.push_taken(host, &mut taken, now);
+        (came, had_run as u32)
+    }
+
+    /// Takes one task that waits at `from`, of a tenant with less virtual time than `below`. Returns whether one came.
+    pub(super) fn steal_lagging(&self, host: &H, from: CpuId, below: u64, now: Nanos) -> bool {
+        let workers = host.workers();
+        let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
+        let may = |queued: &Queued<H::Task>| workers.machine().allows(queued.task.state().allowed(), self.me);
+        let mut queue = ignore_poison(remote.run_queue.lock());
+        taken.extend(queue.steal_lagging(below, workers.policy().steal_order(), may));
+        Self::publish_stolen(workers, remote, &mut queue);
+        drop(queue);
+        remote.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
+        self.push_taken(host, &mut taken, now)
+    }
+
+    /// Publishes the status of a worker from which tasks were taken. The caller holds the lock of its queue.
+    fn publish_stolen(
+        workers: &Workers<H>,
+        remote: &Remote<H>,
+        queue: &mut crate::run_queue::RunQueue<Queued<H::Task>>,
+    ) {
+        workers.publish_status(remote, queue, Nanos(remote.status.backlog_since.load(Relaxed)));
+    }
+}

@@ -1,0 +1,411 @@
+//! Workers: what the workers of one scheduler see of each other, and how a task that is woken reaches one of them.
+//!
+//! Each worker has a [`Remote`]: its inbox, its run queue under a lock, and its status. Each shard of a last-level cache
+//! has an [`InjectQueue`]. The policy decides from this state, which it reads through [`View`]. `workers/steal.rs` is
+//! how an idle worker takes tasks, `worker.rs` the loop of one worker.
+//!
+//! # Cost
+//! A wake by another thread writes one line of the worker that gets the task, its inbox, and one more if it is parked.
+//!
+//! # Protocol
+//! A worker that parks marks itself as parked, then looks for tasks. A thread that queues a task where a parked worker
+//! does not see it (a run queue, an injection queue) queues it, then looks for parked workers. A SeqCst fence is between
+//! the two steps of both, so one of the two sees the other: `Core::search`, [`Workers::notify_parked`],
+//! `notify_for_inject`.
+
+use crate::counters::Counters;
+use crate::inject_queue::InjectQueue;
+use crate::run_queue::RunQueue;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
+use crate::virtual_time::VirtualTimes;
+use crate::{
+    Host, Inbox, Pace, Policy, Queued, SchedDomains, StealOrder, TargetQueue, Task, TaskState, View, Wake,
+    WakeDecision, WakeSource,
+};
+use std::sync::Arc;
+use warmcore_line::{Line, Padded};
+use warmcore_types::{CpuId, Nanos};
+
+/// What other workers see of one worker.
+#[derive(Line)]
+#[line(pair)]
+#[repr(align(128))]
+pub struct Remote<H: Host> {
+    /// Written by all threads that hand a task to the worker.
+    #[line(contended = "inbox")]
+    pub inbox: Padded<H::Inbox>,
+    /// Under the lock: the worker's own accesses, and steals.
+    #[line(contended = "run queue")]
+    pub(crate) run_queue: Padded<Mutex<RunQueue<Queued<H::Task>>>>,
+    /// Written by the worker.
+    #[line(owner = "worker")]
+    pub status: Padded<WorkerStatus>,
+    /// Whether the worker is in a long poll. Set by the thread that finds it there, cleared by the worker.
+    #[line(contended = "watchdog")]
+    pub is_stuck: Padded<AtomicBool>,
+    /// Who writes which counter is said there.
+    #[line(contended = "counters")]
+    pub counters: Padded<Counters>,
+}
+
+/// What a worker publishes about itself. Written by the worker; `stealable`, `backlog_since` and `oldest` under the lock
+/// of its run queue, also by steals.
+#[derive(Debug, Default, Line)]
+#[line(pair, default = owner)]
+#[repr(align(128))]
+pub struct WorkerStatus {
+    /// The number of tasks in its run queue that could run on another worker.
+    pub stealable: AtomicU32,
+    /// The number of tasks there that may run on this worker only, as of its last comparison with a neighbour.
+    pub(crate) pinned: AtomicU32,
+    /// Since when `stealable` is not 0.
+    pub(crate) backlog_since: AtomicU64,
+    /// When the stealable task was queued that has waited longest. Kept only for policies that steal this one.
+    pub(crate) oldest: AtomicU64,
+    /// The number of polls, times 2; odd during a poll.
+    pub poll_seq: AtomicU64,
+    /// Average duration of a poll, in ns. 0: not known.
+    pub mean_poll_ns: AtomicU32,
+    /// Until when the idle worker is kept for a task that sleeps briefly.
+    pub(crate) hot_until: AtomicU64,
+    /// Since when the worker sleeps. 0: it does not.
+    pub parked_since: AtomicU64,
+    /// The number of parks, times 2; odd while the worker is parked or has not polled since. A park ends at the first poll
+    /// after it, or at the shutdown.
+    pub park_seq: AtomicU64,
+    /// The worker takes no more tasks.
+    pub is_closed: AtomicBool,
+}
+
+/// The workers of one scheduler, and the queues that they share.
+#[derive(Line)]
+#[line(pair, default = read_mostly)]
+#[repr(align(128))]
+pub struct Workers<H: Host> {
+    pub(crate) remotes: Box<[Arc<Remote<H>>]>,
+    pub(crate) inject_queues: Box<[Arc<InjectQueue<H::Task>>]>,
+    machine: SchedDomains,
+    policy: H::Policy,
+    /// [`Policy::steal_order`], which is asked twice in each poll.
+    takes_oldest: bool,
+    /// [`Policy::max_searching`].
+    max_searching: u32,
+    virtual_times: Arc<VirtualTimes>,
+    /// The number of workers that search for tasks. Counted only if the policy has a limit.
+    #[line(contended = "searching")]
+    pub(crate) searching: Padded<AtomicU32>,
+    /// Wakes by threads that are no workers.
+    #[line(contended = "remote schedules")]
+    remote_schedules: Padded<AtomicU64>,
+}
+
+impl<H: Host> Workers<H> {
+    /// Workers without tasks, one for each CPU of `machine`.
+    pub fn new(machine: SchedDomains, policy: H::Policy) -> Self {
+        let virtual_times = Arc::<VirtualTimes>::default();
+        let remote = |_| {
+            Arc::new(Remote {
+                inbox: Padded::new(H::Inbox::default()),
+                run_queue: Padded::new(Mutex::new(RunQueue::new(virtual_times.clone()))),
+                status: Padded::new(WorkerStatus::default()),
+                is_stuck: Padded::new(AtomicBool::new(false)),
+                counters: Padded::new(Counters::default()),
+            })
+        };
+        Self {
+            remotes: (0..machine.cpus()).map(remote).collect(),
+            inject_queues: (0..machine.shards()).map(|_| Arc::new(InjectQueue::new())).collect(),
+            takes_oldest: policy.steal_order() == StealOrder::Oldest,
+            max_searching: policy.max_searching(machine.cpus() as u32),
+            machine,
+            policy,
+            virtual_times,
+            searching: Padded::new(AtomicU32::new(0)),
+            remote_schedules: Padded::new(AtomicU64::new(0)),
+        }
+    }
+
+    /// What the workers' CPUs share.
+    pub fn machine(&self) -> &SchedDomains {
+        &self.machine
+    }
+
+    /// The rules.
+    pub fn policy(&self) -> &H::Policy {
+        &self.policy
+    }
+
+    /// One worker.
+    #[inline]
+    pub fn remote(&self, worker: CpuId) -> &Remote<H> {
+        &self.remotes[worker.index()]
+    }
+
+    /// All workers, in the order of their numbers.
+    pub fn remotes(&self) -> impl ExactSizeIterator<Item = &Remote<H>> {
+        self.remotes.iter().map(|remote| &**remote)
+    }
+
+    /// The injection queues, by shard.
+    pub fn inject_queues(&self) -> impl ExactSizeIterator<Item = &InjectQueue<H::Task>> {
+        self.inject_queues.iter().map(|queue| &**queue)
+    }
+
+    /// Wakes by threads that are no workers.
+    pub fn remote_schedules(&self) -> u64 {
+        self.remote_schedules.load(Relaxed)
+    }
+
+    /// The number of workers that are marked as parked.
+    pub fn count_idle(&self) -> usize {
+        self.inject_queues().map(|queue| queue.idle() as usize).sum()
+    }
+
+    /// The cost of moving a task whose polls take `poll_ns`; if that is not known, one whose polls take as long as those
+    /// of the worker `near`.
+    fn migration_cost(&self, poll_ns: Option<u32>, near: Option<CpuId>) -> Nanos {
+        let average = || near.map_or(0, |cpu| self.remote(cpu).status.mean_poll_ns.load(Relaxed));
+        self.policy.migration_cost(Nanos(poll_ns.unwrap_or_else(average).into()))
+    }
+
+    /// Decides where a task goes that is woken or new.
+    pub(crate) fn place_task(
+        &self,
+        host: &H,
+        task: &TaskState,
+        now: Nanos,
+        waker: WakeSource,
+    ) -> WakeDecision {
+        let wakee = task.wakee(self.migration_cost(task.poll_ns(), task.prev_worker()));
+        let mut placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
+        if placed.hot_kept > 0 || placed.hot_broken {
+            // The hot window was open by the caller's clock, which may be late. It may be closed by now.
+            let now = host.now(CpuId(0));
+            placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
+        }
+        let woken_from = match waker {
+            WakeSource::Cpu(cpu) | WakeSource::Outside(Some(cpu)) => Some(cpu),
+            WakeSource::Outside(None) => None,
+        };
+        task.set_accrued_cost(placed.accrued_cost, woken_from);
+        if placed.hot_kept > 0 || placed.hot_broken {
+            let counters = &self.remote(placed.kick.unwrap_or(CpuId(0))).counters;
+            counters.hot_kept.fetch_add(placed.hot_kept.into(), Relaxed);
+            counters.hot_broken.fetch_add(placed.hot_broken.into(), Relaxed);
+        }
+        placed
+    }
+
+    /// Queues a task that a thread woke which is no worker. `near`: the worker of the CPU that the thread runs on, if there
+    /// is one.
+    #[cold]
+    pub fn schedule_external(&self, host: &H, task: H::Task, near: Option<CpuId>) {
+        let now = host.now(CpuId(0));
+        task.state().wake(|| now);
+        let placed = self.place_task(host, task.state(), now, WakeSource::Outside(near));
+        self.remote_schedules.fetch_add(1, Relaxed);
+        self.enqueue(host, task, placed);
+    }
+
+    /// Puts a task where it was placed, unless that is the calling worker's own run queue.
+    pub(crate) fn enqueue(&self, host: &H, task: H::Task, placed: WakeDecision) {
+        match placed.to {
+            TargetQueue::Cpu(cpu) => self.push_inbox(host, task, cpu),
+            TargetQueue::Shard(shard) => match self.inject_queues[shard].push(task) {
+                Ok(()) => self.notify_for_inject(host, shard, placed.kick),
+                Err(task) => host.cancel(task),
+            },
+        }
+    }
+
+    /// Puts a task into a worker's inbox, and unparks the worker if it is parked. If the worker takes no more tasks, the
+    /// nearest one that does gets the task.
+    pub fn push_inbox(&self, host: &H, task: H::Task, worker: CpuId) {
+        match self.remote(worker).inbox.push(task) {
+            Ok(false) => {}
+            Ok(true) => self.unpark(host, worker),
+            Err(task) => self.push_any_inbox(host, task, worker),
+        }
+    }
+
+    #[cold]
+    fn push_any_inbox(&self, host: &H, mut task: H::Task, closed: CpuId) {
+        if host.is_shutdown() {
+            return host.cancel(task);
+        }
+        for other in self.machine.others(closed) {
+            match self.remote(other).inbox.push(task) {
+                Ok(false) => return,
+                Ok(true) => return self.unpark(host, other),
+                Err(back) => task = back,
+            }
+        }
+        host.cancel(task);
+    }
+
+    /// Unparks a worker whose inbox the caller has changed from *parked*.
+    fn unpark(&self, host: &H, worker: CpuId) {
+        self.remote(worker).counters.unparks.fetch_add(1, Relaxed);
+        host.unpark(worker);
+    }
+
+    /// Unparks a worker if it is parked, so that it looks for tasks. Returns whether it was parked.
+    pub fn try_unpark(&self, host: &H, worker: CpuId) -> bool {
+        let was_parked = self.remote(worker).inbox.try_unpark();
+        if was_parked {
+            self.unpark(host, worker);
+        }
+        was_parked
+    }
+
+    /// Unparks a worker because a task is in the injection queue of `shard`: the worker `first`, else one of the shard,
+    /// else any.
+    pub(crate) fn notify_for_inject(&self, host: &H, shard: usize, first: Option<CpuId>) {
+        // ORDERING: SeqCst; the queue's length was written before, who is parked and whether a wakeup is pending is read
+        // after. `Core::search` and `Core::resume` do both the other way round. One of the two sees the other.
+        fence(SeqCst);
+        if self.has_enough_searching() {
+            return;
+        }
+        let queue = &self.inject_queues[shard];
+        let cpus = self.machine.cpus_of(shard);
+        let near = first.or(cpus.first().copied()).unwrap_or(CpuId(0));
+        if queue.idle() > 0 {
+            if queue.wakeup_pending.swap(true, SeqCst) {
+                return;
+            }
+            // A worker that wakes clears the mark of its own shard only, so only the shard's workers are unparked here.
+            let own = first.filter(|cpu| self.machine.shard_of(*cpu) == shard);
+            if own.into_iter().chain(cpus.iter().copied()).any(|cpu| self.try_unpark(host, cpu)) {
+                return;
+            }
+            queue.wakeup_pending.store(false, SeqCst);
+        }
+        let all = std::iter::once(near).chain(self.machine.others(near));
+        all.take_while(|cpu| !self.try_unpark(host, *cpu)).for_each(drop);
+    }
+
+    /// Tasks wait at the worker `at`: unparks the worker that the policy names, if it names one.
+    pub fn notify_parked(&self, host: &H, at: CpuId, now: Nanos) {
+        // ORDERING: SeqCst; as in `notify_for_inject`, with the worker's backlog in the place of the queue's length.
+        fence(SeqCst);
+        if self.count_idle() == 0 || self.has_enough_searching() {
+            return;
+        }
+        // A worker that another thread unparked meanwhile is not parked any more, so this ends.
+        while let Some(cpu) = self.policy.cpu_to_notify(&self.machine, self, at, now) {
+            if self.try_unpark(host, cpu) {
+                break;
+            }
+        }
+    }
+
+    /// Whether a worker searches, under a policy that limits how many search. That worker notifies the next one when it
+    /// has found a task.
+    fn has_enough_searching(&self) -> bool {
+        self.limits_searching() && self.searching.load(SeqCst) > 0
+    }
+
+    /// Whether the policy limits the number of workers that search.
+    pub(crate) fn limits_searching(&self) -> bool {
+        self.max_searching < self.remotes.len() as u32
+    }
+
+    /// The largest number of workers that may search at a time.
+    pub(crate) fn max_searching(&self) -> u32 {
+        self.max_searching
+    }
+
+    /// Publishes how many tasks wait in a run queue, and since when. The caller holds the queue's lock.
+    #[inline]
+    pub(crate) fn publish_status(
+        &self,
+        remote: &Remote<H>,
+        queue: &mut RunQueue<Queued<H::Task>>,
+        now: Nanos,
+    ) {
+        let (before, waiting) = (remote.status.stealable.load(Relaxed), queue.stealable());
+        if before == 0 && waiting > 0 {
+            remote.status.backlog_since.store(now.0, Relaxed);
+        }
+        remote.status.stealable.store(waiting, Relaxed);
+        if self.takes_oldest {
+            Self::publish_oldest(remote, queue);
+        }
+    }
+
+    #[inline(never)]
+    fn publish_oldest(remote: &Remote<H>, queue: &mut RunQueue<Queued<H::Task>>) {
+        if let Some(oldest) = queue.oldest_since()
+            && oldest.0 != remote.status.oldest.load(Relaxed)
+        {
+            remote.status.oldest.store(oldest.0, Relaxed);
+        }
+    }
+
+    /// What a worker has done so far. Late by what it did since its last stores.
+    pub(crate) fn pace(&self, worker: CpuId) -> Pace {
+        let remote = self.remote(worker);
+        let waiting = remote.status.stealable.load(Relaxed) + remote.status.pinned.load(Relaxed);
+        let polls = remote.status.poll_seq.load(Relaxed);
+        // It is odd during a poll, and the task that is polled is not in the queue.
+        let queued = waiting + (polls % 2) as u32;
+        let parks = remote.counters.parks.load(Relaxed) + remote.counters.steal_operations.load(Relaxed);
+        Pace { polls: polls / 2, parks, queued }
+    }
+
+    /// The tenants' virtual times.
+    pub(crate) fn virtual_times(&self) -> &Arc<VirtualTimes> {
+        &self.virtual_times
+    }
+}
+
+impl<H: Host> View for Workers<H> {
+    fn is_idle(&self, cpu: CpuId) -> bool {
+        self.remote(cpu).inbox.is_parked()
+    }
+
+    fn is_offline(&self, cpu: CpuId) -> bool {
+        self.remote(cpu).status.is_closed.load(Relaxed)
+    }
+
+    fn is_stuck(&self, cpu: CpuId) -> bool {
+        self.remote(cpu).is_stuck.load(Relaxed)
+    }
+
+    fn backlog(&self, cpu: CpuId) -> u32 {
+        let remote = self.remote(cpu);
+        let waiting = remote.status.stealable.load(Relaxed);
+        waiting + u32::from(remote.is_stuck.load(Relaxed) && remote.inbox.has_tasks())
+    }
+
+    fn backlog_since(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.remote(cpu).status.backlog_since.load(Relaxed))
+    }
+
+    fn waits_since(&self, _me: CpuId, cpu: CpuId) -> Nanos {
+        Nanos(self.remote(cpu).status.oldest.load(Relaxed))
+    }
+
+    fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
+        self.migration_cost(None, Some(cpu))
+    }
+
+    fn hot_until(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.remote(cpu).status.hot_until.load(Relaxed))
+    }
+
+    fn shared_queue_len(&self, shard: usize) -> u32 {
+        self.inject_queues[shard].len()
+    }
+
+    fn idle_in(&self, shard: usize) -> u32 {
+        self.inject_queues[shard].idle()
+    }
+}
+
+impl<H: Host> std::fmt::Debug for Workers<H> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Workers").field("workers", &self.remotes.len()).finish_non_exhaustive()
+    }
+}
