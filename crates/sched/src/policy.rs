@@ -74,6 +74,25 @@ pub trait Policy {
         0
     }
 
+    /// Whether other CPUs may steal the task in the LIFO slot, if no other task may go.
+    fn steals_lifo_slot(&self) -> bool {
+        true
+    }
+
+    /// Whether a parked CPU is notified when a task was queued and `waiting` tasks wait now. `threshold` is the
+    /// [`notify_threshold`](Self::notify_threshold); `in_slot`: the task took an empty LIFO slot.
+    #[inline]
+    fn notifies(&self, waiting: u32, threshold: u32, in_slot: bool) -> bool {
+        let _ = in_slot;
+        waiting == threshold
+    }
+
+    /// Whether a task that is woken in its own poll waits until the driver was polled. The driver is polled when no other
+    /// task is queued and none was found elsewhere.
+    fn defers_yields(&self) -> bool {
+        false
+    }
+
     /// How many polls a worker does between two looks at its injection queue while tasks wait in its own queue. A worker
     /// without tasks looks at once.
     fn inject_interval(&self) -> u32 {

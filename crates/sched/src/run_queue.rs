@@ -150,6 +150,8 @@ pub(crate) struct RunQueue<T> {
     /// The only waiting task, while the LIFO slot is empty. It is in no class.
     only: Option<T>,
     lifo_slot: Option<T>,
+    /// Whether another worker may steal the task in the LIFO slot.
+    steals_lifo_slot: bool,
     /// How often in a row the LIFO slot was served.
     lifo_polls: u32,
     classes: Vec<Class<T>>,
@@ -171,10 +173,11 @@ pub(crate) struct RunQueue<T> {
 type ClassId = usize;
 
 impl<T: Entry> RunQueue<T> {
-    pub(crate) fn new(virtual_times: Arc<VirtualTimes>) -> Self {
+    pub(crate) fn new(virtual_times: Arc<VirtualTimes>, steals_lifo_slot: bool) -> Self {
         Self {
             only: None,
             lifo_slot: None,
+            steals_lifo_slot,
             lifo_polls: 0,
             classes: Vec::new(),
             by_tenant: HashMap::new(),
@@ -193,8 +196,15 @@ impl<T: Entry> RunQueue<T> {
     }
 
     /// How many waiting tasks could run on another worker.
+    #[inline]
     pub(crate) fn stealable(&self) -> u32 {
-        self.len - self.pinned
+        let stealable = self.len - self.pinned;
+        if self.steals_lifo_slot { stealable } else { stealable - u32::from(self.keeps_slot()) }
+    }
+
+    /// Whether the LIFO slot has a task that could run elsewhere.
+    fn keeps_slot(&self) -> bool {
+        self.lifo_slot.as_ref().is_some_and(|task| !task.is_pinned())
     }
 
     /// How many waiting tasks may run on this worker only.
@@ -490,7 +500,7 @@ impl<T: Entry> RunQueue<T> {
             let all = std::iter::once(first).chain(0..self.classes.len());
             oldest = all.into_iter().find_map(|id| self.classes[id].oldest());
         }
-        oldest.or(self.lifo_slot.as_ref()).map(Entry::waits_since)
+        oldest.or(self.lifo_slot.as_ref().filter(|_| self.steals_lifo_slot)).map(Entry::waits_since)
     }
 
     /// Removes a task for another worker: the one that would run last or the one that has waited longest, of the tenant
@@ -574,7 +584,8 @@ impl<T: Entry> RunQueue<T> {
             self.record_dequeue(id);
             item
         } else {
-            let task = self.lifo_slot.take_if(|task| may(task))?;
+            let steals_slot = self.steals_lifo_slot;
+            let task = self.lifo_slot.take_if(|task| steals_slot && may(task))?;
             self.len -= 1;
             task
         };

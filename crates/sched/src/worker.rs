@@ -29,6 +29,7 @@ use crate::virtual_time::VirtualTimes;
 use crate::workers::Remote;
 use crate::{Distance, Host, Inbox, Policy, QueueOrder, Queued, Task};
 use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
 use std::sync::Arc;
 use warmcore_types::{CpuId, Nanos, ignore_poison};
 
@@ -125,6 +126,8 @@ pub struct Core<H: Host> {
     longest_sleeper: Cell<u32>,
     /// Until when tasks that fell asleep before that usually sleep.
     window: Cell<Nanos>,
+    /// Tasks that were woken in their own poll, under a policy that defers them. Empty under the product's policies.
+    deferred: RefCell<VecDeque<Queued<H::Task>>>,
     /// Tasks on their way from another queue to this worker's. Empty between two calls.
     taken: RefCell<Vec<Queued<H::Task>>>,
 }
@@ -169,6 +172,7 @@ impl<H: Host> Core<H> {
             sleeper: Cell::new(0),
             longest_sleeper: Cell::new(0),
             window: Cell::new(Nanos(0)),
+            deferred: RefCell::default(),
             taken: RefCell::new(Vec::with_capacity(STEAL_MAX as usize)),
             remote,
         }
@@ -351,6 +355,7 @@ impl<H: Host> Core<H> {
         }
         remote.status.is_closed.store(true, Relaxed);
         remote.inbox.close(|task| host.cancel(task));
+        self.deferred.take().into_iter().for_each(|queued| host.cancel(queued.task));
         self.cancel_queued(host);
     }
 

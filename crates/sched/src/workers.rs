@@ -106,7 +106,10 @@ impl<H: Host> Workers<H> {
         let remote = |_| {
             Arc::new(Remote {
                 inbox: Padded::new(H::Inbox::default()),
-                run_queue: Padded::new(Mutex::new(RunQueue::new(virtual_times.clone()))),
+                run_queue: Padded::new(Mutex::new(RunQueue::new(
+                    virtual_times.clone(),
+                    policy.steals_lifo_slot(),
+                ))),
                 status: Padded::new(WorkerStatus::default()),
                 is_stuck: Padded::new(AtomicBool::new(false)),
                 counters: Padded::new(Counters::default()),

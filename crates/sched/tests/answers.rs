@@ -72,7 +72,7 @@ proptest! {
     #[test]
     fn a_policy_by_name_answers_as_the_policy((which, facts, wake) in case()) {
         let machine = &MACHINES[which].1;
-        let plain = [Home.wake(machine, &facts, &wake), SharedQueue.wake(machine, &facts, &wake)];
+        let plain = [Home::DEFAULT.wake(machine, &facts, &wake), SharedQueue.wake(machine, &facts, &wake)];
         prop_assert_eq!(PolicyKind::all().map(|kind| kind.wake(machine, &facts, &wake)), plain);
     }
 
@@ -130,7 +130,7 @@ fn a_task_whose_cpus_are_all_offline_runs_on_another() {
 /// are long enough to have a working set, and for a millisecond at most.
 #[test]
 fn the_lifo_slot_serves_long_polls_for_a_limited_time() {
-    let polls = |poll_us: u64| warmcore_sched::policy::Home.max_lifo_polls(Nanos(poll_us * 1_000));
+    let polls = |poll_us: u64| warmcore_sched::policy::Home::DEFAULT.max_lifo_polls(Nanos(poll_us * 1_000));
     assert_eq!(polls(1), 0);
     assert_eq!(polls(20), 16);
     assert_eq!(polls(200), 5);

@@ -65,7 +65,7 @@ fn tasks_wait_everywhere() -> (SchedDomains, Counted) {
 #[test]
 fn a_search_looks_at_few_cpus_however_large_the_machine() {
     let (machine, view) = tasks_wait_everywhere();
-    let steal = Home.steal(&machine, &view, CpuId(0), NOW);
+    let steal = Home::DEFAULT.steal(&machine, &view, CpuId(0), NOW);
     assert!(matches!(steal, StealDecision::Until(at) if at > NOW), "{steal:?}");
     assert!(view.looks.get() <= LOOKS_MAX, "{}", view.looks.get());
 }
@@ -81,7 +81,7 @@ fn a_stuck_cpu_far_away_is_found_in_the_end() {
     let found = (0..100u64).find(|look| {
         let now = Nanos(NOW.0 + look * 264_000);
         view.facts.cpus.iter_mut().for_each(|cpu| cpu.since = now);
-        matches!(Home.steal(&machine, &view, CpuId(0), now), StealDecision::From { cpu, .. } if cpu == far)
+        matches!(Home::DEFAULT.steal(&machine, &view, CpuId(0), now), StealDecision::From { cpu, .. } if cpu == far)
     });
     assert!(found.is_some(), "not in a hundred looks");
 }
@@ -91,6 +91,6 @@ fn the_only_waiting_task_is_found_at_once_however_far() {
     let (machine, mut view) = tasks_wait_everywhere();
     view.facts.cpus[1..383].iter_mut().for_each(|cpu| cpu.backlog = 0);
     view.facts.cpus[383].since = Nanos(0);
-    let steal = Home.steal(&machine, &view, CpuId(0), NOW);
+    let steal = Home::DEFAULT.steal(&machine, &view, CpuId(0), NOW);
     assert_eq!(steal, StealDecision::From { cpu: CpuId(383), at_most: 1 });
 }

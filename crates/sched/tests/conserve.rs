@@ -148,7 +148,7 @@ fn loads() -> [Load; 9] {
 
 /// How long a CPU may stay idle while the same task waits.
 fn bound(machine: &TestMachine, load: &Load) -> u64 {
-    let migration_cost = Home.migration_cost(Nanos(load.poll_max)).0;
+    let migration_cost = Home::DEFAULT.migration_cost(Nanos(load.poll_max)).0;
     // The policy is asked after each poll, and when a poll gets long; it kicks no CPU before a task may be stolen.
     let asked = load.poll_max.min(LONG);
     (migration_cost * (machine.distance_factor + 1)).max(MIN_STEAL_DELAY) + asked + KICKS * WAKEUP_COST

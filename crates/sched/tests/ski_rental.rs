@@ -24,7 +24,7 @@ fn price(machine: &SchedDomains, facts: &mut Facts, home: u32, idle: bool) -> u6
     facts.cpus[home as usize].idle = idle;
     let wakee = Wakee { prev_cpu: Some(CpuId(home)), migration_cost: Nanos(u64::MAX), ..Wakee::default() };
     let waker = WakeSource::Cpu(CpuId(home ^ 1));
-    let placed = Home.wake(machine, facts, &Wake { now: Nanos(0), wakee, waker });
+    let placed = Home::DEFAULT.wake(machine, facts, &Wake { now: Nanos(0), wakee, waker });
     facts.cpus[home as usize].idle = false;
     placed.accrued_cost.0
 }
@@ -62,7 +62,7 @@ fn pay(machine: &SchedDomains, migration_cost: u64, calls: impl IntoIterator<Ite
             ..Wakee::default()
         };
         let wake = Wake { now: Nanos(0), wakee, waker: WakeSource::Cpu(CpuId(waker)) };
-        let placed = Home.wake(machine, &facts, &wake);
+        let placed = Home::DEFAULT.wake(machine, &facts, &wake);
         facts.cpus[at as usize].idle = false;
         let TargetQueue::Cpu(to) = placed.to else { panic!("{placed:?}") };
         paid.home += if to.0 == at { cost(at) } else { migration_cost };

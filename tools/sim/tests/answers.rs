@@ -62,7 +62,7 @@ proptest! {
     fn a_policy_of_the_product_by_name_answers_as_the_policy((which, facts, wake) in case()) {
         let machine = &MACHINES[which].1;
         let plain = [
-            Policy::wake(&Home, machine, &facts, &wake),
+            Policy::wake(&Home::DEFAULT, machine, &facts, &wake),
             Policy::wake(&SharedQueue, machine, &facts, &wake),
         ];
         let [home, shared_queue, ..] = SimPolicyKind::all();
@@ -94,7 +94,7 @@ fn the_first_sleep_counts_an_eighth_as_posted_and_whole_for_home() {
         both.into_iter().for_each(|task| _ = task.sleep(Nanos(now)));
         now += slept;
         Kernel::default().learn_sleep(&mut posted, Nanos(now));
-        Home.learn_sleep(&mut ours, Nanos(now));
+        Home::DEFAULT.learn_sleep(&mut ours, Nanos(now));
         averages.push((posted.average.0, ours.average.0));
     }
     // A sleep that is as long as the migration cost is a long one as posted; for Home it is the longest short one.
@@ -128,7 +128,7 @@ const POLL_MAX: u64 = 16 * US;
 /// The bound of `crates/sched/tests/conserve.rs` for Home on the machine of `run`: the migration cost × (distance
 /// factor 4 + 1), or 200 µs if that is more, plus a poll and four kicks.
 fn bound() -> u64 {
-    (Policy::migration_cost(&Home, Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * WAKEUP_COST
+    (Policy::migration_cost(&Home::DEFAULT, Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * WAKEUP_COST
 }
 
 /// Runs two tasks per CPU that yield, all on the first CPU at first.
@@ -141,7 +141,7 @@ fn run(policy: impl Policy) -> Outcome {
 
 #[test]
 fn under_prev_cpu_a_cpu_sleeps_beside_a_task_that_waits() {
-    let (home, prev_cpu) = (run(Home), run(SimPolicyKind::PrevCpu));
+    let (home, prev_cpu) = (run(Home::DEFAULT), run(SimPolicyKind::PrevCpu));
     assert!(home.idle_beside_work <= bound(), "{home:?}");
     assert!(prev_cpu.idle_beside_work > 2 * bound(), "{prev_cpu:?}");
     assert!(prev_cpu.moves == 0 && home.polls > 20 * prev_cpu.polls, "{home:?}; {prev_cpu:?}");

@@ -124,13 +124,13 @@ struct Impatient;
 
 impl Policy for Impatient {
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
-        Home.wake(machine, view, wake)
+        Home::DEFAULT.wake(machine, view, wake)
     }
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
-        Home.steal(machine, view, me, now)
+        Home::DEFAULT.steal(machine, view, me, now)
     }
     fn notify_threshold(&self, average_poll: Nanos) -> u32 {
-        Home.notify_threshold(average_poll)
+        Home::DEFAULT.notify_threshold(average_poll)
     }
     fn cpu_to_notify(
         &self,
@@ -139,16 +139,16 @@ impl Policy for Impatient {
         at: CpuId,
         now: Nanos,
     ) -> Option<CpuId> {
-        Home.cpu_to_notify(machine, view, at, now)
+        Home::DEFAULT.cpu_to_notify(machine, view, at, now)
     }
     fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
-        Home.balance(machine, view, me, other)
+        Home::DEFAULT.balance(machine, view, me, other)
     }
     fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        Home.queue_order(average_poll)
+        Home::DEFAULT.queue_order(average_poll)
     }
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        Home.max_lifo_polls(average_poll)
+        Home::DEFAULT.max_lifo_polls(average_poll)
     }
     fn migration_cost(&self, _: Nanos) -> Nanos {
         Nanos(0)
@@ -170,7 +170,7 @@ fn moves(policy: impl policy::SimPolicy) -> u64 {
 
 #[test]
 fn a_rule_that_changes_in_sched_changes_a_simulation() {
-    let (home, impatient) = (moves(Home), moves(Impatient));
+    let (home, impatient) = (moves(Home::DEFAULT), moves(Impatient));
     assert!(impatient > home, "{home} moves, {impatient} when they cost nothing");
 }
 

@@ -1,24 +1,27 @@
-//! Home: a task wakes where its data is, unless that costs more than to carry them.
+//! Home: a task wakes on the worker that ran it last, where its data is, unless that costs more than moving the data.
 //!
-//! Model.   To wake a task at home costs a kick if its home sleeps, a little if it runs; to run it elsewhere
-//!          costs its migration cost once. So the wakes at home run up an accrued cost, and when that has reached the migration cost the
-//!          task moves to its waker: until it moves, and by moving, it has paid less than twice the better of
-//!          staying and having moved at once. Who is woken from one CPU again and again pays a part of what it waits
-//!          behind others at home, too; a delay is no work, so it's a part. A task that talks to another ends up
-//!          beside it, after one wake if it is small and after many if it carries a lot. It does not move to a CPU
-//!          where more wait than at home, and while it could not move the accrued cost stands still. Who forgets which CPU
-//!          each wake came from can be led about by wakers that know the rule, each move at twice its migration cost; wakers
-//!          that come by chance can't (`tests/ski_rental.rs`).
-//!          An idle CPU lets what waits elsewhere wait for as long as a move costs, counted from when somebody
-//!          began to wait there: by then the idling has cost as much as the move will. And for one migration cost more:
-//!          a task that has just moved there keeps its new CPU for so long, and if those behind it moved on
-//!          for that, each move would bring about the next (`tests/conserve.rs`). A CPU in a
-//!          long poll, or one that stops, is helped at once. Who looks at many that are not due yet leaves it at the
-//!          nearest, and looks again when the first of these is due.
-//! Number.  A task of 16 µs a poll: migration cost 64 µs; it moves to a waker that finds its home asleep 4 times
-//!          in a row. If it waits behind others, a CPU of its LLC takes it after 200 µs, one of another socket
-//!          after 320.
-//! Source.  Ours; hot windows and the scan from SIS_CACHE and SIS_UTIL.
+//! **Wakes.** To wake a task on its previous CPU costs a kick if that CPU is parked, and a little if it runs. To run the
+//! task elsewhere costs its migration cost, once. So each wake on the previous CPU adds to the task's *accrued cost*. When
+//! that reaches the migration cost, the task moves to its waker. Until it moves, and by moving, it has paid less than
+//! twice the better of staying for ever and moving at once (the ski rental problem). A task that one CPU wakes again and
+//! again also adds a part of the time that it waits behind other tasks: a part only, because waiting uses no CPU. So a
+//! task ends up beside the task that it talks to, after one wake if it has little data, after many if it has much. It does not
+//! move to a CPU where more tasks wait than at its own; while it could not move, the accrued cost does not grow.
+//!
+//! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
+//! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
+//! task that has just moved there keeps its CPU for that long; if the tasks behind it moved on for that, each move would
+//! cause the next one (`tests/conserve.rs`). From a CPU in a long poll, or one that stops, tasks are stolen at once. A CPU
+//! that sees many tasks that are not due yet examines only the nearest CPUs, and searches again when the first of these tasks is due.
+//!
+//! # Cost
+//! A wake on the previous CPU is two comparisons. Example: a task whose polls take 16 µs has a migration cost of 64 µs, and
+//! moves to a waker that finds its CPU parked four times in a row. If it waits behind others, an idle CPU of its
+//! last-level cache takes it after 200 µs, one of another socket after 320 µs.
+//!
+//! # Source
+//! Ours. Wakers that know the rule and alternate can make a task move at twice its migration cost each time; wakers that
+//! come by chance cannot (`tests/ski_rental.rs`). Hot windows and the depth of a search: SIS_CACHE and SIS_UTIL.
 
 use super::Policy;
 use super::near::{Found, find_idle, may, origin, shared, takes};
@@ -28,44 +31,77 @@ use crate::{
 };
 use warmcore_types::{CpuId, Nanos};
 
-/// What it costs to wake a CPU that sleeps: a system call, an interrupt, the way out of idle.
+/// The cost of waking a parked CPU: a system call, an interrupt, leaving the idle state.
 pub const WAKEUP_COST: Nanos = Nanos(20_000);
 
-/// Who has nothing to do lets those who wait elsewhere wait so long at least, and is not called before. A CPU that
-/// is woken for a few light ones costs more than they do, again and again where their sockets stay behind: HTTP
-/// over 64 connections took a fifth more CPU at a quarter of this.
+/// A task waits at least this long before an idle CPU steals it or is kicked for it. To wake a CPU for a few light tasks
+/// costs more than they do, again and again if their sockets stay behind: HTTP over 64 connections took a fifth more CPU
+/// time at a quarter of this.
 pub const MIN_STEAL_DELAY: Nanos = Nanos(200_000);
 
-/// Who has nothing to do weighs about so many CPUs where somebody waits who is not due yet, the nearest ones, and two
-/// shards anywhere, others each time, so that nobody is overlooked for good. Of each it reads three lines that others
-/// write, 100 to 200 ns each: many more would cost as much as the kick that a look is to spare, and one of those seen
-/// is due before long.
+/// An idle CPU examines about this many CPUs whose tasks are not due yet: the nearest ones, and then two shards anywhere,
+/// others each time, so that no task is overlooked for ever. Of each CPU it reads three lines that others write, 100 to
+/// 200 ns each. Many more reads would cost as much as the kick that they save, and one of the examined tasks is due soon.
 pub const STEAL_SCAN_MAX: u32 = 32;
 
-/// What it costs to hand a task to a CPU that runs: a few lines go over.
+/// The cost of handing a task to a CPU that runs: a few cache lines move.
 pub const HANDOVER_COST: Nanos = Nanos(500);
 
-/// A move costs so many times what the task runs for at a time: measured 3 to 10 times, itself included.
+/// A move costs this many polls of the task: measured 3 to 10, that poll included.
 pub const MIGRATION_COST_PER_POLL: u64 = 4;
 
-/// No private cache takes longer to fill.
+/// The largest migration cost: no private cache takes longer to fill.
 pub const MIGRATION_COST_MAX: Nanos = Nanos(400_000);
 
-/// Tasks that run longer at a time have data worth a turn of the queue.
+/// From this length of a poll on, tasks have enough data that the order of a round alternates.
 pub const LIFO_ORDER_MIN_POLL: Nanos = Nanos(4_000);
 
-/// So often in a row two that talk take turns while the others wait, where tasks run long enough to have data.
+/// How often in a row the LIFO slot is served, if polls are long enough that tasks have data.
 pub const LIFO_POLLS_MAX: u32 = 16;
 
-/// For so long they do, if their polls are as long as others there.
+/// For how long the LIFO slot is served in a row, if its polls are as long as the CPU's average.
 pub const LIFO_TIME_MAX: Nanos = Nanos(1_000_000);
 
-/// Who waits uses no CPU: a wake behind others costs one in so many of the nanoseconds that it waits.
+/// Of the time that a task waits behind others, one part in this many counts as cost, because waiting uses no CPU.
 pub const WAIT_SHARE: u64 = 4;
 
-/// Home placement and late pulling.
-#[derive(Debug, Clone, Copy, Default)]
-pub struct Home;
+/// Wakes on the previous CPU, and late steals. The fields are the rules that a test or a simulation may change one by
+/// one; [`Home::DEFAULT`] is what the product uses.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Home {
+    /// From this average poll on, the order of a round alternates and there is a LIFO slot: [`LIFO_ORDER_MIN_POLL`].
+    pub lifo_order_min_poll: Nanos,
+    /// An idle CPU steals one light task in this many, rounded up: 2.
+    pub steal_divisor: u32,
+    /// How many CPUs may search at a time: no limit.
+    pub max_searching: u32,
+    /// Whether an idle CPU is kept for a task that sleeps briefly: true.
+    pub keeps_hot: bool,
+    /// How long a task waits before it is stolen: [`MIN_STEAL_DELAY`].
+    pub min_steal_delay: Nanos,
+}
+
+impl Home {
+    /// The rules of the product.
+    pub const DEFAULT: Self = Self {
+        lifo_order_min_poll: LIFO_ORDER_MIN_POLL,
+        steal_divisor: 2,
+        max_searching: u32::MAX,
+        keeps_hot: true,
+        min_steal_delay: MIN_STEAL_DELAY,
+    };
+
+    /// Until when hot windows are open for a search at this time: if CPUs are not kept, all windows are closed.
+    fn hot_now(self, now: Nanos) -> Nanos {
+        if self.keeps_hot { now } else { Nanos(u64::MAX) }
+    }
+}
+
+impl Default for Home {
+    fn default() -> Self {
+        Self::DEFAULT
+    }
+}
 
 impl Policy for Home {
     #[inline]
@@ -74,16 +110,16 @@ impl Policy for Home {
             (Some(prev_cpu), WakeSource::Cpu(waker)) if prev_cpu == waker => {
                 WakeDecision::on(prev_cpu, false)
             }
-            (Some(prev_cpu), _) => wake_remote(machine, view, wake, prev_cpu),
+            (Some(prev_cpu), _) => self.wake_remote(machine, view, wake, prev_cpu),
             (None, WakeSource::Cpu(waker)) if may(machine, wake.wakee.allowed, waker) => {
                 WakeDecision::on(waker, false)
             }
-            (None, waker) => place_task(machine, view, wake, origin(machine, view, waker)),
+            (None, waker) => self.place_task(machine, view, wake, origin(machine, view, waker)),
         }
     }
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
-        let mut search = Search { machine, view, me, now, scanned: 0, earliest: None };
+        let mut search = Search { rules: *self, machine, view, me, now, scanned: 0, earliest: None };
         for shard in machine.shards_from(me) {
             if let Some(pull) = search.shard(shard) {
                 return pull;
@@ -100,13 +136,13 @@ impl Policy for Home {
         search.earliest.map_or(StealDecision::Nothing, StealDecision::Until)
     }
 
-    /// Who waits last waits for all before it: that is to be longer than anybody lets them wait, and the move.
+    /// As many tasks as make the last one wait longer than the steal delay and the move.
     fn notify_threshold(&self, average_poll: Nanos) -> u32 {
-        let price = later(MIN_STEAL_DELAY, self.migration_cost(average_poll)).0;
+        let price = later(self.min_steal_delay, self.migration_cost(average_poll)).0;
         u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(2)
     }
 
-    /// Many wait there, or some have for long.
+    /// An idle CPU, if many tasks wait there, or some for long.
     fn cpu_to_notify(
         &self,
         machine: &SchedDomains,
@@ -115,15 +151,15 @@ impl Policy for Home {
         now: Nanos,
     ) -> Option<CpuId> {
         let (waiting, migration_cost) = (view.backlog(at), view.migration_cost_at(at));
-        let min_delay = later(migration_cost, migration_cost).max(MIN_STEAL_DELAY);
+        let min_delay = later(migration_cost, migration_cost).max(self.min_steal_delay);
         let is_old = waiting > 0 && later(view.backlog_since(at), min_delay) <= now;
-        if !is_old && !is_overloaded(waiting, migration_cost) && !view.is_stuck(at) {
+        if !is_old && !self.is_overloaded(waiting, migration_cost) && !view.is_stuck(at) {
             return None;
         }
-        find_idle(machine, view, at, now, &Wakee::default()).map(|found| found.cpu)
+        find_idle(machine, view, at, self.hot_now(now), &Wakee::default()).map(|found| found.cpu)
     }
 
-    /// Twice as many wait there as here, and two more: light ones come until both have as many, of heavy ones one.
+    /// If twice as many tasks wait there as here, and two more: as many light tasks as make both equal, or one heavy task.
     fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
         let (here, there) = (view.backlog(me), view.backlog(other));
         if there < here.saturating_mul(2).saturating_add(2) || !view.can_steal(me, other) {
@@ -137,14 +173,19 @@ impl Policy for Home {
         true
     }
 
-    /// Light ones find their data in the cache all the same, and more of what is sent at once.
+    /// None for light tasks: they find their data in the cache in any order, and in order of arrival a task finds more
+    /// messages at once.
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
         let in_time = LIFO_TIME_MAX.0 / average_poll.0.max(1);
-        if average_poll >= LIFO_ORDER_MIN_POLL { LIFO_POLLS_MAX.min(in_time as u32) } else { 0 }
+        if average_poll >= self.lifo_order_min_poll { LIFO_POLLS_MAX.min(in_time as u32) } else { 0 }
     }
 
     fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        if average_poll >= LIFO_ORDER_MIN_POLL { QueueOrder::Lifo } else { QueueOrder::Fifo }
+        if average_poll >= self.lifo_order_min_poll { QueueOrder::Lifo } else { QueueOrder::Fifo }
+    }
+
+    fn max_searching(&self, workers: u32) -> u32 {
+        self.max_searching.min(workers)
     }
 
     fn migration_cost(&self, average_poll: Nanos) -> Nanos {
@@ -152,22 +193,23 @@ impl Policy for Home {
     }
 }
 
-/// What a CPU that has nothing to do has seen until now.
+/// A search of an idle CPU for a task to steal.
 struct Search<'a, V> {
+    rules: Home,
     machine: &'a SchedDomains,
     view: &'a V,
     me: CpuId,
     now: Nanos,
-    /// CPUs where somebody waits who may not be taken yet.
+    /// CPUs examined whose tasks are not due yet.
     scanned: u32,
     earliest: Option<Nanos>,
 }
 
 impl<V: View> Search<'_, V> {
-    /// Whether something is to be taken from a shard, or from one of its CPUs.
+    /// What to take from a shard, or from one of its CPUs.
     fn shard(&mut self, shard: usize) -> Option<StealDecision> {
         let (machine, view, me, now) = (self.machine, self.view, self.me, self.now);
-        // What belongs to nobody is taken at once, one's own first.
+        // A task in a shared queue has no CPU yet, and is taken at once.
         if view.shared_queue_len(shard) > 0 {
             return Some(StealDecision::Shard(shard));
         }
@@ -182,18 +224,19 @@ impl<V: View> Search<'_, V> {
             let is_helpless = view.is_stuck(cpu) || view.is_offline(cpu);
             let migration_cost_at = view.migration_cost_at(cpu);
             let migration_cost = migration_cost_over(migration_cost_at, machine.distance(me, cpu));
-            // Many light ones are taken at once. Who was kicked is on the way: to come first would waste it.
-            let at_once =
-                migration_cost < WAKEUP_COST && is_overloaded(waiting, migration_cost) && !view.is_idle(cpu);
-            // And one migration cost for who has just moved there.
-            let min_delay = later(migration_cost, migration_cost_at).max(MIN_STEAL_DELAY);
+            // Many light tasks are taken at once, unless their CPU was kicked and is about to run them.
+            let at_once = migration_cost < WAKEUP_COST
+                && self.rules.is_overloaded(waiting, migration_cost)
+                && !view.is_idle(cpu);
+            // One migration cost is added for a task that has just moved there.
+            let min_delay = later(migration_cost, migration_cost_at).max(self.rules.min_steal_delay);
             let wait = if at_once { Nanos(0) } else { min_delay };
             let at = if is_helpless { now } else { later(view.backlog_since(cpu), wait) };
             if at <= now {
                 let is_light = migration_cost < WAKEUP_COST || is_helpless;
                 return Some(StealDecision::From {
                     cpu,
-                    at_most: if is_light { waiting.div_ceil(2) } else { 1 },
+                    at_most: if is_light { waiting.div_ceil(self.rules.steal_divisor.max(1)) } else { 1 },
                 });
             }
             self.scanned += 1;
@@ -203,17 +246,7 @@ impl<V: View> Search<'_, V> {
     }
 }
 
-/// So many wait, each of whom costs `migration_cost` to move, that the last one waits longer than [`MIN_STEAL_DELAY`] and a move.
-/// Of those that never ran nobody knows; they carry nothing, and two count as overload.
-fn is_overloaded(waiting: u32, migration_cost: Nanos) -> bool {
-    if migration_cost.0 == 0 {
-        return waiting > 1;
-    }
-    migration_cost.0.saturating_mul(waiting.into()) / MIGRATION_COST_PER_POLL
-        >= later(MIN_STEAL_DELAY, migration_cost).0
-}
-
-/// A move over a distance costs so many times a move within an LLC.
+/// The factor by which a move over this distance costs more than one within a last-level cache.
 pub(crate) fn distance_factor(distance: Distance) -> u64 {
     match distance {
         Distance::Same | Distance::Smt | Distance::Llc => 1,
@@ -231,46 +264,9 @@ fn later(at: Nanos, by: Nanos) -> Nanos {
     Nanos(at.0.saturating_add(by.0))
 }
 
-/// The wakee has a home, and no task there woke it.
-fn wake_remote(machine: &SchedDomains, view: &impl View, wake: &Wake, prev_cpu: CpuId) -> WakeDecision {
-    let Wakee { migration_cost, accrued_cost, allowed, .. } = wake.wakee;
-    if !takes(machine, view, allowed, prev_cpu) {
-        return place_task(machine, view, wake, prev_cpu);
-    }
-    let is_idle = view.is_idle(prev_cpu);
-    let mut stay = WakeDecision { accrued_cost, ..WakeDecision::on(prev_cpu, is_idle) };
-    if let WakeSource::Cpu(near) | WakeSource::Outside(Some(near)) = wake.waker {
-        // An outside waker's CPU serves if nobody is at work there; a worker's own, if no more wait than at home.
-        let is_free = || match wake.waker {
-            WakeSource::Cpu(_) => view.backlog(near) <= view.backlog(prev_cpu),
-            WakeSource::Outside(_) => view.is_idle(near),
-        };
-        if near == prev_cpu {
-            stay.accrued_cost = Nanos(0);
-        } else if takes(machine, view, allowed, near) && is_free() {
-            stay.accrued_cost = later(
-                accrued_cost,
-                if is_idle { WAKEUP_COST } else { queueing_cost(view, &wake.wakee, prev_cpu, near) },
-            );
-            if stay.accrued_cost >= migration_cost_over(migration_cost, machine.distance(prev_cpu, near)) {
-                return WakeDecision::on(near, view.is_idle(near));
-            }
-        }
-    }
-    if view.is_stuck(prev_cpu) && allowed != Allowed::Cpu(prev_cpu) {
-        return place_task(machine, view, wake, prev_cpu);
-    }
-    if !is_idle
-        && allowed == Allowed::Anywhere
-        && is_light_among(migration_cost, view.migration_cost_at(prev_cpu))
-    {
-        return place_task(machine, view, wake, prev_cpu);
-    }
-    stay
-}
-
-/// What it costs to go behind those who wait at home. Who was woken from the same CPU the last time talks to somebody
-/// there: for that one also a part of what it waits longer than beside its waker, where a heavy task is the next.
+/// The cost of queueing behind the tasks of the previous CPU. If the task's last waker was on the same CPU as this one, it
+/// talks to a task there: then also a part of the time that it waits longer than on the waker's CPU. There a heavy task
+/// would run next, through the LIFO slot.
 fn queueing_cost(view: &impl View, wakee: &Wakee, prev_cpu: CpuId, near: CpuId) -> Nanos {
     if wakee.woken_from != Some(near) {
         return HANDOVER_COST;
@@ -282,25 +278,83 @@ fn queueing_cost(view: &impl View, wakee: &Wakee, prev_cpu: CpuId, near: CpuId) 
     later(HANDOVER_COST, Nanos(longer / WAIT_SHARE))
 }
 
-/// A light task behind heavy ones: whoever comes back from its poll first is to take it, as what it would wait
-/// for is more than what it carries.
+/// Whether a light task would wait behind heavy ones. Then the CPU that ends its poll first takes it, because the wait
+/// would cost more than the move.
 fn is_light_among(migration_cost: Nanos, others: Nanos) -> bool {
     others >= WAKEUP_COST && migration_cost.0.saturating_mul(8) <= others.0
 }
 
-/// The wakee is new, or can't go home: an idle CPU near, or the queue that nobody owns.
-fn place_task(machine: &SchedDomains, view: &impl View, wake: &Wake, near: CpuId) -> WakeDecision {
-    match find_idle(machine, view, near, wake.now, &wake.wakee) {
-        Some(Found { cpu, hot_kept, hot_broken }) => {
-            let there = WakeDecision { hot_kept, hot_broken, ..WakeDecision::on(cpu, true) };
-            // One without data is for whoever comes first; of a burst of them the first kick serves all.
-            let is_anybodys = wake.wakee.prev_cpu.is_none() && wake.wakee.allowed == Allowed::Anywhere;
-            if is_anybodys {
-                WakeDecision { to: TargetQueue::Shard(machine.shard_of(cpu)), ..there }
-            } else {
-                there
+impl Home {
+    /// Places a task that has a previous CPU and was not woken there.
+    fn wake_remote(
+        self,
+        machine: &SchedDomains,
+        view: &impl View,
+        wake: &Wake,
+        prev_cpu: CpuId,
+    ) -> WakeDecision {
+        let Wakee { migration_cost, accrued_cost, allowed, .. } = wake.wakee;
+        if !takes(machine, view, allowed, prev_cpu) {
+            return self.place_task(machine, view, wake, prev_cpu);
+        }
+        let is_idle = view.is_idle(prev_cpu);
+        let mut stay = WakeDecision { accrued_cost, ..WakeDecision::on(prev_cpu, is_idle) };
+        if let WakeSource::Cpu(near) | WakeSource::Outside(Some(near)) = wake.waker {
+            // The task may move to the waker's CPU if no more tasks wait there than at its own, or if that CPU is idle and the
+            // waker is a thread outside.
+            let is_free = || match wake.waker {
+                WakeSource::Cpu(_) => view.backlog(near) <= view.backlog(prev_cpu),
+                WakeSource::Outside(_) => view.is_idle(near),
+            };
+            if near == prev_cpu {
+                stay.accrued_cost = Nanos(0);
+            } else if takes(machine, view, allowed, near) && is_free() {
+                stay.accrued_cost = later(
+                    accrued_cost,
+                    if is_idle { WAKEUP_COST } else { queueing_cost(view, &wake.wakee, prev_cpu, near) },
+                );
+                if stay.accrued_cost >= migration_cost_over(migration_cost, machine.distance(prev_cpu, near))
+                {
+                    return WakeDecision::on(near, view.is_idle(near));
+                }
             }
         }
-        None => shared(machine, view, near, wake.wakee.allowed, None),
+        if view.is_stuck(prev_cpu) && allowed != Allowed::Cpu(prev_cpu) {
+            return self.place_task(machine, view, wake, prev_cpu);
+        }
+        if !is_idle
+            && allowed == Allowed::Anywhere
+            && is_light_among(migration_cost, view.migration_cost_at(prev_cpu))
+        {
+            return self.place_task(machine, view, wake, prev_cpu);
+        }
+        stay
+    }
+
+    /// Places a new task, or one that can't run on its previous CPU: on an idle CPU near `near`, else in a shared queue.
+    fn place_task(self, machine: &SchedDomains, view: &impl View, wake: &Wake, near: CpuId) -> WakeDecision {
+        match find_idle(machine, view, near, self.hot_now(wake.now), &wake.wakee) {
+            Some(Found { cpu, hot_kept, hot_broken }) => {
+                let there = WakeDecision { hot_kept, hot_broken, ..WakeDecision::on(cpu, true) };
+                // A task without data is for the first CPU that is free. Of a burst of such tasks the first kick serves all.
+                let is_new = wake.wakee.prev_cpu.is_none() && wake.wakee.allowed == Allowed::Anywhere;
+                if is_new {
+                    WakeDecision { to: TargetQueue::Shard(machine.shard_of(cpu)), ..there }
+                } else {
+                    there
+                }
+            }
+            None => shared(machine, view, near, wake.wakee.allowed, None),
+        }
+    }
+
+    /// Whether so many tasks wait, each of which costs `migration_cost` to move, that the last one waits longer than the
+    /// steal delay and a move. The cost of tasks that never ran is not known and they have no data: two are enough.
+    fn is_overloaded(self, waiting: u32, migration_cost: Nanos) -> bool {
+        if migration_cost.0 == 0 {
+            return waiting > 1;
+        }
+        migration_cost.0.saturating_mul(waiting.into()) / MIGRATION_COST_PER_POLL
+            >= later(self.min_steal_delay, migration_cost).0
     }
 }

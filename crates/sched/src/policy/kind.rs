@@ -25,10 +25,13 @@ pub enum PolicyKind {
     Home,
     /// [`SharedQueue`]: Linux's placement; idle CPUs steal at once, as if each LLC had one queue.
     SharedQueue,
+    /// [`Home`] with other rules, for tests and simulations of single rules.
+    #[doc(hidden)]
+    Changed(Home),
 }
 
 impl PolicyKind {
-    /// All policies, the default first.
+    /// All policies that have a name, the default first.
     pub const fn all() -> [Self; 2] {
         [Self::Home, Self::SharedQueue]
     }
@@ -38,6 +41,7 @@ impl PolicyKind {
         match self {
             Self::Home => "home",
             Self::SharedQueue => "shared-queue",
+            Self::Changed(_) => "home with changed rules",
         }
     }
 }
@@ -76,8 +80,9 @@ impl std::error::Error for UnknownPolicy {}
 macro_rules! ask {
     ($kind:expr, $method:ident($($fact:expr),*)) => {
         match $kind {
-            PolicyKind::Home => Home.$method($($fact),*),
+            PolicyKind::Home => Home::DEFAULT.$method($($fact),*),
             PolicyKind::SharedQueue => SharedQueue.$method($($fact),*),
+            PolicyKind::Changed(home) => home.$method($($fact),*),
         }
     };
 }
@@ -86,7 +91,7 @@ impl Policy for PolicyKind {
     #[inline]
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
         match self {
-            Self::Home => Home.wake(machine, view, wake),
+            Self::Home => Home::DEFAULT.wake(machine, view, wake),
             other => other.wake_otherwise(machine, view, wake),
         }
     }
@@ -127,6 +132,10 @@ impl Policy for PolicyKind {
 
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
         ask!(self, max_lifo_polls(average_poll))
+    }
+
+    fn max_searching(&self, workers: u32) -> u32 {
+        ask!(self, max_searching(workers))
     }
 
     fn migration_cost(&self, average_poll: Nanos) -> Nanos {

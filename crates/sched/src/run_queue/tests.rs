@@ -63,7 +63,7 @@ fn round(queue: &mut RunQueue<Alike>, turn: QueueOrder, again: bool) -> Vec<u32>
 
 #[test]
 fn fifo_is_first_come_first_served() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     (0..5).for_each(|i| queue.push(Alike(i)));
     assert_eq!(round(&mut queue, QueueOrder::Fifo, true), [0, 1, 2, 3, 4]);
     assert_eq!(round(&mut queue, QueueOrder::Fifo, false), [0, 1, 2, 3, 4]);
@@ -72,7 +72,7 @@ fn fifo_is_first_come_first_served() {
 
 #[test]
 fn lifo_reverses_each_batch_and_leaves_no_task_out() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     (0..5).for_each(|i| queue.push(Alike(i)));
     assert_eq!(round(&mut queue, QueueOrder::Lifo, true), [4, 3, 2, 1, 0]);
     assert_eq!(round(&mut queue, QueueOrder::Lifo, true), [0, 1, 2, 3, 4]);
@@ -82,7 +82,7 @@ fn lifo_reverses_each_batch_and_leaves_no_task_out() {
 #[test]
 fn a_thief_gets_the_task_that_would_run_last() {
     for turn in [QueueOrder::Fifo, QueueOrder::Lifo] {
-        let mut queue = RunQueue::new(Arc::default());
+        let mut queue = RunQueue::new(Arc::default(), true);
         (0..4).for_each(|i| queue.push(Alike(i)));
         assert!(queue.pop(0, || turn).is_some());
         queue.push(Alike(4));
@@ -95,7 +95,7 @@ fn a_thief_gets_the_task_that_would_run_last() {
 #[test]
 fn the_oldest_task_is_taken_first_whatever_the_turn() {
     for turn in [QueueOrder::Fifo, QueueOrder::Lifo] {
-        let mut queue = RunQueue::new(Arc::default());
+        let mut queue = RunQueue::new(Arc::default(), true);
         (0..4).for_each(|i| queue.push(Alike(i)));
         let ran = queue.pop(0, || turn).unwrap().0;
         queue.push(Alike(4));
@@ -128,7 +128,7 @@ impl Entry for Of {
 
 #[test]
 fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     [Of(1, 1), Of(2, 2), Of(1, 3), Of(1, 4), Of(2, 5), Of(2, 6)].into_iter().for_each(|of| queue.push(of));
     queue.charge(Share { tenant: 2, weight: 100 }, 1_000_000);
     let mut order = Vec::new();
@@ -145,7 +145,7 @@ fn the_oldest_is_of_the_tenant_whose_turn_is_next_and_not_pinned() {
 #[test]
 fn a_chain_is_served_first_so_often_and_no_more() {
     for turn in [QueueOrder::Fifo, QueueOrder::Lifo] {
-        let mut queue = RunQueue::new(Arc::default());
+        let mut queue = RunQueue::new(Arc::default(), true);
         queue.push(Alike(0));
         let mut order = Vec::new();
         for i in 1..=6 {
@@ -158,7 +158,7 @@ fn a_chain_is_served_first_so_often_and_no_more() {
 
 #[test]
 fn a_chain_does_not_go_before_another_tenant() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     let mut order = Vec::new();
     for i in 1..=6 {
         queue.push_lifo(Item(1));
@@ -175,7 +175,7 @@ fn a_chain_does_not_go_before_another_tenant() {
 
 #[test]
 fn the_lifo_slot_is_stolen_if_no_other_task_waits() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     queue.push(Alike(0));
     queue.push_lifo(Alike(1));
     assert_eq!(queue.steal(StealOrder::Last, |_| true).unwrap().0, 0);
@@ -187,7 +187,7 @@ fn the_lifo_slot_is_stolen_if_no_other_task_waits() {
 
 #[test]
 fn what_tenants_use_is_as_their_weights() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     (0..8).for_each(|i| queue.push(Item(if i % 2 == 0 { 1 } else { 3 })));
     let mut used = std::collections::BTreeMap::new();
     for _ in 0..4000 {
@@ -202,7 +202,7 @@ fn what_tenants_use_is_as_their_weights() {
 
 #[test]
 fn a_tenant_that_runs_seldom_runs_first() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     (0..64).for_each(|_| queue.push(Item(1)));
     for i in 0..1000 {
         if i % 10 == 0 {
@@ -221,7 +221,7 @@ fn a_tenant_that_runs_seldom_runs_first() {
 
 #[test]
 fn many_tenants_are_told_apart_and_forgotten() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     for round in 0..3 {
         (0..500).for_each(|tenant| queue.push(Item(tenant)));
         let mut seen: Vec<u64> = (0..500).map(|_| queue.pop(0, || QueueOrder::Fifo).unwrap().0).collect();
@@ -238,7 +238,7 @@ fn many_tenants_are_told_apart_and_forgotten() {
 
 #[test]
 fn what_is_pinned_is_not_movable() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     [1, 1001, 2, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
     assert_eq!((queue.len(), queue.stealable()), (4, 2));
     assert!(queue.steal(StealOrder::Last, |item| !item.is_pinned()).is_some());
@@ -250,7 +250,7 @@ fn what_is_pinned_is_not_movable() {
 /// Four tenants wait; a task of a fifth is pushed and stolen, again and again.
 #[test]
 fn a_class_that_others_empty_leaves_nothing_behind() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     (0..4).for_each(|tenant| (0..2).for_each(|_| queue.push(Item(tenant))));
     for _ in 0..10_000 {
         queue.push(Item(9));
@@ -269,7 +269,7 @@ fn a_class_that_others_empty_leaves_nothing_behind() {
 fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
     let mut taken = Vec::new();
     for lot in 0..5 {
-        let mut queue = RunQueue::new(Arc::default());
+        let mut queue = RunQueue::new(Arc::default(), true);
         (0..6).for_each(|i| queue.push(Alike(i)));
         // Task 0 runs. The others wait in the same round.
         assert_eq!(queue.pop(0, || QueueOrder::Fifo).unwrap().0, 0);
@@ -284,7 +284,7 @@ fn by_lot_every_task_may_be_taken_and_the_others_keep_their_order() {
 
 #[test]
 fn by_lot_a_pinned_task_stays() {
-    let mut queue = RunQueue::new(Arc::default());
+    let mut queue = RunQueue::new(Arc::default(), true);
     [1001, 1, 1002].into_iter().for_each(|tenant| queue.push(Item(tenant)));
     for lot in 0..3 {
         let item = queue.steal_random(lot, |item| !item.is_pinned()).unwrap();
@@ -334,7 +334,7 @@ impl Workers {
     /// Each worker has `tasks` tasks of each tenant. Polls take between `poll_ns.0` and `poll_ns.1`.
     fn new(workers: usize, weights: &[u32], tasks: usize, poll_ns: (u64, u64)) -> Self {
         let virtual_times = Arc::<VirtualTimes>::default();
-        let mut queues: Vec<_> = (0..workers).map(|_| RunQueue::new(virtual_times.clone())).collect();
+        let mut queues: Vec<_> = (0..workers).map(|_| RunQueue::new(virtual_times.clone(), true)).collect();
         for queue in &mut queues {
             for (tenant, weight) in weights.iter().enumerate() {
                 (0..tasks).for_each(|_| queue.push(Weighed { tenant: tenant as u64, weight: *weight }));
@@ -405,7 +405,7 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
 #[test]
 fn a_tenant_that_comes_back_catches_up_a_slice_and_no_more() {
     let virtual_times = Arc::<VirtualTimes>::default();
-    let mut queue = RunQueue::new(virtual_times.clone());
+    let mut queue = RunQueue::new(virtual_times.clone(), true);
     let (old, new) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
     (0..2).for_each(|_| queue.push(new));
     (0..2).for_each(|_| queue.push(old));
@@ -433,7 +433,7 @@ fn a_tenant_that_comes_back_catches_up_a_slice_and_no_more() {
 #[test]
 fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {
     let virtual_times = Arc::<VirtualTimes>::default();
-    let mut queues = [RunQueue::new(virtual_times.clone()), RunQueue::new(virtual_times.clone())];
+    let mut queues = [RunQueue::new(virtual_times.clone(), true), RunQueue::new(virtual_times.clone(), true)];
     let (alone, absent) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
     [alone, absent].into_iter().for_each(|task| queues[0].push(task));
     queues[0].charge(absent.share(), 1_000);
@@ -468,7 +468,7 @@ fn serve(queue: &mut RunQueue<Weighed>, ns: u64) -> u64 {
 /// New tenants, such as one for each connection, do not always run before a tenant that stays.
 #[test]
 fn tenants_that_never_ran_are_behind_no_other() {
-    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default());
+    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default(), true);
     let weight = 100;
     queue.push(Weighed { tenant: 1, weight });
     queue.push(Weighed { tenant: 2, weight });
@@ -486,7 +486,8 @@ fn tenants_that_never_ran_are_behind_no_other() {
 #[test]
 fn one_that_comes_back_waits_for_those_at_its_worker_and_not_for_those_elsewhere() {
     let virtual_times = Arc::<VirtualTimes>::default();
-    let (mut here, mut elsewhere) = (RunQueue::new(virtual_times.clone()), RunQueue::new(virtual_times));
+    let (mut here, mut elsewhere) =
+        (RunQueue::new(virtual_times.clone(), true), RunQueue::new(virtual_times, true));
     let (stays, comes) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
     (0..2).for_each(|_| here.push(stays));
     here.charge(comes.share(), 1_000);
@@ -511,7 +512,8 @@ fn one_that_comes_back_waits_for_those_at_its_worker_and_not_for_those_elsewhere
 #[test]
 fn one_that_is_served_elsewhere_has_its_turn_here_at_some_time() {
     let virtual_times = Arc::<VirtualTimes>::default();
-    let (mut here, mut elsewhere) = (RunQueue::new(virtual_times.clone()), RunQueue::new(virtual_times));
+    let (mut here, mut elsewhere) =
+        (RunQueue::new(virtual_times.clone(), true), RunQueue::new(virtual_times, true));
     let (light, heavy) = (Weighed { tenant: 1, weight: 1 }, Weighed { tenant: 2, weight: 10_000 });
     [light, heavy].into_iter().for_each(|task| here.push(task));
     elsewhere.push(light);
@@ -525,7 +527,7 @@ fn one_that_is_served_elsewhere_has_its_turn_here_at_some_time() {
 
 #[test]
 fn what_is_too_little_to_count_is_counted_with_what_comes_next() {
-    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default());
+    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default(), true);
     let [heavy, _] = [10_000, 100].map(|weight| {
         let task = Weighed { tenant: u64::from(weight), weight };
         queue.push(task);
@@ -538,7 +540,7 @@ fn what_is_too_little_to_count_is_counted_with_what_comes_next() {
 
 #[test]
 fn a_tenant_is_owed_where_it_had_less() {
-    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default());
+    let mut queue = RunQueue::new(Arc::<VirtualTimes>::default(), true);
     [1, 2].into_iter().for_each(|tenant| queue.push(Weighed { tenant, weight: 100 }));
     queue.charge(Weighed { tenant: 1, weight: 100 }.share(), 1_000_000);
     assert_eq!((queue.lagging(1), queue.lagging(2_000_000).len()), (vec![2], 2));

@@ -31,6 +31,7 @@ impl<H: Host> Core<H> {
         let now = self.now();
         self.interval_start.set(self.read_clock(host));
         self.restart_long_poll_check(self.now());
+        self.queue_deferred(host);
         let workers = host.workers();
         if self.remote.status.stealable.load(Relaxed) > 0 && workers.count_idle() > 0 {
             workers.notify_parked(host, self.me, now);
@@ -47,7 +48,7 @@ impl<H: Host> Core<H> {
     /// interval.
     fn tune_interval(&self, host: &H, took: u64) {
         let (status, policy) = (&self.remote.status, host.workers().policy());
-        let polls = self.event_interval.get();
+        let polls = self.event_interval.get().max(1);
         let average = (took / u64::from(polls)).clamp(1, 1 << 30);
         let old = u64::from(status.mean_poll_ns.load(Relaxed));
         // An interval in which the thread was preempted says little.

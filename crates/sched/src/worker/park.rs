@@ -23,6 +23,11 @@ impl<H: Host> Core<H> {
                 Counters::add(&self.remote.counters.steal_operations, 1);
                 self.resume();
             }
+            Found::Nothing(_) if !self.deferred.borrow().is_empty() => {
+                // The tasks that yielded run after the driver was polled.
+                self.resume();
+                self.shorten_interval(0);
+            }
             Found::Nothing(until) => {
                 self.mode.set(Mode::Parked { since: now, until });
                 self.open_window(now);

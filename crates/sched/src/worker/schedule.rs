@@ -64,22 +64,48 @@ impl<H: Host> Core<H> {
     /// Puts a task into this worker's run queue.
     #[inline]
     fn schedule_local(&self, host: &H, task: H::Task, is_yield: bool) {
+        let policy = host.workers().policy();
         let queued = Queued { task, since: self.now() };
-        let mut queue = ignore_poison(self.remote.run_queue.lock());
-        if is_yield || self.in_driver.get() || self.max_lifo_polls.get() == 0 {
-            queue.push(queued)
-        } else {
-            queue.push_lifo(queued)
+        if is_yield && policy.defers_yields() {
+            return self.deferred.borrow_mut().push_back(queued);
         }
-        host.workers().publish_status(&self.remote, &mut queue, self.now());
-        let waiting = queue.len();
-        drop(queue);
+        let is_lifo = !is_yield && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
+        let waiting = self.push(host, queued, is_lifo);
         if is_yield && waiting == 1 {
             self.shorten_interval(LONE_YIELDS_MAX);
         }
-        // Only when the threshold is reached. `maintained` notifies again while tasks are queued.
-        if waiting == self.notify_threshold.get() {
+        // By default only when the threshold is reached. `maintained` notifies again while tasks are queued.
+        if policy.notifies(waiting, self.notify_threshold.get(), is_lifo && waiting == 1) {
             self.notify_parked(host);
+        }
+    }
+
+    /// Puts a task into the run queue, or into its LIFO slot. Returns how many tasks wait there now.
+    #[inline]
+    fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool) -> u32 {
+        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        if is_lifo {
+            queue.push_lifo(queued)
+        } else {
+            queue.push(queued)
+        }
+        host.workers().publish_status(&self.remote, &mut queue, self.now());
+        queue.len()
+    }
+
+    /// Queues the tasks that yielded, under a policy that defers them until the driver was polled.
+    pub(super) fn queue_deferred(&self, host: &H) {
+        if self.deferred.borrow().is_empty() {
+            return;
+        }
+        let is_lifo = self.max_lifo_polls.get() > 0;
+        loop {
+            let Some(queued) = self.deferred.borrow_mut().pop_front() else { break };
+            let waiting = self.push(host, queued, is_lifo);
+            if host.workers().policy().notifies(waiting, self.notify_threshold.get(), is_lifo && waiting == 1)
+            {
+                self.notify_parked(host);
+            }
         }
     }
 

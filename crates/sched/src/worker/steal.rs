@@ -37,9 +37,11 @@ impl<H: Host> Core<H> {
         }
         let found = self.steal_as_decided(host, now);
         let was_last = workers.searching.fetch_sub(1, SeqCst) == 1;
-        if was_last && matches!(found, Found::Tasks) {
-            // Nobody else searches, and more tasks may wait.
-            workers.notify_parked(host, self.me, now);
+        match found {
+            Found::Tasks if was_last => workers.notify_parked(host, self.me, now),
+            // A thread that queued a task while this worker searched notified nobody.
+            Found::Nothing(_) if was_last => return self.steal_as_decided(host, now),
+            _ => {}
         }
         found
     }

@@ -199,7 +199,7 @@ impl<P> View for Model<P> {
 impl<P> Model<P> {
     /// What a move of the task costs, whatever the policy thinks.
     fn migration_cost(&self, task: usize) -> Nanos {
-        Home.migration_cost(Nanos(self.tasks[task].average_poll))
+        Home::DEFAULT.migration_cost(Nanos(self.tasks[task].average_poll))
     }
 }
 
