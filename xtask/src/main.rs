@@ -1,11 +1,14 @@
 //! Repository chores. `cargo xtask` without a command lists them.
 
+mod build;
+mod compare;
 mod face;
 mod fuzz;
 mod instructions;
 mod locks;
 mod process;
 mod programs;
+mod rounds;
 mod sanitizers;
 mod semver;
 mod shapes;
@@ -69,6 +72,9 @@ enum Command {
     /// Times programs written for tokio (`peers/shapes`, benches of h2 and deadpool) through `adapters/tokio` beside
     /// tokio, in alternating processes
     Shapes(shapes::Options),
+    /// Compares the working tree with a revision, or with tokio, in the cases of `warmcore bench wake` and `http`, in
+    /// alternating processes, until each is level, ahead, behind, or undecided after 128 rounds
+    Compare(compare::Options),
     /// Runs programs that use tokio, adopted by `warmcore adopt`, under load for three minutes each, with and without
     /// WARMCORE=0, and checks their answers
     Programs(programs::Args),
@@ -97,6 +103,7 @@ fn main() -> anyhow::Result<()> {
         Command::Face => face::run(root),
         Command::Suites(options) => suites::run(root, options),
         Command::Shapes(options) => shapes::run(root, &options),
+        Command::Compare(options) => compare::run(root, &options),
         Command::Programs(args) => programs::run(root, &args),
         Command::Peers => peers(root),
     }

@@ -172,6 +172,11 @@ pub fn said(command: &mut Command) -> anyhow::Result<String> {
     Ok(text(&output.stdout))
 }
 
+/// Calls git in a folder and returns what it prints, without the end of the line.
+pub fn git(folder: &Path, args: &[&str]) -> anyhow::Result<String> {
+    Ok(said(Command::new("git").args(args).current_dir(folder))?.trim().to_owned())
+}
+
 /// Whether a program can be run and succeeds. Rustup is kept from installing a missing toolchain.
 pub fn succeeds(program: &str, args: &[&str]) -> bool {
     let mut command = Command::new(program);

@@ -22,7 +22,7 @@ mod recorded;
 mod side;
 mod tables;
 
-use crate::table::add_slices;
+use crate::rounds::{Orders, Samples, alternate};
 use crate::test::Live;
 use adopted::Adopted;
 use anyhow::ensure;
@@ -285,12 +285,7 @@ fn measure(
     let foreign = rows.iter().filter(|row| row.metric == FOREIGN && row.median > 0.0);
     faults.extend(foreign.map(|row| format!("{} foreign tasks", row.median)));
     let mut slices = String::new();
-    for (side, samples) in sides.iter().zip(&samples) {
-        for (metric, unit, number) in METRICS {
-            let values: Vec<f64> = samples.iter().map(number).collect();
-            add_slices(&mut slices, [program.name, metric, unit, side.variant], &values);
-        }
-    }
+    paired(program.name, &sides, &samples).for_each(|samples| samples.add_slices(&mut slices));
     Ok(Measured { rows, slices, faults })
 }
 
@@ -310,22 +305,21 @@ fn load_all(
             side.slice(Duration::from_secs(1))?;
         }
     }
-    for round in 0..options.rounds {
-        for turn in 0..sides.len() {
-            let left = options.slice * ((options.rounds - round) * sides.len() - turn) as u32;
-            let which = (round + turn) % sides.len();
-            let side = &mut sides[which];
-            live.show(program.name, &format!("{}, slice {}", side.variant, round + 1), Some(left));
-            if restarts {
-                side.start()?;
-            }
-            samples[which].push(side.slice(options.slice)?);
-            if restarts {
-                side.stop()?;
-            }
+    let mut left = options.rounds * sides.len();
+    alternate(0..options.rounds, &mut Orders::new(sides.len()), |round, which| {
+        let side = &mut sides[which];
+        let time_left = options.slice * left as u32;
+        live.show(program.name, &format!("{}, slice {}", side.variant, round + 1), Some(time_left));
+        left -= 1;
+        if restarts {
+            side.start()?;
         }
-    }
-    Ok(())
+        samples[which].push(side.slice(options.slice)?);
+        if restarts {
+            side.stop()?;
+        }
+        Ok(())
+    })
 }
 
 /// Names of metrics. Foreign tasks are those that the scheduler does not place.
@@ -343,25 +337,30 @@ const METRICS: [Metric; 3] = [
     ("CPU per request", "ns", |slice| slice.cpu_ns),
 ];
 
+/// The values of each metric in the slices, which are indexed by side and round.
+fn paired(case: &str, sides: &[Side<'_>], samples: &[Vec<Slice>]) -> impl Iterator<Item = Samples> {
+    METRICS.into_iter().map(move |(metric, unit, number)| {
+        let values = |(side, samples): (&Side<'_>, &Vec<Slice>)| {
+            (side.variant.to_owned(), samples.iter().map(number).collect())
+        };
+        let sides = sides.iter().zip(samples).map(values).collect();
+        Samples { sides, ..Samples::new(case, metric, unit, []) }
+    })
+}
+
 /// The rows of the slices, indexed by side and round, and of the sides.
 fn numbers(case: &str, sides: &[Side<'_>], samples: &[Vec<Slice>]) -> Vec<Row> {
     let first = sides[0].variant;
-    let of = |side: usize, number: fn(&Slice) -> f64| samples[side].iter().map(number).collect::<Vec<f64>>();
     let mut rows = Vec::new();
-    for (metric, unit, number) in METRICS {
-        for (i, side) in sides.iter().enumerate() {
-            rows.push(Row::of(case, side.variant, metric, unit, &of(i, number)));
-        }
+    for samples in paired(case, sides, samples) {
+        rows.extend((0..sides.len()).map(|side| samples.row(side)));
         if sides.len() == 2 {
-            let [ours, off] = [of(0, number), of(1, number)];
-            let ratio = Row::ratio(case, first, sides[1].variant, &ours, &off);
-            let ratios: Vec<f64> = ours.iter().zip(&off).map(|(ours, off)| ours / off).collect();
-            rows.push(Row { metric: format!("ratio, {metric}"), ..ratio });
-            rows.push(Row::quantile(case, first, &format!("p75 of the ratio, {metric}"), "x", &ratios, 0.75));
+            rows.extend([samples.ratio(0, 1), samples.third_quartile(0, 1)]);
         }
     }
     if sides[0].is_on() {
-        rows.push(Row::of(case, first, MOVED, "%", &of(0, |slice| slice.moved)));
+        let moved: Vec<f64> = samples[0].iter().map(|slice| slice.moved).collect();
+        rows.push(Row::of(case, first, MOVED, "%", &moved));
         let slices = samples[0].len() as u64;
         let foreign = samples[0].iter().map(|slice| slice.foreign).max().unwrap_or(0);
         rows.push(

@@ -1,10 +1,9 @@
 //! `cargo xtask semver`: compares the public interface of each product crate, but for procedural macros, with that of
 //! an earlier revision.
 
-use crate::process::cargo;
+use crate::process::{cargo, git};
 use anyhow::{Context, bail};
 use std::path::Path;
-use std::process::Command;
 
 /// Compares with `revision`; without one, with the newest tag of this commit or one before it, else with the commit
 /// before this one.
@@ -39,12 +38,6 @@ fn product(root: &Path) -> anyhow::Result<Vec<String>> {
     }
     names.sort();
     Ok(names)
-}
-
-fn git(root: &Path, args: &[&str]) -> anyhow::Result<String> {
-    let output = Command::new("git").args(args).current_dir(root).output().context("can't run git")?;
-    let text = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    if output.status.success() { Ok(text) } else { bail!("`git {}` failed", args.join(" ")) }
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //! the face, through the face with `WARMCORE=0`, which should cost nothing, and on tokio.
 //!
 //! A *slice* is a process that does nothing else than measure once. A round has a slice of each side, in an order that
-//! changes from round to round. Ratios compare slices of the same round; their quartiles and intervals are those of
+//! is drawn by chance ([`crate::rounds`]). Ratios compare slices of the same round; their quartiles and intervals are those of
 //! `warmcore-results`. The first slice of each side is not timed: the face says in it whether its workers polled tasks.
 //!
 //! With `--profile` nothing is timed. Instructions and system calls of an operation are counted instead ([`profile`]).
@@ -14,6 +14,7 @@
 mod profile;
 mod programs;
 
+use crate::rounds::{Orders, Samples, alternate};
 use crate::{table, test::Live};
 use anyhow::bail;
 use programs::{Programs, Slice};
@@ -31,9 +32,6 @@ const OURS: &str = "warmcore";
 const OFF: &str = "WARMCORE=0";
 /// On tokio, without the face.
 const TOKIO: &str = "tokio";
-
-/// The orders of the sides in a round, by the number of the round: each side precedes each other one equally often.
-const ORDERS: [[usize; 3]; 6] = [[0, 1, 2], [2, 1, 0], [1, 2, 0], [0, 2, 1], [2, 0, 1], [1, 0, 2]];
 
 /// The arguments of the command.
 #[derive(Debug, clap::Args)]
@@ -79,49 +77,15 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
             live.show(&slice.name, &format!("round {round} of {}", options.rounds), left);
         })?);
     }
-    let rows = measured.iter().flat_map(Measured::rows).collect();
+    let rows = measured.iter().flat_map(rows).collect();
     let results = results("shapes", &crate::command_line(), when, &meter, rows);
     println!("{}", text(&measured, &results));
     write_whole(&options.out.join("shapes.json"), &serde_json::to_vec_pretty(&results)?)?;
-    write_whole(&options.out.join("shapes.tsv"), slices(&measured).as_bytes())?;
+    let mut slices = String::new();
+    measured.iter().for_each(|samples| samples.add_slices(&mut slices));
+    write_whole(&options.out.join("shapes.tsv"), slices.as_bytes())?;
     println!("as JSON and, slice by slice, as text: {}/shapes.json, shapes.tsv", options.out.display());
     Ok(())
-}
-
-/// One value of a slice, over all rounds.
-struct Measured {
-    case: String,
-    /// `time` or `cpu`.
-    metric: &'static str,
-    unit: &'static str,
-    /// For each of [`SIDES`], a value for each round.
-    values: [Vec<f64>; 3],
-}
-
-impl Measured {
-    /// The times of each side, and the ratios to tokio's.
-    fn rows(&self) -> Vec<Row> {
-        let times = SIDES
-            .iter()
-            .zip(&self.values)
-            .map(|(side, values)| Row::of(&self.case, side, self.metric, self.unit, values));
-        times.chain([self.ratio(0), self.ratio(1)]).collect()
-    }
-
-    /// The ratio of a side's value to tokio's.
-    fn ratio(&self, side: usize) -> Row {
-        let row = Row::ratio(&self.case, SIDES[side], TOKIO, &self.values[side], &self.values[2]);
-        Row {
-            metric: if self.metric == "time" { row.metric } else { format!("{} ratio", self.metric) },
-            ..row
-        }
-    }
-
-    /// The third quartile of the same ratio.
-    fn third_quartile(&self, side: usize) -> f64 {
-        let ratios: Vec<f64> = self.values[side].iter().zip(&self.values[2]).map(|(a, b)| a / b).collect();
-        Row::quantile(&self.case, SIDES[side], "ratio", "x", &ratios, 0.75).median
-    }
 }
 
 /// Runs all rounds of a slice.
@@ -130,28 +94,29 @@ fn measure(
     slice: &Slice,
     rounds: usize,
     show: &mut dyn FnMut(usize),
-) -> anyhow::Result<Vec<Measured>> {
-    let empty = |(suffix, metric, unit): &(&str, &'static str, &'static str)| Measured {
-        case: format!("{}{suffix}", slice.name),
-        metric,
-        unit,
-        values: Default::default(),
+) -> anyhow::Result<Vec<Samples>> {
+    let empty = |(suffix, metric, unit): &(&str, &str, &str)| {
+        Samples::new(&format!("{}{suffix}", slice.name), metric, unit, SIDES)
     };
-    let mut measured: Vec<Measured> = slice.values.iter().map(empty).collect();
-    for round in 0..rounds {
+    let mut measured: Vec<Samples> = slice.values.iter().map(empty).collect();
+    alternate(0..rounds, &mut Orders::new(SIDES.len()), |round, side| {
         show(round + 1);
-        for side in ORDERS[round % ORDERS.len()] {
-            let values = programs.run(slice, SIDES[side], None)?;
-            for (measured, value) in measured.iter_mut().zip(values) {
-                measured.values[side].push(value);
-            }
+        let values = programs.run(slice, SIDES[side], None)?;
+        for (samples, value) in measured.iter_mut().zip(values) {
+            samples.sides[side].1.push(value);
         }
-    }
+        Ok(())
+    })?;
     Ok(measured)
 }
 
+/// The rows of each side, and the ratios to tokio's.
+fn rows(samples: &Samples) -> Vec<Row> {
+    (0..SIDES.len()).map(|side| samples.row(side)).chain([samples.ratio(0, 2), samples.ratio(1, 2)]).collect()
+}
+
 /// The table: the values on tokio, and what times tokio's the other sides take.
-fn text(measured: &[Measured], results: &Results) -> String {
+fn text(measured: &[Samples], results: &Results) -> String {
     let mut text = format!(
         "{}; others used {:.0} % of the CPUs\n\n\
          | case | | on tokio | warmcore ÷ tokio: p25 | median | p75 | 95 % | | WARMCORE=0 ÷ tokio | 95 % | n |\n\
@@ -160,10 +125,9 @@ fn text(measured: &[Measured], results: &Results) -> String {
         100.0 * results.load.others_share
     );
     for it in measured {
-        let Measured { case, metric, unit, .. } = it;
-        let tokio = Row::of(case, TOKIO, metric, unit, &it.values[2]);
-        let [ours, off] = [it.ratio(0), it.ratio(1)];
-        let cells = table::ratio(&ours, it.third_quartile(0), Bound::AtMost);
+        let Samples { case, metric, unit, .. } = it;
+        let [ours, off, tokio] = [it.ratio(0, 2), it.ratio(1, 2), it.row(2)];
+        let cells = table::ratio(&ours, it.third_quartile(0, 2).median, Bound::AtMost);
         let _ = writeln!(
             text,
             "| {case} | {metric} | {:.0} {unit} | {cells} | {:.2} | {} | {} |",
@@ -174,42 +138,4 @@ fn text(measured: &[Measured], results: &Results) -> String {
         );
     }
     text
-}
-
-/// A line for each case, metric and side.
-fn slices(measured: &[Measured]) -> String {
-    let mut text = String::new();
-    for it in measured {
-        for (side, values) in SIDES.iter().zip(&it.values) {
-            table::add_slices(&mut text, [&it.case, it.metric, it.unit, side], values);
-        }
-    }
-    text
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn each_side_precedes_each_other_one_equally_often() {
-        let mut before = [[0; 3]; 3];
-        for order in ORDERS {
-            for (i, side) in order.iter().enumerate() {
-                order[i + 1..].iter().for_each(|later| before[*side][*later] += 1);
-            }
-        }
-        assert_eq!(before, [[0, 3, 3], [3, 0, 3], [3, 3, 0]]);
-    }
-
-    #[test]
-    fn ratios_are_of_the_same_round() {
-        let values = [vec![2.0, 4.0, 12.0], vec![1.0, 2.0, 4.0], vec![1.0, 2.0, 4.0]];
-        let measured = Measured { case: "x".to_owned(), metric: "cpu", unit: "ns", values };
-        let rows = measured.rows();
-        let row = |i: usize| (&*rows[i].metric, &*rows[i].variant, rows[i].median);
-        assert_eq!([row(0), row(3)], [("cpu", OURS, 4.0), ("cpu ratio", OURS, 2.0)]);
-        assert_eq!((row(4), measured.third_quartile(0)), (("cpu ratio", OFF, 1.0), 3.0));
-        assert!(slices(&[measured]).starts_with("x\tcpu\tns\twarmcore\t2.0 4.0 12.0\n"));
-    }
 }

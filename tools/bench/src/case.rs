@@ -5,6 +5,7 @@
 //! or a crash the file has the rows of the cases that were finished, and nothing of an older run.
 
 use crate::measure::{BenchCpus, Effort, INTERRUPTED, Interrupted, Measured, Variant, in_rounds, interleave};
+use crate::runtimes::Contender;
 use anyhow::Context;
 use indicatif::{ProgressBar, ProgressStyle};
 use std::path::Path;
@@ -73,7 +74,9 @@ pub fn run_cases(
         // The message is not "is done": that is printed for a whole case, after its rows are written to the file, if
         // there is one.
         let part_done = |part: &str| log(&format!("{part} is measured"));
-        let context = CaseCtx { name: case.name, cpus, effort, tick: &|| bar.inc(1), part_done: &part_done };
+        let tick = || bar.inc(1);
+        let context =
+            CaseCtx { name: case.name, cpus, effort, tick: &tick, part_done: &part_done, only: None };
         match (case.run)(&context) {
             Ok(more) => rows.extend(more),
             Err(error) if error.is::<Interrupted>() => break,
@@ -105,22 +108,37 @@ pub struct Case {
     /// The name, as in the rows.
     pub name: &'static str,
     /// Whether the case needs a second CPU.
-    needs_two_cpus: bool,
+    pub(crate) needs_two_cpus: bool,
     /// The number of steps by which the case moves the progress bar.
     steps: fn(Effort) -> u64,
     /// Measures and returns the rows; after a signal, the error [`Interrupted`] or the rows of the finished parts.
-    run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>,
+    pub(crate) run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>,
+    /// The names of the parts of the case, if it has parts; its rows are of the case `NAME.PART`.
+    pub(crate) parts: &'static [&'static str],
+    /// Whether one slice of the case, or of a part, can be run on one runtime: see [`CaseCtx::only`].
+    pub(crate) has_slices: bool,
 }
 
 impl Case {
     /// Makes a case that needs one CPU and moves the progress bar by [`Effort::rounds`] steps.
     pub const fn new(name: &'static str, run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>) -> Self {
-        Self { name, needs_two_cpus: false, steps: |effort| effort.rounds as u64, run }
+        let steps = |effort: Effort| effort.rounds as u64;
+        Self { name, needs_two_cpus: false, steps, run, parts: &[], has_slices: true }
     }
 
     /// Leaves the case out if the process may use only one CPU.
     pub const fn needs_two_cpus(self) -> Self {
         Self { needs_two_cpus: true, ..self }
+    }
+
+    /// Names the parts of the case.
+    pub const fn with_parts(self, parts: &'static [&'static str]) -> Self {
+        Self { parts, ..self }
+    }
+
+    /// Says that the case runs whole on all its runtimes, or not at all.
+    pub const fn without_slices(self) -> Self {
+        Self { has_slices: false, ..self }
     }
 
     /// Sets the number of steps by which the case moves the progress bar.
@@ -142,12 +160,25 @@ pub struct CaseCtx<'a> {
     /// A long case calls this with the name of each part that is finished. The case returns the rows of these parts
     /// even if a signal interrupts it later.
     pub part_done: &'a dyn Fn(&str),
+    /// If set, the case runs only on this runtime and, if it has parts, only this part.
+    pub(crate) only: Option<(Contender, &'a str)>,
 }
 
 impl CaseCtx<'_> {
     /// Measures the variants in alternating slices.
     pub fn interleave(&self, variants: Vec<Variant>) -> anyhow::Result<Measured> {
         interleave(self.name, variants, self.cpus, self.effort, self.tick)
+    }
+
+    /// Those of `contenders` on which the case runs.
+    pub(crate) fn chosen(&self, contenders: &[Contender]) -> Vec<Contender> {
+        let is_chosen = |contender: &Contender| self.only.is_none_or(|(only, _)| only == *contender);
+        contenders.iter().copied().filter(is_chosen).collect()
+    }
+
+    /// Whether the case runs this part.
+    pub(crate) fn has_part(&self, part: &str) -> bool {
+        self.only.is_none_or(|(_, only)| only == part)
     }
 
     /// Calls `slice` for each of `variants` in every round, in an order that is shuffled for each round, and moves the

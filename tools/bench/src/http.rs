@@ -43,7 +43,7 @@ pub const CASES: &[Case] = &[
     Case::new("compute.64", |ctx| run(ctx, Handler::Compute, 64)),
     Case::new("state.8", |ctx| run(ctx, Handler::State, 8)),
     Case::new("state.64", |ctx| run(ctx, Handler::State, 64)),
-    Case::new("soak", soak),
+    Case::new("soak", soak).without_slices(),
 ];
 
 const REQUESTS: &str = "requests";
@@ -73,15 +73,25 @@ impl Slice {
 /// The servers of one handler, on every variant of [`ALL`], and a client process that is connected to all of them.
 /// Between two commands the client has no outstanding request. A command and its answer take 50 µs, which are not part
 /// of the counted time.
-struct Servers(LineChild);
+struct Servers {
+    client: LineChild,
+    /// The variants that have a server, in the order in which the client numbers them.
+    contenders: Vec<Contender>,
+}
 
 impl Servers {
-    /// Starts a server on each runtime. The client numbers them in the order of [`ALL`].
-    fn start(handler: Handler, connections: usize, afresh_after: Option<u64>) -> anyhow::Result<Self> {
+    /// Starts a server on each of these runtimes.
+    fn start(
+        contenders: Vec<Contender>,
+        handler: Handler,
+        connections: usize,
+        afresh_after: Option<u64>,
+    ) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(COMMAND).arg(serde_json::json!({ load::PART: null }).to_string());
-        let mut servers = Self(LineChild::start(&mut command).context("can't start the client")?);
-        for contender in ALL {
+        let client = LineChild::start(&mut command).context("can't start the client")?;
+        let mut servers = Self { client, contenders };
+        for contender in servers.contenders.clone() {
             let port = serve(contender, handler).with_context(|| contender.name())?;
             let open = LoadCommand::Open { manner: Manner { port, handler, afresh_after }, connections };
             servers.ask(&open).with_context(|| contender.name())?;
@@ -91,7 +101,7 @@ impl Servers {
 
     /// Sends a command to the client and waits for its answer.
     fn ask(&mut self, say: &LoadCommand) -> anyhow::Result<Seen> {
-        let answer = self.0.ask(&serde_json::to_string(say)?)?;
+        let answer = self.client.ask(&serde_json::to_string(say)?)?;
         anyhow::ensure!(!answer.is_empty(), "the client ended; it says why above");
         serde_json::from_str(&answer).with_context(|| format!("the client answered {answer:?} to {say:?}"))
     }
@@ -101,7 +111,7 @@ impl Servers {
     /// which is too high, and its times as the slice's length, which is too low. After a signal a slice without an
     /// answer is returned as it is.
     fn slice(&mut self, i: usize, warm: Duration, measure: Duration) -> anyhow::Result<Slice> {
-        let (name, measure_ns) = (ALL[i].name(), measure.as_nanos() as u64);
+        let (name, measure_ns) = (self.contenders[i].name(), measure.as_nanos() as u64);
         let before = clock::process_cpu().0;
         let say = LoadCommand::Run { server: i, warm_ns: warm.as_nanos() as u64, measure_ns };
         let mut seen = self.ask(&say).context(name)?;
@@ -138,20 +148,21 @@ fn tell_once() {
 fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Vec<Row>> {
     tell_once();
     let plan = Plan::requests(ctx.effort);
-    let mut servers = Servers::start(handler, connections, None)?;
+    let contenders = ctx.chosen(&ALL);
+    let mut servers = Servers::start(contenders.clone(), handler, connections, None)?;
     // The first slices are not timed: connections are accepted, queues grow, states are made.
-    for i in 0..ALL.len() {
+    for i in 0..contenders.len() {
         servers.slice(i, Duration::ZERO, plan.warm)?;
     }
-    let mut sums = [Sums::default(); ALL.len()];
+    let mut sums = vec![Sums::default(); contenders.len()];
     let tick = |round| ctx.part_of(round, plan.rounds);
-    let race = Race::run(ctx.name, &ALL, METRICS, plan, tick, |i| {
+    let race = Race::run(ctx.name, &contenders, METRICS, plan, tick, |i| {
         let slice = servers.slice(i, plan.warm, plan.measure)?;
         sums[i].add(&slice.seen);
         Ok(slice.numbers())
     })?;
     let mut rows = race.numbers(&[]);
-    rows.extend(errors_rows(ctx.name, &sums));
+    rows.extend(errors_rows(ctx.name, &contenders, &sums));
     let ratio = |metric, contender| race.ratio(metric, contender, Contender::Tokio);
     let promise = |metric, kind, value| race.promise(metric, Contender::Tokio, kind, value);
     let (requests, p99) = match handler {
@@ -187,12 +198,12 @@ impl Sums {
 }
 
 /// The rows of the servers' errors. Warmcore's variants have the promise that there are none.
-fn errors_rows(case: &str, sums: &[Sums]) -> Vec<Row> {
-    let row = |(contender, sums): (Contender, &Sums)| {
+fn errors_rows(case: &str, contenders: &[Contender], sums: &[Sums]) -> Vec<Row> {
+    let row = |(contender, sums): (&Contender, &Sums)| {
         let row = Row::exact(case, contender.name(), ERRORS, "errors", sums.errors as f64, sums.answers);
         row.promise_if(contender.is_ours(), Bound::AtMost, 0.0)
     };
-    ALL.into_iter().zip(sums).map(row).collect()
+    contenders.iter().zip(sums).map(row).collect()
 }
 
 /// The client of the case `soak` replaces each connection after this many requests.
@@ -207,7 +218,7 @@ fn soak(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let measure = Plan::requests(ctx.effort).measure * 4;
     let mut sums = [Sums::default(); ALL.len()];
     for (h, handler) in handlers.into_iter().enumerate() {
-        let mut servers = Servers::start(handler, UNRULY, Some(AFRESH_AFTER))?;
+        let mut servers = Servers::start(ALL.to_vec(), handler, UNRULY, Some(AFRESH_AFTER))?;
         for (i, sums) in sums.iter_mut().enumerate() {
             check_interrupted()?;
             sums.add(&servers.slice(i, Duration::ZERO, measure)?.seen);
@@ -215,5 +226,5 @@ fn soak(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         ctx.part_of(h + 1, handlers.len());
     }
     check_interrupted()?;
-    Ok(errors_rows(ctx.name, &sums))
+    Ok(errors_rows(ctx.name, &ALL, &sums))
 }

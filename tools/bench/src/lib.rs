@@ -15,6 +15,7 @@ pub mod cid;
 pub mod false_sharing;
 pub mod http;
 pub mod measure;
+pub mod once;
 pub mod part;
 pub mod percpu;
 mod race;
@@ -129,6 +130,8 @@ pub fn run_part(part: &str) -> anyhow::Result<()> {
         budget::memory::Many::NAME => answer::<budget::memory::Many>(arguments),
         wake::timers::Idle::NAME => answer::<wake::timers::Idle>(arguments),
         wake::memory::Waiting::NAME => answer::<wake::memory::Waiting>(arguments),
+        once::Once::NAME => answer::<once::Once>(arguments),
+        once::Names::NAME => answer::<once::Names>(arguments),
         http::load::PART => http::load::serve(),
         _ => anyhow::bail!("no part is called {name}"),
     }

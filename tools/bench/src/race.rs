@@ -8,6 +8,7 @@ use crate::measure::{Effort, check_interrupted, in_rounds, promised_first};
 use crate::runtimes::Contender;
 use std::time::Duration;
 use warmcore_results::{Bound, Row};
+use warmcore_sys::clock;
 
 /// The number of rounds, and the length of the warm-up and of the measurement of a slice.
 #[derive(Debug, Clone, Copy)]
@@ -18,10 +19,14 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Chooses between a full and a quick run; `full` and `quick` are the warm-up and the measurement of a slice, in
-    /// ms.
+    /// Chooses between a full run, a quick run and one slice; `full` and `quick` are the warm-up and the measurement of
+    /// a slice, in ms.
     fn new(effort: Effort, full: [u64; 2], quick: [u64; 2]) -> Self {
-        let (rounds, times) = if effort.is_quick() { (9, quick) } else { (15, full) };
+        let (rounds, times) = match effort.rounds {
+            1 => (1, full),
+            _ if effort.is_quick() => (9, quick),
+            _ => (15, full),
+        };
         let [warm, measure] = times.map(Duration::from_millis);
         Self { rounds, warm, measure }
     }
@@ -60,6 +65,11 @@ pub const fn time(name: &'static str) -> Metric {
     Metric { name, unit: "ns" }
 }
 
+/// The CPU time of the process per operation, where an operation is what the first rate of the case counts. Other
+/// runtimes in the process would add theirs, so a case has this metric only if it runs on one runtime and does not
+/// measure CPU time itself.
+const CPU: &str = "CPU per operation";
+
 /// The metric that counts slices in which nothing happened; its row's `n` is the number of all slices of the variant.
 pub const STALLED: &str = "stalled slices";
 
@@ -72,6 +82,8 @@ pub struct Race {
     samples: Vec<Vec<Vec<f64>>>,
     /// The number of slices in which nothing happened, indexed by variant.
     stalled: Vec<usize>,
+    /// The numbers of [`CPU`] by round; empty if the case does not have this metric.
+    cpu_ns: Vec<f64>,
 }
 
 /// Whether something happened in a slice with these values: all are finite, and the first is above 0.
@@ -107,17 +119,28 @@ impl Race {
     ) -> anyhow::Result<Self> {
         let mut samples = vec![vec![Vec::with_capacity(plan.rounds); metrics.len()]; contenders.len()];
         let mut stalled = vec![0; contenders.len()];
+        let mut cpu_ns = Vec::new();
+        let counts_cpu = matches!(contenders, [one] if *one != Contender::Go)
+            && metrics.iter().all(|metric| !metric.name.starts_with("CPU"));
+        let counted = metrics.iter().position(|metric| metric.unit == "k/s").filter(|_| counts_cpu);
         in_rounds(plan.rounds, contenders.len(), tick, |i| {
+            let before = clock::process_cpu().0;
             let values = slice(i)?;
+            let used = (clock::process_cpu().0 - before) as f64;
             check_interrupted()?;
             debug_assert_eq!(values.len(), metrics.len());
             stalled[i] += usize::from(!is_whole(&values));
             for ((samples, metric), value) in samples[i].iter_mut().zip(metrics).zip(values) {
                 samples.push(bounded(metric, value, plan));
             }
+            // The tasks run at this rate in the warm-up too.
+            if let Some(rate) = counted.and_then(|rate| samples[i][rate].last()) {
+                cpu_ns.push(used / (rate * 1e3 * (plan.warm + plan.measure).as_secs_f64()));
+            }
             Ok(())
         })?;
-        Ok(Self { case: case.to_owned(), contenders: contenders.to_vec(), metrics, samples, stalled })
+        let (case, contenders) = (case.to_owned(), contenders.to_vec());
+        Ok(Self { case, contenders, metrics, samples, stalled, cpu_ns })
     }
 
     /// Returns a variant's numbers in a metric, by round; `None` if the case has no such variant or metric.
@@ -160,8 +183,8 @@ impl Race {
         [self.numbers(&[]), self.ratios(promises)].concat()
     }
 
-    /// Returns the rows with the numbers, then a row [`STALLED`] for each variant that has such slices. `own` has the
-    /// promises about Warmcore's numbers, without a comparison.
+    /// Returns the rows with the numbers, then one of [`CPU`] if the case has it, then a row [`STALLED`] for each variant
+    /// that has such slices. `own` has the promises about Warmcore's numbers, without a comparison.
     pub fn numbers(&self, own: &[(&str, Bound, f64)]) -> Vec<Row> {
         let mut rows = Vec::new();
         for (m, metric) in self.metrics.iter().enumerate() {
@@ -174,6 +197,9 @@ impl Race {
                     None => row,
                 });
             }
+        }
+        if !self.cpu_ns.is_empty() {
+            rows.push(Row::of(&self.case, self.contenders[0].name(), CPU, "ns", &self.cpu_ns));
         }
         for ((contender, stalled), samples) in self.contenders.iter().zip(&self.stalled).zip(&self.samples) {
             if *stalled > 0 {

@@ -27,9 +27,10 @@ mod storm;
 pub mod timers;
 mod warm;
 
-use crate::case::Case;
+use crate::case::{Case, CaseCtx};
 use std::time::Duration;
 use warm::{Between, Touch};
+use warmcore_results::Row;
 
 /// The cases, in the order of the report.
 pub const CASES: &[Case] = &[
@@ -46,23 +47,25 @@ pub const CASES: &[Case] = &[
     Case::new("messaging.1", |ctx| messaging::run(ctx, 1)).needs_two_cpus(),
     Case::new("messaging.4", |ctx| messaging::run(ctx, 4)).needs_two_cpus(),
     Case::new("messaging.16", |ctx| messaging::run(ctx, 16)).needs_two_cpus(),
-    Case::new("warm.yield.chase", |ctx| warm::run(ctx, Between::Yield, Touch::Chase)).needs_two_cpus(),
-    Case::new("warm.yield.sequential", |ctx| warm::run(ctx, Between::Yield, Touch::Sequential))
-        .needs_two_cpus(),
-    Case::new("warm.message.chase", |ctx| warm::run(ctx, Between::Message, Touch::Chase)).needs_two_cpus(),
-    Case::new("warm.message.sequential", |ctx| warm::run(ctx, Between::Message, Touch::Sequential))
-        .needs_two_cpus(),
-    Case::new("warm.sleep.chase", |ctx| warm::run(ctx, Between::Sleep, Touch::Chase)).needs_two_cpus(),
-    Case::new("warm.sleep.sequential", |ctx| warm::run(ctx, Between::Sleep, Touch::Sequential))
-        .needs_two_cpus(),
+    warm("warm.yield.chase", |ctx| warm::run(ctx, Between::Yield, Touch::Chase)),
+    warm("warm.yield.sequential", |ctx| warm::run(ctx, Between::Yield, Touch::Sequential)),
+    warm("warm.message.chase", |ctx| warm::run(ctx, Between::Message, Touch::Chase)),
+    warm("warm.message.sequential", |ctx| warm::run(ctx, Between::Message, Touch::Sequential)),
+    warm("warm.sleep.chase", |ctx| warm::run(ctx, Between::Sleep, Touch::Chase)),
+    warm("warm.sleep.sequential", |ctx| warm::run(ctx, Between::Sleep, Touch::Sequential)),
     Case::new("storm", storm::run),
     Case::new("noisy.20us", |ctx| noisy::run(ctx, Duration::from_micros(20))).needs_two_cpus(),
     Case::new("noisy.200us", |ctx| noisy::run(ctx, Duration::from_micros(200))).needs_two_cpus(),
     Case::new("timers", timers::run),
-    Case::new("idle", timers::idle),
-    Case::new("memory", memory::run),
+    Case::new("idle", timers::idle).without_slices(),
+    Case::new("memory", memory::run).without_slices(),
     Case::new("scope", scope::run),
 ];
+
+/// A case of [`warm`].
+const fn warm(name: &'static str, run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>) -> Case {
+    Case::new(name, run).needs_two_cpus().with_parts(&warm::PARTS)
+}
 
 #[cfg(test)]
 mod tests;

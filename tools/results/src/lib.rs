@@ -5,6 +5,7 @@
 //!
 //! Source: `docs/json.md` describes the schema; a test in `tests.rs` compares its lists of fields with the types here.
 
+pub mod looks;
 pub mod names;
 pub mod printable;
 pub mod system;
@@ -30,7 +31,7 @@ pub struct Results {
     /// [`SCHEMA`].
     pub schema: u32,
     /// Which measurement this is: `percpu`, `false-sharing`, `cid`, `budget`, `wake`, `http`, `topo-probe`, `peers`,
-    /// `shapes`, `programs`.
+    /// `shapes`, `programs`, `compare`.
     pub what: String,
     /// The command that repeats it.
     pub command: String,
@@ -276,7 +277,11 @@ impl Row {
 
     /// Sets the 95 % interval of the quantile `q` of the sorted samples, and whether the row is noisy.
     fn with_interval(self, sorted: &[f64], q: f64) -> Self {
-        let ci = ranks_95(sorted.len(), q).map(|rank| sorted[rank]);
+        self.with_ci(ranks_95(sorted.len(), q).map(|rank| sorted[rank]))
+    }
+
+    /// Sets the interval, and whether the row is noisy.
+    pub(crate) fn with_ci(self, ci: [f64; 2]) -> Self {
         let noisy = ci[0] < self.median * (1.0 - NOISY_ABOVE) || ci[1] > self.median * (1.0 + NOISY_ABOVE);
         Self { noisy, ci95: Some(ci), ..self }
     }

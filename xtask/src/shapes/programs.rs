@@ -1,13 +1,12 @@
 //! The programs, how they are built and run, and what is read from their output.
 
 use super::{OFF, OURS, SIDES, TOKIO};
-use crate::process::{self, Ended};
+use crate::build::Build;
+use crate::process;
 use crate::suites::host::{self, Package, Patch};
 use crate::suites::{Suite, TOKIO as VERSION, face};
 use crate::test::Live;
-use anyhow::{Context, bail, ensure};
-use serde_json::Value;
-use std::fs::File;
+use anyhow::{Context, ensure};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -107,7 +106,9 @@ impl Programs {
             let mut build = |host: &Path, side: &str| {
                 // Names of benches are unique, so both sides share what does not depend on tokio.
                 let artifacts = if source.folder.is_some() { side } else { "benches" };
-                source.build(host, &folder.join("build").join(artifacts), &mut |krate| {
+                let target = folder.join("build").join(artifacts);
+                let build = Build { folder: host, args: source.build, target: Some(&target), logs: host };
+                build.run(source.programs, &mut |krate| {
                     live.show(&format!("{package}, building for {side}"), krate, None);
                 })
             };
@@ -215,36 +216,6 @@ impl Source {
         let package = if self.folder.is_some() { "tokio" } else { self.suite.package };
         Suite { package, ..self.suite }
     }
-
-    /// Builds the programs of a host and returns their paths, in the order of their names.
-    fn build(
-        &self,
-        host: &Path,
-        artifacts: &Path,
-        show: &mut dyn FnMut(&str),
-    ) -> anyhow::Result<Vec<PathBuf>> {
-        let (out, err) = (host.join("built.json"), host.join("build.txt"));
-        let mut cargo = process::cargo(host, self.build);
-        cargo.args(["--message-format", "json-render-diagnostics"]).env("CARGO_TARGET_DIR", artifacts);
-        cargo.stdout(File::create(&out)?).stderr(File::create(&err)?);
-        match process::wait(&mut cargo, None, &[&err], &mut |text| show(&process::last_compiled(text)))? {
-            Ended::Well => {}
-            _ => bail!("does not build:\n{}", std::fs::read_to_string(&err).unwrap_or_default()),
-        }
-        let messages = std::fs::read_to_string(&out)?;
-        let find = |name: &&str| {
-            executable(&messages, name).with_context(|| format!("cargo names no program {name}"))
-        };
-        self.programs.iter().map(find).collect()
-    }
-}
-
-/// The path of a program, from cargo's messages.
-fn executable(messages: &str, name: &str) -> Option<PathBuf> {
-    let messages = messages.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    messages
-        .filter(|message| message.pointer("/target/name").is_some_and(|target| target == name))
-        .find_map(|message| Some(message["executable"].as_str()?.into()))
 }
 
 /// The first two numbers that `shapes time` prints.
@@ -289,13 +260,5 @@ mod tests {
         let deadpool = "managed/get/w8s2        time:   [810.34 µs 820.50 µs 1.2 ms]\n\
                         change: [-1 % +2 % 3 %]\nuse_pool                time:   [1.1 s 1.25 s 1.4 s]\n";
         assert_eq!(criterion(deadpool), [0.8205, 1250.0]);
-    }
-
-    #[test]
-    fn a_program_is_found_in_cargos_messages() {
-        let messages = "{\"target\":{\"name\":\"main\"},\"executable\":null}\n\
-                        {\"target\":{\"name\":\"main\"},\"executable\":\"/t/main-1\"}\nx\n";
-        assert_eq!(executable(messages, "main"), Some("/t/main-1".into()));
-        assert_eq!(executable(messages, "other"), None);
     }
 }

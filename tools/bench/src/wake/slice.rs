@@ -226,7 +226,7 @@ pub fn whole(
     slice: &impl Slice,
     plan: Plan,
 ) -> anyhow::Result<Race> {
-    race(ctx.name, contenders, slice, plan, |round| ctx.part_of(round, plan.rounds))
+    race(ctx.name, &ctx.chosen(contenders), slice, plan, |round| ctx.part_of(round, plan.rounds))
 }
 
 #[cfg(test)]

@@ -41,6 +41,8 @@ pub(super) enum Touch {
 
 /// The number of tasks, and the size of each task's set in KiB.
 const SHAPES: [(usize, usize); 6] = [(4, 256), (8, 256), (16, 256), (4, 512), (8, 512), (16, 512)];
+/// The names of [`SHAPES`], which are the parts of a case.
+pub(super) const PARTS: [&str; 6] = ["4x256K", "8x256K", "16x256K", "4x512K", "8x512K", "16x512K"];
 const SLEEP: Duration = Duration::from_micros(100);
 
 const TOUCHES: &str = "touches";
@@ -203,11 +205,14 @@ pub(super) fn run(ctx: &CaseCtx, between: Between, touch: Touch) -> anyhow::Resu
         Between::Sleep => Plan::slow(ctx.effort, 2),
         _ => Plan::busy(ctx.effort),
     };
-    for (i, shape) in SHAPES.into_iter().enumerate() {
-        let case = format!("{}.{}x{}K", ctx.name, shape.0, shape.1);
+    for (i, (shape, part)) in SHAPES.into_iter().zip(PARTS).enumerate() {
+        if !ctx.has_part(part) {
+            continue;
+        }
+        let case = format!("{}.{part}", ctx.name);
         let slice = Warm::new(between, touch, shape);
         let tick = |round| ctx.part_of(i * plan.rounds + round, SHAPES.len() * plan.rounds);
-        let race = match race(&case, &all(), &slice, with_warm_up(plan, shape), tick) {
+        let race = match race(&case, &ctx.chosen(&all()), &slice, with_warm_up(plan, shape), tick) {
             // A signal came: return the rows of the shapes that are finished.
             Err(error) if error.is::<Interrupted>() && !rows.is_empty() => return Ok(rows),
             race => race?,

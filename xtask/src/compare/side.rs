@@ -1,0 +1,140 @@
+//! The sides of a comparison: a program that runs slices, built from the working tree or from a revision, and a runtime.
+//!
+//! Both programs are the package `warmcore-bench` of the working tree. For a revision it is built with the crates of that
+//! revision, in a git worktree under `target/compare` that has the revision's files but for [`OWN`]. So both sides are
+//! measured by the same benches, even if the revision is older than a case, and a change of a bench is not taken for a
+//! change of what it measures. Where the benches use an interface that the revision does not have, the build fails.
+//!
+//! Cargo derives the names of symbols from paths relative to the workspace, so two equal revisions give the same
+//! instructions at the same addresses; only a few constants differ, such as the time of the build.
+
+use crate::build::Build;
+use crate::process::{git, said};
+use crate::test::Live;
+use anyhow::{Context, bail};
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use warmcore_results::Row;
+
+/// The folders that both sides have from the working tree: the benches, and the rows that they print.
+const OWN: [&str; 2] = ["tools/bench", "tools/results"];
+
+const PROGRAM: &str = "warmcore-bench";
+
+/// What a side that is no revision is called on the command line.
+pub const TOKIO: &str = "tokio";
+
+/// A side.
+pub struct Side {
+    /// The name, as in the rows.
+    pub name: String,
+    program: PathBuf,
+    /// What the program calls the runtime.
+    runtime: &'static str,
+}
+
+impl Side {
+    /// The working tree and the other side: tokio, or Warmcore at a revision. Builds what is needed, with `folder` for
+    /// all files.
+    pub fn both(root: &Path, folder: &Path, other: &str, live: &mut Live) -> anyhow::Result<[Self; 2]> {
+        let tree = git(root, &["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])?;
+        // The build that a revision needs may fail, so it is first.
+        let other = match other {
+            TOKIO => None,
+            revision => Some(at_revision(root, folder, revision, live)?),
+        };
+        let built = build(root, None, folder, &format!("building {tree}"), live)?;
+        // A copy: another call of cargo may replace the program meanwhile.
+        let program = folder.join(PROGRAM);
+        std::fs::copy(&built, &program).with_context(|| format!("can't copy {}", built.display()))?;
+        let other = match other {
+            None => Self { name: TOKIO.to_owned(), program: program.clone(), runtime: "Tokio" },
+            Some((commit, program)) => Self::ours(&commit, program),
+        };
+        // Two equal sides would have one name.
+        let tree = if Self::ours(&tree, PathBuf::new()).name == other.name { "working tree" } else { &tree };
+        Ok([Self::ours(tree, program), other])
+    }
+
+    fn ours(revision: &str, program: PathBuf) -> Self {
+        Self { name: format!("warmcore {revision}"), program, runtime: "Ours" }
+    }
+
+    /// The names of the cases.
+    pub fn cases(&self) -> anyhow::Result<Vec<String>> {
+        self.ask(&json!({ "Names": null }))
+    }
+
+    /// Runs a slice in a process of its own. Returns a row for each metric, the most important one first.
+    pub fn slice(&self, case: &str) -> anyhow::Result<Vec<Row>> {
+        self.ask(&json!({ "Once": { "case": case, "runtime": self.runtime } }))
+            .with_context(|| format!("{case} on {}", self.name))
+    }
+
+    fn ask<T: DeserializeOwned>(&self, part: &Value) -> anyhow::Result<T> {
+        let said = said(Command::new(&self.program).args(["bench-part", &part.to_string()]))?;
+        serde_json::from_str(&said).with_context(|| format!("{part} was answered by {said:?}"))
+    }
+}
+
+/// Builds the program in a workspace.
+fn build(
+    workspace: &Path,
+    target: Option<&Path>,
+    logs: &Path,
+    step: &str,
+    live: &mut Live,
+) -> anyhow::Result<PathBuf> {
+    let args = ["build", "--release", "--package", PROGRAM, "--bin", PROGRAM];
+    let build = Build { folder: workspace, args: &args, target, logs };
+    let mut built = build.run(&[PROGRAM], &mut |krate| live.show(step, krate, None))?;
+    built.pop().context("cargo built the program")
+}
+
+/// Builds the program with the crates of a revision. Returns the abbreviated commit and the program.
+fn at_revision(
+    root: &Path,
+    folder: &Path,
+    revision: &str,
+    live: &mut Live,
+) -> anyhow::Result<(String, PathBuf)> {
+    let commit = git(root, &["rev-parse", "--verify", "--quiet", &format!("{revision}^{{commit}}")])
+        .with_context(|| format!("{revision} is neither a revision nor {TOKIO}"))?;
+    let short = git(root, &["describe", "--always", "--abbrev=12", "--exclude=*", &commit])?;
+    let tree = folder.join("revision");
+    check_out(root, folder, &tree, &commit)?;
+    let built = build(&tree, Some(&folder.join("target")), folder, &format!("building {short}"), live);
+    match built {
+        Ok(program) => Ok((short, program)),
+        Err(error) => bail!(
+            "the benches of the working tree ({}) with the crates of {short}: {error:#}",
+            OWN.join(", ")
+        ),
+    }
+}
+
+/// Makes `tree` a worktree with the files of the commit, but for [`OWN`]. Git writes only files that differ from those
+/// that `tree` has, so cargo builds only what changed since the last call.
+fn check_out(root: &Path, folder: &Path, tree: &Path, commit: &str) -> anyhow::Result<()> {
+    let index = folder.join("index");
+    let staged = |args: &[&str]| {
+        let mut git = Command::new("git");
+        git.env("GIT_INDEX_FILE", &index).args(["-c", "user.name=xtask", "-c", "user.email=xtask@localhost"]);
+        Ok::<_, anyhow::Error>(said(git.args(args).current_dir(root))?.trim().to_owned())
+    };
+    staged(&["read-tree", commit])?;
+    staged(&[&["rm", "-r", "--cached", "--force", "--quiet", "--ignore-unmatch", "--"][..], &OWN].concat())?;
+    staged(&[&["add", "--"][..], &OWN].concat())?;
+    let files = staged(&["write-tree"])?;
+    let both = staged(&["commit-tree", &files, "-p", commit, "-m", "with the benches of the working tree"])?;
+    let path = tree.to_str().context("the path of the repository is no text")?;
+    if tree.join(".git").exists() {
+        git(tree, &["checkout", "--detach", "--force", "--quiet", &both])?;
+    } else {
+        git(root, &["worktree", "prune"])?;
+        git(root, &["worktree", "add", "--force", "--detach", "--quiet", path, &both])?;
+    }
+    Ok(())
+}
