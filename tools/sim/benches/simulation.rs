@@ -11,7 +11,7 @@ use warmcore_sched::PolicyKind;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::{Length, Program};
-use warmcore_sim::simulation::{Report, Settings, Simulation};
+use warmcore_sim::simulation::{KernelScheduler, Report, Settings, Simulation};
 use warmcore_topo::{MACHINES, Topology};
 use warmcore_types::Nanos;
 
@@ -21,7 +21,12 @@ const CPU_NS: u64 = 6_000_000_000;
 /// Simulated before the measurement, until every task has been placed.
 const SETTLED: Nanos = Nanos(3_000_000);
 
-fn pairs<P: SimPolicy>(topology: &Topology, costs: &Costs, settings: Settings, policy: P) -> Simulation<P> {
+fn pairs<P: SimPolicy>(
+    topology: &Topology,
+    costs: &Costs,
+    settings: Settings,
+    policy: P,
+) -> Simulation<KernelScheduler<P>> {
     let mut sim = Simulation::new(topology, costs, settings, policy, 1);
     let run = Length::Around(Nanos(8_000), 10);
     for i in 0..topology.cpus.len() {

@@ -1,10 +1,10 @@
 //! Simulation: a machine on which tasks run, on a virtual clock.
 //!
-//! A loop takes the next event and changes the state. When a decision is due, it calls the scheduling policy, `cid` and
+//! A loop takes the next event and changes the state. When a decision is due, it calls the scheduler, `cid` and
 //! `budget`, and carries out what they return. Everything runs on one thread.
 //!
-//! `sched_state` is what scheduling policies see; `step` runs programs; `switch` gives CPUs to tasks; `wake` queues
-//! woken tasks; `process` has the concurrency ids.
+//! `state` has the CPUs and tasks; `step` runs programs; `running` has the time of CPUs; `process` has the concurrency
+//! ids; `scheduler` is the interface of what schedules, and `kernel` a simulated kernel.
 //!
 //! **Not simulated:** priorities and groups, clock frequencies (except in the first pass over memory after a deep idle
 //! state), interrupts other than ticks, timers and wakes, cache misses in the rest of a step that was preempted, active
@@ -34,35 +34,36 @@
 use crate::costs::Costs;
 use crate::event::Events;
 use crate::memory::{ExtentId, LineId, Memory, Pages};
-use crate::policy::SimPolicy;
 use crate::program::{AccountId, Length, Op, ProcessId, Program, ProgramError, TaskId};
 use crate::random::Random;
 use code::{Code, Names};
-use sched_state::{CpuState, SchedState};
 use settings::Times;
+use state::State;
 use task::{NONE, Task, WaitQueue};
-use warmcore_sched::{SchedDomains, WakeSource};
+use warmcore_sched::SchedDomains;
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
 mod account;
 mod code;
+mod kernel;
 pub mod process;
-mod queue;
 mod report;
-mod sched_state;
+mod running;
+mod scheduler;
 mod settings;
+mod state;
 mod step;
-mod switch;
 mod task;
 #[cfg(test)]
 mod tests;
-mod wake;
 
 pub use crate::trace::{Observer, SwitchReason};
+pub use kernel::KernelScheduler;
 pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
-pub use sched_state::CpuCounts;
+pub use scheduler::Scheduler;
 pub use settings::{Order, Settings};
+pub use state::CpuCounts;
 pub use task::TaskCounts;
 
 /// The class of an event. Of two events at the same time the one with the lower class comes first.
@@ -84,16 +85,13 @@ struct Target {
     generation: u32,
 }
 
-/// A machine on which tasks run. `O` is an [`Observer`] of wakes and switches.
-pub struct Simulation<P, O = ()> {
-    sched: SchedState,
-    policy: P,
+/// A machine on which tasks run. `S` decides which task has a CPU; `O` is an [`Observer`] of wakes and switches.
+pub struct Simulation<S: Scheduler, O = ()> {
+    state: State<S>,
     observer: O,
     settings: Settings,
     times: Times,
     memory: Memory,
-    /// By shared queue: the cache line of its lock and list head.
-    queue_lines: Vec<LineId>,
     random: Random,
     events: Events<Target>,
     codes: Vec<Code>,
@@ -121,38 +119,28 @@ pub struct Simulation<P, O = ()> {
     error: Option<ProgramError>,
 }
 
-impl<P: SimPolicy> Simulation<P> {
-    /// An idle machine without tasks.
-    pub fn new(topology: &Topology, costs: &Costs, settings: Settings, policy: P, seed: u64) -> Self {
-        Self::watched(topology, costs, settings, policy, seed, ())
-    }
-}
-
-impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// As [`Simulation::new`], with an observer.
-    pub fn watched(
+impl<S: Scheduler, O: Observer> Simulation<S, O> {
+    /// An idle machine without tasks. `sched` creates the scheduler, whose cache lines are in the memory.
+    fn of(
         topology: &Topology,
         costs: &Costs,
         settings: Settings,
-        policy: P,
         seed: u64,
         observer: O,
+        sched: impl FnOnce(&SchedDomains, &mut Memory) -> S,
     ) -> Self {
         let kernel_cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
         let machine = SchedDomains::new(topology, &kernel_cpus);
         let core_of: Vec<u32> = topology.cpus.iter().map(|cpu| cpu.core.0).collect();
         let cpus = kernel_cpus.len() as u32;
         let mut memory = Memory::new(costs, topology);
-        let queues = policy.queues(&machine);
-        let queue_lines = (0..queues).map(|_| memory.line()).collect();
+        let sched = sched(&machine, &mut memory);
         Self {
-            sched: SchedState::new(machine, &core_of, &settings, queues, policy.sysctl_migration_cost()),
-            policy,
+            state: State::new(machine, &core_of, sched),
             observer,
             times: Times::new(costs, &settings),
             settings,
             memory,
-            queue_lines,
             random: Random::new(seed),
             events: Events::new(),
             codes: Vec::new(),
@@ -177,12 +165,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// The virtual time.
     pub fn now(&self) -> Nanos {
-        Nanos(self.sched.now)
+        Nanos(self.state.now)
     }
 
     /// The machine as policies see it. Its CPUs are numbered by their index in the topology.
     pub fn machine(&self) -> &SchedDomains {
-        &self.sched.machine
+        &self.state.machine
     }
 
     /// The model of its caches and memory.
@@ -207,7 +195,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// Creates a process without tasks.
     pub fn process(&mut self, plan: process::Plan) -> ProcessId {
-        self.processes.push(process::Process::new(self.sched.cpus.len() as u32, plan));
+        self.processes.push(process::Process::new(self.state.cpus.len() as u32, plan));
         ProcessId(self.processes.len() as u32 - 1)
     }
 
@@ -247,7 +235,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let id = self.make(code, entity, NONE);
         self.names.tasks.insert(program.name.clone(), id);
         let at = program.delay.map_or(0, |delay| self.draw(id, delay));
-        self.push_event(self.sched.now + at, event_class::BEGIN, id, 0);
+        self.push_event(self.state.now + at, event_class::BEGIN, id, 0);
         Ok(TaskId(id))
     }
 
@@ -256,7 +244,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         let of = &self.codes[code as usize];
         let mut task = Task::new(code, entity, of.starts_at);
         task.is_daemon = of.program.is_daemon;
-        let inherited = if parent == NONE { NONE } else { self.sched.tasks[parent as usize].process };
+        let inherited = if parent == NONE { NONE } else { self.state.tasks[parent as usize].process };
         task.process = of.program.process.map_or(inherited, |process| process.0);
         task.parent = parent;
         task.is_forked = parent != NONE;
@@ -268,7 +256,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             let allowed = self.cpus_of(of.starts_at);
             task.user = self.processes[task.process as usize].join(&allowed);
         }
-        let tasks = &mut self.sched.tasks;
+        let tasks = &mut self.state.tasks;
         let id = self.free.pop().unwrap_or(tasks.len() as u32);
         if tasks.len() == tasks.capacity() {
             // Grow by an eighth and 16: tasks are large, and doubling would leave half of the capacity empty.
@@ -280,7 +268,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             tasks[id as usize] = task
         }
         self.observer.task_created(
-            Nanos(self.sched.now),
+            Nanos(self.state.now),
             TaskId(id),
             &self.codes[code as usize].program.name,
         );
@@ -288,7 +276,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     fn draw(&mut self, id: u32, length: Length) -> u64 {
-        let task = &mut self.sched.tasks[id as usize];
+        let task = &mut self.state.tasks[id as usize];
         length.draw(self.random, task.entity, &mut task.draws).0
     }
 
@@ -303,8 +291,8 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.link()?;
         while self.num_alive_tasks > 0 || !self.has_end {
             let Some(due) = self.events.pop_until(until) else { break };
-            debug_assert!(due.at.0 >= self.sched.now, "time goes back");
-            self.sched.now = due.at.0;
+            debug_assert!(due.at.0 >= self.state.now, "time goes back");
+            self.state.now = due.at.0;
             let Target { index, generation } = due.what;
             let word = due.at.0 ^ u64::from(due.class) << 60 ^ u64::from(index) << 32 ^ u64::from(generation);
             self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -317,7 +305,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         }
         if (self.num_alive_tasks > 0 || !self.has_end) && self.events.next_at().is_some() {
             // An earlier call may have run beyond `until`: time never goes back.
-            self.sched.now = self.sched.now.max(until.0);
+            self.state.now = self.state.now.max(until.0);
         }
         Ok(self.report())
     }
@@ -332,19 +320,15 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// Handles an event. Returns whether it was stale.
     #[inline]
     fn handle_event(&mut self, class: u8, index: u32, generation: u32) -> bool {
-        let is_current = |sim: &Self| sim.sched.cpus[index as usize].generation == generation;
+        let is_current = |sim: &Self| sim.state.cpus[index as usize].generation == generation;
         match class {
             event_class::STEP | event_class::AWAKE | event_class::SEARCH if !is_current(self) => return true,
             event_class::STEP => return self.finish_step(index),
-            event_class::AWAKE => self.finish_wakeup(index),
-            event_class::TIMER => self.timer(index),
-            event_class::BEGIN => {
-                let waker = WakeSource::Outside(None);
-                self.wake(index, waker, false, 0);
-            }
-            event_class::PREEMPT => return self.preempt_for(index, generation),
+            event_class::AWAKE => S::finish_wakeup(self, index),
+            event_class::TIMER => S::expire(self, index),
+            event_class::BEGIN => S::begin(self, index),
             event_class::TICK => return self.tick(index),
-            _ => self.kick(index, 0, false),
+            _ => return S::handle_event(self, class, index, generation),
         }
         false
     }
@@ -353,9 +337,5 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     #[inline]
     fn push_event(&mut self, at: u64, class: u8, index: u32, generation: u32) {
         self.events.push(Nanos(at), class, Target { index, generation });
-    }
-
-    fn is_running(&self, cpu: u32) -> bool {
-        self.sched.cpus[cpu as usize].state == CpuState::Running
     }
 }

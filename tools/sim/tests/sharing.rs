@@ -4,7 +4,7 @@ use warmcore_sched::Allowed;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::Program;
-use warmcore_sim::simulation::{Report, Settings, Simulation};
+use warmcore_sim::simulation::{KernelScheduler, Report, Settings, Simulation};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
@@ -15,7 +15,7 @@ fn drawn(llcs: u32, cores: u32) -> Topology {
     Topology::from_machine(&text, "drawn").unwrap()
 }
 
-fn sim<P: SimPolicy>(topology: &Topology, settings: Settings, policy: P) -> Simulation<P> {
+fn sim<P: SimPolicy>(topology: &Topology, settings: Settings, policy: P) -> Simulation<KernelScheduler<P>> {
     Simulation::new(topology, &Costs::of(topology), settings, policy, 1)
 }
 

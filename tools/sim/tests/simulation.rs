@@ -15,7 +15,7 @@ use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::{Length, Program, TaskId};
 use warmcore_sim::simulation::process::Plan;
-use warmcore_sim::simulation::{Observer, Outcome, Report, Settings, Simulation, SwitchReason};
+use warmcore_sim::simulation::{Observer, Outcome, Report, Scheduler, Settings, Simulation, SwitchReason};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, LlcId, Nanos};
 
@@ -202,7 +202,7 @@ fn drawn(sockets: u32, llcs: u32, cores: u32, smt: u32) -> Topology {
 }
 
 /// Spawns the tasks of a load.
-fn spawn<P: SimPolicy>(sim: &mut Simulation<P, Books>, load: &Load) {
+fn spawn<S: Scheduler>(sim: &mut Simulation<S, Books>, load: &Load) {
     let run = Length::Between(Nanos(1_000), Nanos(load.run_max));
     let mut add = |program: Program| _ = sim.spawn(&program).expect("it is right");
     for i in 0..load.pairs {

@@ -4,9 +4,9 @@
 //! that the simulation does not have. `link`, when the simulation runs, resolves the tasks and locks that programs
 //! name. A forked program is loaded once per spawn, with the program that forks it. A step takes 32 bytes.
 
+use super::scheduler::Scheduler;
 use super::task::{NONE, WaitQueue};
 use super::{Simulation, TaskCounts};
-use crate::policy::SimPolicy;
 use crate::program::{Op, Program, ProgramError, TaskAffinity, TaskId};
 use crate::trace::Observer;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -40,7 +40,7 @@ pub(crate) struct Names {
     marks: HashMap<String, u32>,
 }
 
-impl<P: SimPolicy, O: Observer> Simulation<P, O> {
+impl<S: Scheduler, O: Observer> Simulation<S, O> {
     pub(super) fn load(&mut self, program: &Program) -> Result<u32, ProgramError> {
         self.load_family(program, &mut HashMap::new())
     }
@@ -122,14 +122,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// The CPUs of a restriction.
     pub(super) fn cpus_of(&self, place: Allowed) -> CpuSet {
-        let machine = &self.sched.machine;
-        (0..self.sched.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
+        let machine = &self.state.machine;
+        (0..self.state.cpus.len() as u32).map(CpuId).filter(|cpu| machine.allows(place, *cpu)).collect()
     }
 
     /// Restricts where a task may run from now on, and tells its process's ids the CPUs, as the kernel does for an
     /// `mm`.
     pub(super) fn allow(&mut self, id: u32, place: Allowed) {
-        let task = self.sched.task(id);
+        let task = self.state.task(id);
         task.allowed = place;
         let (process, user) = (task.process, task.user);
         if process != NONE {
@@ -161,7 +161,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                             return Err(ProgramError::new(program.at(step), fact, "spawn it first"));
                         }
                     },
-                    Op::Wake { task, .. } if task.0 as usize >= self.sched.tasks.len() => {
+                    Op::Wake { task, .. } if task.0 as usize >= self.state.tasks.len() => {
                         let fact = format!("wakes task {}, and there is none", task.0);
                         return Err(ProgramError::new(program.at(step), fact, "take what `spawn` gave"));
                     }

@@ -5,10 +5,10 @@
 //! depends on every event, in order and time.
 
 use super::Simulation;
-use super::sched_state::CpuCounts;
+use super::scheduler::Scheduler;
+use super::state::CpuCounts;
 use super::task::{BlockedOn, NONE, TaskCounts, TaskState};
 use crate::memory;
-use crate::policy::SimPolicy;
 use crate::program::Op;
 use crate::trace::Observer;
 use serde::Serialize;
@@ -166,21 +166,21 @@ const LINES_MAX: usize = 12;
 /// The most tasks listed that could end a wait.
 const WHOM_MAX: usize = 8;
 
-impl<P: SimPolicy, O: Observer> Simulation<P, O> {
+impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// The results so far.
     pub(super) fn report(&mut self) -> Report {
-        let now = self.sched.now;
+        let now = self.state.now;
         let outcome = match () {
             () if self.num_alive_tasks == 0 && self.has_end => Outcome::Ended,
             () if self.events.next_at().is_some() => Outcome::TimeIsUp,
             () => Outcome::Deadlock(self.waiting()),
         };
         let mut tasks: Vec<TaskReport> = Vec::new();
-        for task in self.sched.tasks.iter().filter(|task| !(task.is_forked && task.state == TaskState::Dead))
+        for task in self.state.tasks.iter().filter(|task| !(task.is_forked && task.state == TaskState::Dead))
         {
             let mut counts = task.counts;
             match task.state {
-                TaskState::Running => counts.run_ns += now - self.sched.cpus[task.prev_cpu as usize].on_since,
+                TaskState::Running => counts.run_ns += now - self.state.cpus[task.prev_cpu as usize].on_since,
                 TaskState::Queued => {
                     let waited = now - task.queued_at;
                     counts.wait_ns += waited;
@@ -204,10 +204,10 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             tasks[at].tasks += code.past_tasks;
             tasks[at].counts.add(&code.past);
         }
-        let cpu = |cpu: &super::sched_state::Cpu| CpuCounts {
+        let cpu = |cpu: &super::state::Cpu<S::Cpu>| CpuCounts {
             busy_ns: cpu.counts.busy_ns
-                + if cpu.is_busy && cpu.found.is_none() { now - cpu.state_since } else { 0 },
-            search_ns: cpu.counts.search_ns + if cpu.found.is_some() { now - cpu.state_since } else { 0 },
+                + if cpu.is_busy && !cpu.is_searching { now - cpu.state_since } else { 0 },
+            search_ns: cpu.counts.search_ns + if cpu.is_searching { now - cpu.state_since } else { 0 },
             ..cpu.counts
         };
         Report {
@@ -218,7 +218,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             hash: self.hash,
             marks: self.marks.clone(),
             tasks,
-            cpus: self.sched.cpus.iter().map(cpu).collect(),
+            cpus: self.state.cpus.iter().map(cpu).collect(),
             memory: self.memory.counts(),
         }
     }
@@ -228,7 +228,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     fn waiting(&self) -> Vec<Waiting> {
-        let tasks = &self.sched.tasks;
+        let tasks = &self.state.tasks;
         let alive = || (0..tasks.len() as u32).filter(|id| tasks[*id as usize].state != TaskState::Dead);
         let name = |id: u32| self.name_of(tasks[id as usize].code);
         let ops = |id: u32| self.ops(tasks[id as usize].code);
@@ -277,9 +277,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// Bytes allocated for CPUs, for tasks, and for pending events, without the model of memory.
     pub fn bytes(&self) -> (usize, usize, usize) {
-        let sched = &self.sched;
-        let cpus = sched.cpu_bytes();
-        let tasks = sched.tasks.capacity() * size_of::<super::task::Task>();
+        let state = &self.state;
+        let cpus = state.cpu_bytes() + S::bytes(state);
+        let tasks = state.tasks.capacity() * size_of::<super::task::Task<S::Task>>();
         (cpus, tasks, self.events.bytes())
     }
 

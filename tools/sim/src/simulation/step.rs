@@ -5,10 +5,10 @@
 //! an event between them. The steps `run, wake, wait` take two events of the waker: the end of the run, and the end of
 //! the wake's cost, if it has one.
 
+use super::scheduler::Scheduler;
 use super::task::{BlockedOn, NONE, TaskState};
 use super::{Simulation, event_class};
 use crate::memory::{Access, ExtentId, Pages};
-use crate::policy::SimPolicy;
 use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
 use crate::trace::{Observer, SwitchReason};
 use warmcore_types::{CpuId, Nanos};
@@ -28,21 +28,21 @@ pub(super) enum StepOutcome {
     Switch(SwitchReason),
 }
 
-impl<P: SimPolicy, O: Observer> Simulation<P, O> {
+impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// Runs the current task's steps until one takes time or the task loses the CPU. `overhead`: what the CPU does
     /// before them. After an error the task blocks, and `Simulation::run` returns the error.
     pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> StepOutcome {
-        let id = self.sched.cpus[cpu as usize].current;
+        let id = self.state.cpus[cpu as usize].current;
         self.run_steps(cpu, id, overhead).unwrap_or_else(|error| {
             self.error = Some(error);
-            self.sched.task(id).state = TaskState::Blocked(BlockedOn::Wake);
+            self.state.task(id).state = TaskState::Blocked(BlockedOn::Wake);
             StepOutcome::Switch(SwitchReason::Blocked)
         })
     }
 
     fn run_steps(&mut self, cpu: u32, id: u32, overhead: u64) -> Result<StepOutcome, ProgramError> {
-        let kernel = self.sched.cpus[cpu as usize].kernel;
-        if self.sched.now >= CLOCK_MAX {
+        let kernel = self.state.cpus[cpu as usize].kernel;
+        if self.state.now >= CLOCK_MAX {
             return Err(self.wrong(
                 id,
                 "the clock is at its end, 292 years",
@@ -56,9 +56,9 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             if pending >= LENGTH_MAX.0 {
                 return Ok(StepOutcome::Run(pending));
             }
-            let task = &self.sched.tasks[id as usize];
+            let task = &self.state.tasks[id as usize];
             let (code, step) = (task.code, task.step);
-            let now = Nanos(self.sched.now.saturating_add(pending));
+            let now = Nanos(self.state.now.saturating_add(pending));
             let Some(op) = self.ops(code).get(step as usize).copied() else {
                 if pending > 0 {
                     return Ok(StepOutcome::Run(pending));
@@ -92,7 +92,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                     pending += self.touch_own(kernel, id, (kib, pages, how), now)
                 }
                 Op::TouchCid(how) => {
-                    let task = &self.sched.tasks[id as usize];
+                    let task = &self.state.tasks[id as usize];
                     debug_assert_eq!(task.prev_cpu, cpu);
                     let process = &mut self.processes[task.process as usize];
                     pending += process.touch(task.user, &mut self.memory, kernel, how, now).0;
@@ -100,7 +100,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 Op::ReadLine(line) => pending += self.memory.read_line(kernel, line, now).0,
                 Op::WriteLine(line) => pending += self.memory.write_line(kernel, line, now).0,
                 Op::Begin { times, end } => {
-                    let task = self.sched.task(id);
+                    let task = self.state.task(id);
                     if times == 0 {
                         task.step = end;
                         continue;
@@ -109,7 +109,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                     task.depth += 1;
                 }
                 Op::End(begin) => {
-                    let task = self.sched.task(id);
+                    let task = self.state.task(id);
                     let left = &mut task.loops[usize::from(task.depth) - 1];
                     if *left == FOREVER || *left > 1 {
                         *left -= u32::from(*left != FOREVER);
@@ -121,7 +121,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 Op::Mark(mark) => self.marks[mark as usize].1 += 1,
                 Op::Allow(place) => self.allow(id, self.codes[code as usize].affinities[place as usize]),
                 Op::Wake { task, is_sync } => pending += self.wake_for_wait(task.0, cpu, is_sync),
-                Op::Fork(_) if self.free.is_empty() && self.sched.tasks.len() >= TASKS_MAX => {
+                Op::Fork(_) if self.free.is_empty() && self.state.tasks.len() >= TASKS_MAX => {
                     let fact = format!("forks one task more, and there are {TASKS_MAX}");
                     return Err(self.wrong(id, fact, "let it join those before"));
                 }
@@ -149,12 +149,12 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 _ => match self.run_blocking_op(cpu, id, op)? {
                     StepOutcome::Run(cost) => pending += cost,
                     switch => {
-                        self.sched.task(id).step += 1;
+                        self.state.task(id).step += 1;
                         return Ok(switch);
                     }
                 },
             }
-            self.sched.task(id).step += 1;
+            self.state.task(id).step += 1;
         }
         let fact = format!("{} steps, and no time has passed", self.settings.steps_max);
         Err(self.wrong(id, fact, "let it run, sleep or wait in its loop"))
@@ -162,11 +162,11 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// Runs a step that may block the task, or that yields.
     fn run_blocking_op(&mut self, cpu: u32, id: u32, op: Op) -> Result<StepOutcome, ProgramError> {
-        let now = self.sched.now;
+        let now = self.state.now;
         let at_once = Ok(StepOutcome::Run(0));
         let state = match op {
             Op::Wait => {
-                let task = self.sched.task(id);
+                let task = self.state.task(id);
                 if task.permits > 0 {
                     task.permits -= 1;
                     return at_once;
@@ -178,7 +178,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 ns => self.sleep_until(id, now.saturating_add(ns)),
             },
             Op::Timer { period, is_absolute, slot } => {
-                let last = &mut self.sched.task(id).timers[usize::from(slot)];
+                let last = &mut self.state.task(id).timers[usize::from(slot)];
                 let due = if *last == u64::MAX { now } else { *last }.saturating_add(period.0);
                 *last = if due > now || is_absolute { due } else { now };
                 if due <= now {
@@ -187,14 +187,10 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
                 self.sleep_until(id, due)
             }
             Op::Yield => {
-                // With fair order the task goes behind the first queued task. In batches `vruntime` is not used.
-                let behind = self.sched.cpus[cpu as usize].queue.least_vruntime(&self.sched.tasks);
-                let task = self.sched.task(id);
-                task.vruntime = behind.map_or(task.vruntime, |v| task.vruntime.max(v + 1));
-                task.remaining_ns = self.times.voluntary;
+                S::prepare_yield(self, cpu);
                 return Ok(StepOutcome::Switch(SwitchReason::Runnable));
             }
-            Op::Join => match self.sched.tasks[id as usize].children {
+            Op::Join => match self.state.tasks[id as usize].children {
                 0 => return at_once,
                 _ => TaskState::Blocked(BlockedOn::Children),
             },
@@ -220,22 +216,36 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             }
             other => unreachable!("{other:?} is linked"),
         };
-        self.sched.task(id).state = state;
+        self.state.task(id).state = state;
         Ok(StepOutcome::Switch(SwitchReason::Blocked))
     }
 
     /// Puts a task into a wait queue. Returns the task's state.
     fn push_waiter(&mut self, id: u32, wait_queue: u32) -> TaskState {
-        self.wait_queues[wait_queue as usize].push(&mut self.sched.tasks, id);
+        self.wait_queues[wait_queue as usize].push(&mut self.state.tasks, id);
         TaskState::Blocked(BlockedOn::WaitQueue(wait_queue))
+    }
+
+    /// Wakes a task for its `wait`. If it is in none and has not ended, one later `wait` of it returns at once. Returns
+    /// the cost for the waker.
+    fn wake_for_wait(&mut self, id: u32, by: u32, is_sync: bool) -> u64 {
+        match self.state.tasks[id as usize].state {
+            TaskState::Blocked(BlockedOn::Wake) => S::wake_by(self, id, by, is_sync),
+            TaskState::Dead => 0,
+            _ => {
+                let task = self.state.task(id);
+                task.permits = task.permits.saturating_add(1);
+                0
+            }
+        }
     }
 
     /// Wakes the first waiters of a wait queue, at most this many. Returns the cost.
     fn wake_waiters(&mut self, cpu: u32, wait_queue: u32, at_most: u32) -> u64 {
         let mut cost = 0;
         for _ in 0..at_most {
-            let Some(waiter) = self.wait_queues[wait_queue as usize].pop(&self.sched.tasks) else { break };
-            cost += self.wake_by(waiter, cpu, false);
+            let Some(waiter) = self.wait_queues[wait_queue as usize].pop(&self.state.tasks) else { break };
+            cost += S::wake_by(self, waiter, cpu, false);
         }
         cost
     }
@@ -252,15 +262,15 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             let fact = format!("gives back the lock `{}`, which it has not", at.name);
             return Err(self.wrong(id, fact, "lock it before"));
         }
-        let next = at.pop(&self.sched.tasks);
+        let next = at.pop(&self.state.tasks);
         at.owner = next.unwrap_or(NONE);
-        Ok(next.map_or(0, |next| self.wake_by(next, cpu, false)))
+        Ok(next.map_or(0, |next| S::wake_by(self, next, cpu, false)))
     }
 
     /// A pass over the first `kib` KiB of a task's own working set.
     fn touch_own(&mut self, cpu: CpuId, id: u32, (kib, pages, how): (u32, Pages, Access), now: Nanos) -> u64 {
         // One extent per size: the part that this size has beyond the next smaller one.
-        let (memory, task) = (&mut self.memory, &mut self.sched.tasks[id as usize]);
+        let (memory, task) = (&mut self.memory, &mut self.state.tasks[id as usize]);
         let sizes = &self.codes[task.code as usize].own_kib;
         if task.own.is_none() {
             let mut below = 0;
@@ -276,16 +286,16 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     }
 
     fn fork(&mut self, cpu: u32, id: u32, child: u32) -> u64 {
-        let task = self.sched.task(id);
+        let task = self.state.task(id);
         task.forks += 1;
         task.children += 1;
         let entity = self.random.child(task.entity, task.forks);
         let delay = self.codes[child as usize].program.delay;
         let child = self.make(child, entity, id);
         match delay.map_or(0, |delay| self.draw(child, delay)) {
-            0 => self.wake_by(child, cpu, false),
+            0 => S::wake_by(self, child, cpu, false),
             delay => {
-                self.push_event(self.sched.now.saturating_add(delay), event_class::BEGIN, child, 0);
+                self.push_event(self.state.now.saturating_add(delay), event_class::BEGIN, child, 0);
                 0
             }
         }
@@ -294,7 +304,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     /// How many of the units that a task uncharges were never charged, because the charge was refused. They count as
     /// uncharged from now on.
     fn take_refused(&mut self, id: u32, account: u32, units: u64) -> u64 {
-        let refused = &mut self.codes[self.sched.tasks[id as usize].code as usize].refused;
+        let refused = &mut self.codes[self.state.tasks[id as usize].code as usize].refused;
         let Some(left) = refused.get_mut(&(id, account)) else { return 0 };
         let taken = units.min(*left);
         *left -= taken;
@@ -306,7 +316,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// Ends a task that has run all its steps. Holding a lock is an error, since the lock would stay locked for ever.
     fn end(&mut self, cpu: u32, id: u32) -> Result<(), ProgramError> {
-        let code = &mut self.codes[self.sched.tasks[id as usize].code as usize];
+        let code = &mut self.codes[self.state.tasks[id as usize].code as usize];
         for (wait_queue, step) in &code.locks {
             let lock = &self.wait_queues[*wait_queue as usize];
             if lock.owner == id {
@@ -318,18 +328,18 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             let key = *key;
             code.refused.remove(&key);
         }
-        let task = self.sched.task(id);
+        let task = self.state.task(id);
         task.state = TaskState::Dead;
         let (parent, is_daemon) = (task.parent, task.is_daemon);
         self.num_alive_tasks -= u64::from(!is_daemon);
         if parent == NONE {
             return Ok(());
         }
-        let task = self.sched.task(parent);
+        let task = self.state.task(parent);
         task.children -= 1;
         match task.state {
             TaskState::Blocked(BlockedOn::Children) if task.children == 0 => {
-                _ = self.wake_by(parent, cpu, false)
+                _ = S::wake_by(self, parent, cpu, false)
             }
             // Its index was kept until its children ended.
             TaskState::Dead if task.children == 0 && task.is_forked => self.free.push(parent),
@@ -340,7 +350,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
 
     /// An error about the step of a task.
     fn wrong(&self, id: u32, fact: impl Into<String>, next: &str) -> ProgramError {
-        let task = &self.sched.tasks[id as usize];
+        let task = &self.state.tasks[id as usize];
         ProgramError::new(self.codes[task.code as usize].program.at(task.step as usize), fact, next)
     }
 }

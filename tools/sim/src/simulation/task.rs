@@ -7,10 +7,9 @@
 //! through the tasks. An unlocked lock goes to its first waiter.
 
 use crate::memory::ExtentId;
-use crate::policy::kernel::Flips;
 use crate::program::{LOOPS_MAX, TIMERS};
-use warmcore_sched::{Allowed, SleepHistory};
-use warmcore_types::{CpuId, Nanos};
+use warmcore_sched::Allowed;
+use warmcore_types::CpuId;
 
 /// No task, or no CPU.
 pub(crate) const NONE: u32 = u32::MAX;
@@ -84,56 +83,30 @@ impl TaskCounts {
     }
 }
 
-/// One run of a program. The fields that a wake and a switch need come first: state and queues, clocks, program,
-/// counts, wakees.
+/// One run of a program. `T` is what the scheduler stores about it. The fields that a wake and a switch need come first.
 #[derive(Debug, Default)]
 #[repr(C, align(64))]
-pub(crate) struct Task {
+pub(crate) struct Task<T> {
     pub(crate) state: TaskState,
     pub(crate) allowed: Allowed,
-    /// The (previous, next) task in each of the lists that it is in: 0, a list of its CPU's queue; 1, a shared queue.
-    pub(crate) links: [(u32, u32); 2],
     pub(crate) prev_cpu: u32,
-    /// The CPU on which it is queued. `inject_queue`: the shared queue that it is in.
-    pub(crate) queued_on: u32,
-    pub(crate) inject_queue: u32,
-    /// The shared queue that it enters once the CPU on which it is queued is awake.
-    pub(crate) enters: u32,
-    /// The CPU on which it last ran before its latest wake.
-    pub(crate) was_on: u32,
-    pub(crate) woken_from: u32,
-    pub(crate) vruntime_cpu: u32,
     pub(crate) process: u32,
-    /// Which of its CPU's lists it is in.
-    pub(crate) list: u8,
     pub(crate) depth: u8,
     pub(crate) is_daemon: bool,
     pub(crate) is_forked: bool,
-
     pub(crate) queued_at: u64,
-    /// Its run time on the clock of `vruntime_cpu`.
-    pub(crate) vruntime: u64,
     /// What remains of the step in which it was preempted, or the cost of its yield.
     pub(crate) remaining_ns: u64,
-    pub(crate) migration_cost: Nanos,
-    pub(crate) sleeps: SleepHistory,
-    pub(crate) accrued_cost: Nanos,
+    pub(crate) sched: T,
     pub(crate) code: u32,
     pub(crate) step: u32,
 
-    /// When it last lost a CPU.
-    pub(crate) last_ran: u64,
-    /// The average time that it runs from one block to the next.
-    pub(crate) average_run: u64,
-    /// How long it ran since it last blocked.
-    pub(crate) burst: u64,
     /// The entity for which its random numbers are drawn. `draws`: how many were drawn.
     pub(crate) entity: u64,
     pub(crate) draws: u64,
     pub(crate) loops: [u32; LOOPS_MAX],
 
     pub(crate) counts: TaskCounts,
-    pub(crate) flips: Flips,
 
     /// Wakes outside of a `wait`, each of which a later `wait` uses up.
     pub(crate) permits: u32,
@@ -147,17 +120,11 @@ pub(crate) struct Task {
     pub(crate) forks: u64,
 }
 
-impl Task {
+impl<T: Default> Task<T> {
     pub(crate) fn new(code: u32, entity: u64, allowed: Allowed) -> Self {
         Self {
             allowed,
             prev_cpu: NONE,
-            queued_on: NONE,
-            inject_queue: NONE,
-            enters: NONE,
-            was_on: NONE,
-            woken_from: NONE,
-            vruntime_cpu: NONE,
             process: NONE,
             code,
             entity,
@@ -168,7 +135,9 @@ impl Task {
             ..Self::default()
         }
     }
+}
 
+impl<T> Task<T> {
     pub(crate) fn prev_cpu(&self) -> Option<CpuId> {
         (self.prev_cpu != NONE).then_some(CpuId(self.prev_cpu))
     }
@@ -195,7 +164,7 @@ impl WaitQueue {
         Self { name, first: NONE, last: NONE, waiting: 0, owner: NONE }
     }
 
-    pub(crate) fn push(&mut self, tasks: &mut [Task], id: u32) {
+    pub(crate) fn push<T>(&mut self, tasks: &mut [Task<T>], id: u32) {
         tasks[id as usize].wait_next = NONE;
         if self.last == NONE {
             self.first = id
@@ -206,7 +175,7 @@ impl WaitQueue {
         self.waiting += 1;
     }
 
-    pub(crate) fn pop(&mut self, tasks: &[Task]) -> Option<u32> {
+    pub(crate) fn pop<T>(&mut self, tasks: &[Task<T>]) -> Option<u32> {
         let id = (self.first != NONE).then_some(self.first)?;
         self.first = tasks[id as usize].wait_next;
         if self.first == NONE {

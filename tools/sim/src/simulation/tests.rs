@@ -1,7 +1,8 @@
+use super::kernel::state::KernelTask;
 use super::*;
 use crate::memory::Access;
 use crate::policy::kernel::{Newidle, QueueRule};
-use crate::policy::{Enqueued, Kernel, KernelView, SimPolicyKind};
+use crate::policy::{Enqueued, Kernel, KernelView, SimPolicy, SimPolicyKind};
 use warmcore_sched::{Allowed, PolicyKind};
 use warmcore_topo::MACHINES;
 use warmcore_types::NodeId;
@@ -11,7 +12,7 @@ fn drawn(llcs: u32, cores: u32, smt: u32) -> Topology {
     Topology::from_machine(&text, "drawn").unwrap()
 }
 
-fn sim(topology: &Topology) -> Simulation<Kernel> {
+fn sim(topology: &Topology) -> Simulation<KernelScheduler<Kernel>> {
     Simulation::new(topology, &Costs::of(topology), Settings::kernel(), Kernel::default(), 1)
 }
 
@@ -100,7 +101,7 @@ fn parents_wait_for_their_children_whose_indexes_are_used_again() {
     assert!(report.is_complete());
     let of = |name: &str| report.tasks.iter().find(|task| task.name == name).unwrap().tasks;
     assert_eq!((of("make"), of("child"), of("leaf")), (1, 1000, 2000));
-    assert!(sim.sched.tasks.len() <= 12, "{}", sim.sched.tasks.len());
+    assert!(sim.state.tasks.len() <= 12, "{}", sim.state.tasks.len());
 }
 
 #[test]
@@ -230,7 +231,7 @@ fn budgets_refuse_what_does_not_fit() {
 
 #[test]
 fn a_task_and_a_cpu_are_as_small_as_promised() {
-    assert!(size_of::<task::Task>() <= 512, "{}", size_of::<task::Task>());
+    assert!(size_of::<task::Task<KernelTask>>() <= 512, "{}", size_of::<task::Task<KernelTask>>());
     let topology = Topology::from_machine(MACHINES, "epyc9654_2p").unwrap();
     let (cpus, ..) = sim(&topology).bytes();
     assert!(cpus / 384 <= 2048, "{}", cpus / 384);
@@ -395,7 +396,7 @@ fn a_task_that_ends_with_a_lock_is_an_error_that_names_the_lock() {
 }
 
 /// A simulation without ticks.
-fn still(topology: &Topology, settings: Settings, kernel: Kernel) -> Simulation<Kernel> {
+fn still(topology: &Topology, settings: Settings, kernel: Kernel) -> Simulation<KernelScheduler<Kernel>> {
     Simulation::new(topology, &Costs::of(topology), Settings { hz: 0, ..settings }, kernel, 1)
 }
 
@@ -436,23 +437,23 @@ fn a_task_that_is_woken_on_a_cpu_that_searches_does_not_wait_for_all_of_the_sear
     }
     sim.run(Nanos(1_000_000)).unwrap();
     // CPU 0 and those of its LLC have one task each, so the search continues to the other socket.
-    let (cpu, now) = (CpuId(0), sim.sched.now);
-    let looks = |sim: &mut Simulation<Kernel>| {
-        sim.sched.cpus[0].is_newly_idle = true;
+    let (cpu, now) = (CpuId(0), sim.state.now);
+    let looks = |sim: &mut Simulation<KernelScheduler<Kernel>>| {
+        sim.state.cpus[0].sched.is_newly_idle = true;
         sim.ask_steal(0);
-        sim.sched.cpus[0].parts
+        sim.state.cpus[0].sched.parts
     };
     let parts = looks(&mut sim);
     assert_eq!((parts[2], parts[5]), (63 * 4 * 25, 64 * 4 * 195), "{parts:?}");
-    let at = &mut sim.sched.cpus[0];
-    (at.since, at.ends_at, at.found) = (
+    let at = &mut sim.state.cpus[0];
+    (at.since, at.ends_at, at.sched.found) = (
         now,
         now + parts.iter().map(|p| u64::from(*p)).sum::<u64>(),
         Some(warmcore_sched::StealDecision::Nothing),
     );
-    sim.sched.now += 1_000;
+    sim.state.now += 1_000;
     sim.cut_search(0);
-    assert_eq!(sim.sched.cpu(cpu).ends_at, now + u64::from(parts[2]), "it examines only its LLC");
+    assert_eq!(sim.state.cpu(cpu).ends_at, now + u64::from(parts[2]), "it examines only its LLC");
 }
 
 /// CPU 0 searches its core, its LLC and then the other socket. That its sibling becomes busy or idle does not change
@@ -470,22 +471,23 @@ fn a_sibling_that_changes_its_speed_does_not_lengthen_a_search_that_is_cut() {
         sim.spawn(&kept.daemon().forever(|p| p.run(9_000_000))).unwrap();
     }
     sim.run(Nanos(1_000_000)).unwrap();
-    let now = sim.sched.now;
-    sim.sched.cpus[0].is_newly_idle = true;
+    let now = sim.state.now;
+    sim.state.cpus[0].sched.is_newly_idle = true;
     sim.ask_steal(0);
-    let parts = sim.sched.cpus[0].parts;
+    let parts = sim.state.cpus[0].sched.parts;
     assert!(parts[1] > 0 && parts[2] > 0 && parts[5] > 10_000, "{parts:?}");
     let ends = now + parts.iter().map(|part| u64::from(*part)).sum::<u64>();
-    let at = &mut sim.sched.cpus[0];
-    (at.since, at.ends_at, at.found) = (now, ends, Some(warmcore_sched::StealDecision::Nothing));
-    sim.sched.now += 1_000;
+    let at = &mut sim.state.cpus[0];
+    (at.since, at.ends_at, at.sched.found) = (now, ends, Some(warmcore_sched::StealDecision::Nothing));
+    at.is_searching = true;
+    sim.state.now += 1_000;
     for speed in [1000, 620] {
         sim.change_speed(0, speed);
-        assert_eq!((sim.sched.cpus[0].ends_at, sim.sched.cpus[0].speed), (ends, speed));
+        assert_eq!((sim.state.cpus[0].ends_at, sim.state.cpus[0].speed), (ends, speed));
     }
     sim.cut_search(0);
     assert_eq!(
-        sim.sched.cpus[0].ends_at,
+        sim.state.cpus[0].ends_at,
         now + u64::from(parts[1]) + u64::from(parts[2]),
         "it examines only its core and LLC"
     );
@@ -526,13 +528,18 @@ fn an_idle_cpu_puts_a_wakee_into_the_shared_queue_itself() {
     sim.spawn(&Program::new("sleeps").run(1_000).wait().run(50_000)).unwrap();
     // From the wake to the first instruction it takes at least 500 ns.
     sim.run(Nanos(500 + 100_000 + 100)).unwrap();
-    let task = &sim.sched.tasks[1];
+    let task = &sim.state.tasks[1];
     assert_eq!(
-        (task.queued_on, task.enters, task.inject_queue, sim.sched.inject_queues[0].len),
+        (
+            task.sched.queued_on,
+            task.sched.enters,
+            task.sched.inject_queue,
+            sim.state.sched.inject_queues[0].len
+        ),
         (1, 0, NONE, 0)
     );
     assert!(sim.run(END).unwrap().is_complete());
-    assert_eq!((sim.sched.tasks[1].enters, sim.sched.inject_queues[0].len), (NONE, 0));
+    assert_eq!((sim.state.tasks[1].sched.enters, sim.state.sched.inject_queues[0].len), (NONE, 0));
 }
 
 /// Linux with the queue of v3, and how often it was asked about each kind of enqueue.
@@ -590,10 +597,10 @@ fn every_enqueue_of_a_run_queue_asks_whether_the_task_enters_a_shared_queue() {
         sim.spawn(&Program::new(format!("long {i}")).run(30_000_000)).unwrap();
     }
     assert!(sim.run(END).unwrap().is_complete());
-    let asked = sim.policy.1.borrow();
+    let asked = sim.state.sched.policy.1.borrow();
     let kinds = ["Moved", "New", "PutBack", "WokenElsewhere", "WokenOnPrevCpu"];
     assert!(kinds.iter().all(|kind| asked.get(*kind).is_some_and(|times| *times > 0)), "{asked:?}");
-    assert!(sim.sched.inject_queues.iter().all(|queue| queue.len == 0), "all have run");
+    assert!(sim.state.sched.inject_queues.iter().all(|queue| queue.len == 0), "all have run");
 }
 
 /// A task that yields is queued on its CPU again: in v3 also in the shared queue, from which another CPU takes it.
@@ -620,13 +627,13 @@ fn the_cost_of_a_migration_bounds_the_average_idle_time_of_a_cpu() {
     let average = |migration_cost| {
         let kernel = Kernel { migration_cost: Nanos(migration_cost), ..Kernel::default() };
         let mut sim = still(&topology, Settings::kernel(), kernel);
-        let begins = sim.sched.cpus[0].average_idle.average().0;
+        let begins = sim.state.cpus[0].sched.average_idle.average().0;
         sim.spawn(
             &Program::new("a").on(Allowed::Cpu(CpuId(0))).repeat(20, |p| p.run(1_000).sleep(9_000_000)),
         )
         .unwrap();
         assert!(sim.run(END).unwrap().is_complete());
-        (begins, sim.sched.cpus[0].average_idle.average().0)
+        (begins, sim.state.cpus[0].sched.average_idle.average().0)
     };
     assert_eq!(average(500_000), (1_000_000, 1_000_000));
     assert_eq!(average(50_000), (100_000, 100_000));
@@ -770,6 +777,6 @@ fn a_shared_queue_without_a_task_for_this_cpu_does_not_end_its_search() {
     sim.spawn(&hog("c", 2)).unwrap();
     sim.spawn(&Program::new("ends").on(cpu(3)).run(2 * ms)).unwrap();
     assert!(sim.run(Nanos(3 * ms)).is_ok());
-    assert!(sim.sched.inject_queues[0].len > 0, "the restricted task waits in the shared queue");
-    assert!(sim.sched.cpus[3].counts.pulled > 0, "cpu3 sleeps beside cpu2");
+    assert!(sim.state.sched.inject_queues[0].len > 0, "the restricted task waits in the shared queue");
+    assert!(sim.state.cpus[3].counts.pulled > 0, "cpu3 sleeps beside cpu2");
 }

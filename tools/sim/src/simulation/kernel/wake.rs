@@ -10,56 +10,43 @@
 //! Linux `try_to_wake_up`; `place_entity` and `check_preempt_wakeup` of 6.5. `sched::Policy::cpu_to_notify` documents
 //! when an idle CPU is notified.
 
-use super::sched_state::CpuState;
-use super::settings::Order;
-use super::task::{BlockedOn, NONE, TaskState};
-use super::{Simulation, event_class};
+use super::KernelScheduler;
 use crate::policy::kernel::Flips;
 use crate::policy::{Enqueued, SimPolicy};
 use crate::program::TaskId;
+use crate::simulation::settings::Order;
+use crate::simulation::state::CpuState;
+use crate::simulation::task::{NONE, TaskState};
+use crate::simulation::{Simulation, event_class};
 use crate::trace::Observer;
 use warmcore_sched::{TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
-impl<P: SimPolicy, O: Observer> Simulation<P, O> {
-    /// Wakes a task for its `wait`. If it is in none and has not ended, one later `wait` of it returns at once. Returns
-    /// the cost for the waker.
-    pub(super) fn wake_for_wait(&mut self, id: u32, by: u32, is_sync: bool) -> u64 {
-        match self.sched.tasks[id as usize].state {
-            TaskState::Blocked(BlockedOn::Wake) => self.wake_by(id, by, is_sync),
-            TaskState::Dead => 0,
-            _ => {
-                let task = self.sched.task(id);
-                task.permits = task.permits.saturating_add(1);
-                0
-            }
-        }
-    }
-
+impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
     /// Wakes a blocked or new task, by the task that runs on `cpu`. Returns the cost for the waker.
     pub(super) fn wake_by(&mut self, id: u32, cpu: u32, is_sync: bool) -> u64 {
-        let waker = self.sched.cpus[cpu as usize].current;
-        let now = Nanos(self.sched.now);
-        let entity = self.sched.tasks[id as usize].entity;
-        self.sched.task(waker).flips.wakes(entity, now);
-        let [waker_flips, wakee_flips] = [waker, id].map(|task| self.sched.tasks[task as usize].flips);
+        let waker = self.state.cpus[cpu as usize].current;
+        let now = Nanos(self.state.now);
+        let entity = self.state.tasks[id as usize].entity;
+        self.state.task(waker).sched.flips.wakes(entity, now);
+        let [waker_flips, wakee_flips] = [waker, id].map(|task| self.state.tasks[task as usize].sched.flips);
         let llc = self.llc_cpus(cpu);
-        self.sched.wakes_wide = Flips::is_wide(&waker_flips, &wakee_flips, llc);
-        self.sched.cpus[cpu as usize].sleeps_next = is_sync;
+        self.state.sched.wakes_wide = Flips::is_wide(&waker_flips, &wakee_flips, llc);
+        self.state.cpus[cpu as usize].sched.sleeps_next = is_sync;
         let cost = self.wake(id, WakeSource::Cpu(CpuId(cpu)), true, 0);
-        self.sched.wakes_wide = false;
-        self.sched.cpus[cpu as usize].sleeps_next = false;
+        self.state.sched.wakes_wide = false;
+        self.state.cpus[cpu as usize].sched.sleeps_next = false;
         cost
     }
 
     fn llc_cpus(&self, cpu: u32) -> u32 {
-        self.sched.machine.within(CpuId(cpu), warmcore_sched::Distance::Llc).len() as u32
+        self.state.machine.within(CpuId(cpu), warmcore_sched::Distance::Llc).len() as u32
     }
 
     /// Handles the expiry of a sleeping task's timer.
     pub(super) fn timer(&mut self, id: u32) {
-        let prev_cpu = self.sched.tasks[id as usize].prev_cpu;
-        let at = &self.sched.cpus[prev_cpu as usize];
+        let prev_cpu = self.state.tasks[id as usize].prev_cpu;
+        let at = &self.state.cpus[prev_cpu as usize];
         // The timer's interrupt ends the idle state before the wake begins.
         let delay = match at.state {
             CpuState::Idle => self.exit_latency(prev_cpu),
@@ -79,42 +66,42 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             WakeSource::Cpu(cpu) => cpu.0,
             WakeSource::Outside(_) => NONE,
         };
-        let now = Nanos(self.sched.now);
+        let now = Nanos(self.state.now);
         self.observer.waking(now, waker, TaskId(id));
-        let task = &mut self.sched.tasks[id as usize];
+        let task = &mut self.state.tasks[id as usize];
         debug_assert!(
             !matches!(task.state, TaskState::Queued | TaskState::Running | TaskState::Dead),
             "{:?} is woken",
             task.state
         );
-        self.policy.learn_sleep(&mut task.sleeps, now);
+        self.state.sched.policy.learn_sleep(&mut task.sched.sleeps, now);
         task.state = TaskState::Queued;
         task.queued_at = now.0;
         let prev_cpu = task.prev_cpu();
-        let woken_from = (task.woken_from != NONE).then_some(CpuId(task.woken_from));
-        let may_stay = prev_cpu.filter(|prev_cpu| self.sched.machine.allows(task.allowed, *prev_cpu));
+        let woken_from = (task.sched.woken_from != NONE).then_some(CpuId(task.sched.woken_from));
+        let may_stay = prev_cpu.filter(|prev_cpu| self.state.machine.allows(task.allowed, *prev_cpu));
         let wakee = Wakee {
             prev_cpu: may_stay,
-            migration_cost: task.migration_cost,
-            accrued_cost: task.accrued_cost,
+            migration_cost: task.sched.migration_cost,
+            accrued_cost: task.sched.accrued_cost,
             woken_from,
             allowed: task.allowed,
         };
-        self.sched.wakee_was_on = (task.was_on != NONE).then_some(CpuId(task.was_on));
-        self.sched.cpus_examined.set(0);
+        self.state.sched.wakee_was_on = (task.sched.was_on != NONE).then_some(CpuId(task.sched.was_on));
+        self.state.sched.cpus_examined.set(0);
         let wake = Wake { now, wakee, waker };
-        let placed = self.policy.wake(&self.sched.machine, &self.sched, &wake);
-        let looks = u64::from(self.sched.cpus_examined.get());
+        let placed = self.state.sched.policy.wake(&self.state.machine, &self.state, &wake);
+        let looks = u64::from(self.state.sched.cpus_examined.get());
         let is_new = prev_cpu.is_none();
         let why = match placed.to {
             _ if is_new => Enqueued::New,
             TargetQueue::Cpu(cpu) if may_stay == Some(cpu) => Enqueued::WokenOnPrevCpu,
             _ => Enqueued::WokenElsewhere,
         };
-        let task = &mut self.sched.tasks[id as usize];
-        task.was_on = task.prev_cpu;
-        task.accrued_cost = placed.accrued_cost;
-        task.woken_from = match waker {
+        let task = &mut self.state.tasks[id as usize];
+        task.sched.was_on = task.prev_cpu;
+        task.sched.accrued_cost = placed.accrued_cost;
+        task.sched.woken_from = match waker {
             WakeSource::Cpu(cpu) | WakeSource::Outside(Some(cpu)) if prev_cpu != Some(cpu) => cpu.0,
             _ => NONE,
         };
@@ -122,16 +109,18 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         self.observer.queued(now, TaskId(id), placed.to);
         let mut queue = match placed.to {
             TargetQueue::Shard(shard) => Some(shard),
-            TargetQueue::Cpu(cpu) => self.policy.enters(&self.sched.machine, cpu, wakee.allowed, why),
+            TargetQueue::Cpu(cpu) => {
+                self.state.sched.policy.enters(&self.state.machine, cpu, wakee.allowed, why)
+            }
         };
         if let TargetQueue::Cpu(cpu) = placed.to
             && !is_new
             && from != cpu.0
-            && self.sched.cpu(cpu).state != CpuState::Running
+            && self.state.cpu(cpu).state != CpuState::Running
         {
             // A CPU that runs no task puts the wakee on its run queue itself once it is awake (`ttwu_queue_wakelist`),
             // so the wakee enters the shared queue only then.
-            self.sched.task(id).enters = queue.take().map_or(NONE, |queue| queue as u32);
+            self.state.task(id).sched.enters = queue.take().map_or(NONE, |queue| queue as u32);
         }
         let entering = match queue {
             Some(queue) if from != NONE => self.lock_queue(from, queue),
@@ -140,14 +129,14 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         match placed.to {
             TargetQueue::Cpu(cpu) => {
                 if let Some(prev_cpu) = prev_cpu {
-                    let distance = self.sched.machine.distance(prev_cpu, cpu);
-                    self.sched.task(id).counts.wakes_by_distance[distance as usize] += 1;
+                    let distance = self.state.machine.distance(prev_cpu, cpu);
+                    self.state.task(id).counts.wakes_by_distance[distance as usize] += 1;
                 }
                 self.enqueue_wakee(cpu.0, id, from, by_task, queue, delay);
             }
             TargetQueue::Shard(shard) => {
-                self.sched.push_inject(shard, id);
-                if let Some(cpu) = placed.kick.filter(|cpu| self.sched.cpu(*cpu).state == CpuState::Idle) {
+                self.state.push_inject(shard, id);
+                if let Some(cpu) = placed.kick.filter(|cpu| self.state.cpu(*cpu).state == CpuState::Idle) {
                     self.record_idle_end(cpu.0);
                     self.kick(cpu.0, delay, from != cpu.0);
                 }
@@ -169,13 +158,15 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
     ) {
         let (order, credit) = (self.settings.order, self.settings.sleeper_credit.0);
         if order == Order::Fair {
-            self.sched.migrate_vruntime(id, cpu, credit);
+            self.state.migrate_vruntime(id, cpu, credit);
         }
-        let at = &self.sched.cpus[cpu as usize];
-        let (state, average) = (at.state, Nanos(at.average_run));
-        let is_lifo =
-            order == Order::Rounds && by_task && from == cpu && self.policy.max_lifo_polls(average) > 0;
-        self.sched.enqueue(cpu, id, is_lifo, enters);
+        let at = &self.state.cpus[cpu as usize];
+        let (state, average) = (at.state, Nanos(at.sched.average_run));
+        let is_lifo = order == Order::Rounds
+            && by_task
+            && from == cpu
+            && self.state.sched.policy.max_lifo_polls(average) > 0;
+        self.state.enqueue(cpu, id, is_lifo, enters);
         match state {
             CpuState::Idle => {
                 self.record_idle_end(cpu);
@@ -183,7 +174,7 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
             }
             CpuState::Coming => {
                 self.record_idle_end(cpu);
-                if self.sched.cpus[cpu as usize].found.is_some() {
+                if self.state.cpus[cpu as usize].sched.found.is_some() {
                     self.cut_search(cpu);
                 }
             }
@@ -202,58 +193,48 @@ impl<P: SimPolicy, O: Observer> Simulation<P, O> {
         else {
             return;
         };
-        let at = &self.sched.cpus[cpu as usize];
+        let at = &self.state.cpus[cpu as usize];
         let current = at.current;
         if current == NONE {
             return;
         }
-        let runs = self.sched.tasks[current as usize].vruntime + (self.sched.now - at.vruntime_at);
-        if self.sched.tasks[id as usize].vruntime.saturating_add(granularity.0) < runs {
+        let runs =
+            self.state.tasks[current as usize].sched.vruntime + (self.state.now - at.sched.vruntime_at);
+        if self.state.tasks[id as usize].sched.vruntime.saturating_add(granularity.0) < runs {
             let delay = if is_remote { self.times.kick } else { 0 };
-            self.sched.cpus[cpu as usize].counts.ipis += u64::from(is_remote);
-            self.push_event(self.sched.now + delay, event_class::PREEMPT, cpu, current);
+            self.state.cpus[cpu as usize].counts.ipis += u64::from(is_remote);
+            self.push_event(self.state.now + delay, event_class::PREEMPT, cpu, current);
         }
     }
 
     /// Records how long a CPU was idle, when a task is woken on it while it is idle or searches. A CPU that was only
     /// notified to search still counts as idle.
     fn record_idle_end(&mut self, cpu: u32) {
-        let now = Nanos(self.sched.now);
-        let at = &mut self.sched.cpus[cpu as usize];
-        let costliest = at.newidle.iter().map(|cost| cost.most().0).sum();
-        at.average_idle.wake(now, Nanos(costliest), self.policy.sysctl_migration_cost());
+        let now = Nanos(self.state.now);
+        let at = &mut self.state.cpus[cpu as usize];
+        let costliest = at.sched.newidle.iter().map(|cost| cost.most().0).sum();
+        at.sched.average_idle.wake(now, Nanos(costliest), self.state.sched.policy.sysctl_migration_cost());
     }
 
     /// Makes an idle CPU leave its idle state.
     pub(super) fn kick(&mut self, cpu: u32, delay: u64, is_ipi: bool) {
-        let exit = self.exit_latency(cpu);
-        let at = &mut self.sched.cpus[cpu as usize];
+        let at = &mut self.state.cpus[cpu as usize];
         debug_assert_eq!(at.state, CpuState::Idle, "only an idle CPU is kicked");
-        // A CPU that its own timer wakes gets no interrupt from elsewhere, and `delay` would count the end of its idle
-        // state twice.
-        let takes = self.times.kick + exit + if is_ipi { delay } else { 0 };
-        at.counts.ipis += u64::from(is_ipi);
-        at.counts.idle_exits += 1;
-        at.is_newly_idle = false;
-        self.sched.set_cpu_state(cpu, CpuState::Coming, false);
-        let generation = self.sched.cpus[cpu as usize].generation;
-        self.push_event(self.sched.now + takes, event_class::AWAKE, cpu, generation);
-    }
-
-    /// How long an idle CPU takes to leave its idle state. The kernel is assumed to have predicted the idle time.
-    fn exit_latency(&self, cpu: u32) -> u64 {
-        let idle = Nanos(self.sched.now - self.sched.cpus[cpu as usize].state_since);
-        self.memory.costs().cstate_after(idle).map_or(0, |state| state.exit.0)
+        at.sched.is_newly_idle = false;
+        self.state.set_cpu_state(cpu, CpuState::Coming, false);
+        self.leave_idle(cpu, delay, is_ipi);
     }
 
     /// Makes the idle CPU that the policy names search, unless a CPU searches already or no task that may move is
     /// queued. `at`: a CPU that may have more tasks than it will soon run.
     pub(super) fn notify_idle_cpu(&mut self, at: u32) {
-        if self.sched.num_searching > 0 || self.sched.idle == 0 || self.sched.waiting == 0 {
+        if self.state.sched.num_searching > 0 || self.state.sched.idle == 0 || self.state.sched.waiting == 0 {
             return;
         }
-        let now = Nanos(self.sched.now);
-        if let Some(cpu) = self.policy.cpu_to_notify(&self.sched.machine, &self.sched, CpuId(at), now) {
+        let now = Nanos(self.state.now);
+        if let Some(cpu) =
+            self.state.sched.policy.cpu_to_notify(&self.state.machine, &self.state, CpuId(at), now)
+        {
             self.kick(cpu.0, 0, true);
         }
     }

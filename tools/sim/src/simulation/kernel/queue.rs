@@ -7,9 +7,13 @@
 //! Writers. The simulation.
 //! Source.  Rounds: the runtime's queue, for one tenant. Which task is taken away: `sched::Policy::steal_order`.
 
-use super::settings::Order;
-use super::task::{NONE, Task};
+use super::state::KernelTask;
+use crate::simulation::settings::Order;
+use crate::simulation::task::NONE;
 use warmcore_sched::{QueueOrder, StealOrder};
+
+/// A task, as the queues link it.
+type Task = crate::simulation::task::Task<KernelTask>;
 
 /// A list through `Task::links[LINK]`.
 #[derive(Debug, Clone, Copy)]
@@ -37,15 +41,15 @@ impl<const LINK: usize> List<LINK> {
     /// Behind `after`; `NONE`: at the beginning.
     #[inline]
     fn insert(&mut self, tasks: &mut [Task], id: u32, after: u32) {
-        let next = if after == NONE { self.first } else { tasks[after as usize].links[LINK].1 };
-        tasks[id as usize].links[LINK] = (after, next);
+        let next = if after == NONE { self.first } else { tasks[after as usize].sched.links[LINK].1 };
+        tasks[id as usize].sched.links[LINK] = (after, next);
         match after {
             NONE => self.first = id,
-            _ => tasks[after as usize].links[LINK].1 = id,
+            _ => tasks[after as usize].sched.links[LINK].1 = id,
         }
         match next {
             NONE => self.last = id,
-            _ => tasks[next as usize].links[LINK].0 = id,
+            _ => tasks[next as usize].sched.links[LINK].0 = id,
         }
         self.len += 1;
     }
@@ -58,23 +62,23 @@ impl<const LINK: usize> List<LINK> {
     /// In front of all who have run more.
     #[inline]
     fn push_sorted(&mut self, tasks: &mut [Task], id: u32) {
-        let (v, mut after) = (tasks[id as usize].vruntime, self.last);
-        while after != NONE && tasks[after as usize].vruntime > v {
-            after = tasks[after as usize].links[LINK].0;
+        let (v, mut after) = (tasks[id as usize].sched.vruntime, self.last);
+        while after != NONE && tasks[after as usize].sched.vruntime > v {
+            after = tasks[after as usize].sched.links[LINK].0;
         }
         self.insert(tasks, id, after);
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, tasks: &mut [Task], id: u32) {
-        let (prev, next) = tasks[id as usize].links[LINK];
+        let (prev, next) = tasks[id as usize].sched.links[LINK];
         match prev {
             NONE => self.first = next,
-            _ => tasks[prev as usize].links[LINK].1 = next,
+            _ => tasks[prev as usize].sched.links[LINK].1 = next,
         }
         match next {
             NONE => self.last = prev,
-            _ => tasks[next as usize].links[LINK].0 = prev,
+            _ => tasks[next as usize].sched.links[LINK].0 = prev,
         }
         self.len -= 1;
     }
@@ -84,7 +88,7 @@ impl<const LINK: usize> List<LINK> {
         let mut at = if is_back { self.last } else { self.first };
         std::iter::from_fn(move || {
             let id = (at != NONE).then_some(at)?;
-            let (prev, next) = tasks[id as usize].links[LINK];
+            let (prev, next) = tasks[id as usize].sched.links[LINK];
             at = if is_back { prev } else { next };
             Some(id)
         })
@@ -150,7 +154,7 @@ impl RunQueue {
 
     /// What he has run who is next in the fair order.
     pub(crate) fn least_vruntime(&self, tasks: &[Task]) -> Option<u64> {
-        self.batch.first().map(|id| tasks[id as usize].vruntime)
+        self.batch.first().map(|id| tasks[id as usize].sched.vruntime)
     }
 
     #[inline]
@@ -159,13 +163,13 @@ impl RunQueue {
             Order::Fair => self.batch.push_sorted(tasks, id),
             Order::Rounds => self.next_batch.push(tasks, id),
         }
-        tasks[id as usize].list = if order == Order::Fair { BATCH } else { NEXT_BATCH };
+        tasks[id as usize].sched.list = if order == Order::Fair { BATCH } else { NEXT_BATCH };
     }
 
     /// To run next.
     pub(crate) fn push_lifo(&mut self, tasks: &mut [Task], id: u32) {
         let before = std::mem::replace(&mut self.lifo_slot, id);
-        tasks[id as usize].list = LIFO_SLOT;
+        tasks[id as usize].sched.list = LIFO_SLOT;
         if before != NONE {
             self.push(tasks, before, Order::Rounds);
         }
@@ -194,7 +198,7 @@ impl RunQueue {
                 .walk(tasks, false)
                 .collect::<Vec<_>>()
                 .iter()
-                .for_each(|id| tasks[*id as usize].list = BATCH);
+                .for_each(|id| tasks[*id as usize].sched.list = BATCH);
             self.batch_order = queue_order();
         }
         let chosen = match self.batch_order {
@@ -209,7 +213,7 @@ impl RunQueue {
 
     #[inline]
     pub(crate) fn remove(&mut self, tasks: &mut [Task], id: u32) {
-        match std::mem::replace(&mut tasks[id as usize].list, NOWHERE) {
+        match std::mem::replace(&mut tasks[id as usize].sched.list, NOWHERE) {
             BATCH => self.batch.remove(tasks, id),
             NEXT_BATCH => self.next_batch.remove(tasks, id),
             LIFO_SLOT => self.lifo_slot = NONE,
@@ -235,7 +239,7 @@ impl RunQueue {
                 waits.min_by_key(|id| tasks[*id as usize].queued_at).or_else(next)
             }
             (StealOrder::Last, Order::Fair) => {
-                self.batch.walk(tasks, false).filter(may).min_by_key(|id| tasks[*id as usize].last_ran)
+                self.batch.walk(tasks, false).filter(may).min_by_key(|id| tasks[*id as usize].sched.last_ran)
             }
             (StealOrder::Last, Order::Rounds) => {
                 let is_back = self.batch_order == QueueOrder::Fifo;
