@@ -75,11 +75,13 @@ pub fn cpus() -> &'static [CpuId] {
     CPUS.get_or_init(|| affinity::allowed_to_main().map_or(vec![CpuId(0)], |cpus| cpus.iter().collect()))
 }
 
-/// Warmcore's runtime with this policy and otherwise default settings.
+/// Warmcore's runtime with this policy and otherwise default settings. Panics if the policy is none of
+/// [`PolicyKind::all`].
 pub fn ours(policy: PolicyKind) -> &'static Runtime {
     static RUNTIMES: [OnceLock<Runtime>; PolicyKind::all().len()] =
         [const { OnceLock::new() }; PolicyKind::all().len()];
-    RUNTIMES[policy as usize].get_or_init(|| make("warmcore", policy))
+    let at = PolicyKind::all().iter().position(|one| *one == policy).expect("a policy with a name");
+    RUNTIMES[at].get_or_init(|| make("warmcore", policy))
 }
 
 /// A second runtime of Warmcore's, for servers that start each connection's task on the less loaded of two workers:
