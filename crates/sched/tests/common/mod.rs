@@ -1,7 +1,9 @@
 //! Shared by the tests of this crate: machines, and a view whose facts a test sets one by one.
 #![allow(dead_code)] // Each test uses a part.
 
+pub mod host;
 pub mod model;
+pub mod script;
 
 use warmcore_sched::{SchedDomains, View};
 use warmcore_topo::{MACHINES, Topology, machines};

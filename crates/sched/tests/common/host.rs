@@ -1,0 +1,128 @@
+//! A host for tests: tasks are numbers, and the test plays the workers, the clock and the sleeps.
+#![allow(dead_code)] // Each test uses a part.
+
+use super::script::{Scripted, TASKS, machine};
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::rc::Rc;
+use warmcore_sched::{Allowed, Core, Host, Inbox, PolicyKind, Share, Task, TaskState, Workers};
+use warmcore_types::{CpuId, Nanos};
+
+pub struct TestHost {
+    workers: Workers<Self>,
+    now: Cell<Nanos>,
+    unparked: RefCell<Vec<CpuId>>,
+}
+
+impl TestHost {
+    pub fn new(policy: PolicyKind) -> Self {
+        let unparked = RefCell::new(Vec::with_capacity(1000));
+        Self { workers: Workers::new(machine(), policy), now: Cell::default(), unparked }
+    }
+}
+
+#[derive(Debug)]
+pub struct TestTask(Rc<(u32, u64, TaskState)>);
+
+impl Task for TestTask {
+    fn state(&self) -> &TaskState {
+        &self.0.2
+    }
+
+    fn share(&self) -> Share {
+        match self.0.1 {
+            0 => Share::NOBODYS,
+            tenant => Share { tenant, weight: 100 * tenant as u32 },
+        }
+    }
+}
+
+/// An inbox for one thread.
+pub struct TestInbox {
+    tasks: RefCell<VecDeque<TestTask>>,
+    is_parked: Cell<bool>,
+}
+
+impl Default for TestInbox {
+    fn default() -> Self {
+        let tasks = RefCell::new(VecDeque::with_capacity(2 * TASKS as usize));
+        Self { tasks, is_parked: Cell::new(false) }
+    }
+}
+
+impl Inbox<TestTask> for TestInbox {
+    fn push(&self, task: TestTask) -> Result<bool, TestTask> {
+        self.tasks.borrow_mut().push_back(task);
+        Ok(self.is_parked.take())
+    }
+
+    fn take(&self, each: impl FnMut(TestTask)) {
+        self.tasks.borrow_mut().drain(..).for_each(each);
+    }
+
+    fn has_tasks(&self) -> bool {
+        !self.tasks.borrow().is_empty()
+    }
+
+    fn try_park(&self) -> bool {
+        let may = !self.has_tasks() && !self.is_parked.get();
+        self.is_parked.set(self.is_parked.get() || may);
+        may
+    }
+
+    fn try_unpark(&self) -> bool {
+        self.is_parked.take()
+    }
+
+    fn is_parked(&self) -> bool {
+        self.is_parked.get()
+    }
+
+    fn close(&self, each: impl FnMut(TestTask)) {
+        self.take(each);
+    }
+}
+
+impl Host for TestHost {
+    type Task = TestTask;
+    type Inbox = TestInbox;
+    type Policy = PolicyKind;
+
+    fn workers(&self) -> &Workers<Self> {
+        &self.workers
+    }
+
+    fn now(&self, _worker: CpuId) -> Nanos {
+        self.now.get()
+    }
+
+    fn unpark(&self, worker: CpuId) {
+        self.unparked.borrow_mut().push(worker);
+    }
+
+    fn interrupt_park(&self, _worker: CpuId) {}
+
+    fn cancel(&self, _task: TestTask) {}
+
+    fn found_long_poll(&self, core: &Core<Self>) {
+        core.count_long_poll(self);
+    }
+}
+
+impl Scripted for TestHost {
+    fn task(&self, number: u32, allowed: Allowed, tenant: u64) -> TestTask {
+        TestTask(Rc::new((number, tenant, TaskState::new(allowed))))
+    }
+
+    fn number(task: &TestTask) -> u32 {
+        task.0.0
+    }
+
+    fn set_clock(&self, now: Nanos) {
+        self.now.set(now);
+    }
+
+    fn drain_unparked(&self, mut each: impl FnMut(CpuId)) {
+        self.unparked.borrow_mut().drain(..).for_each(&mut each);
+    }
+}
