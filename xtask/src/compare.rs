@@ -1,6 +1,6 @@
 //! `cargo xtask compare`: two builds of Warmcore, or Warmcore and tokio, in the cases of `bench wake` and `bench http`.
 //!
-//! A slice is a process that runs one case once, on one runtime ([`side`]). A round has a slice of each side, in an order
+//! A slice is a process that measures one case on one runtime ([`side`]). A round has a slice of each side, in an order
 //! drawn by chance ([`crate::rounds`]), and gives a ratio: the working tree's number ÷ the other side's. After 16, 32, 64
 //! and 128 rounds the ratios of the case's first metric are looked at, and the case ends as soon as they say level, ahead
 //! or behind; [`warmcore_results::looks`] says when, and with which error. The other metrics, CPU time per operation among
@@ -50,6 +50,10 @@ pub struct Options {
     /// from a task and from outside, HTTP with 8 connections
     #[arg(long, conflicts_with = "cases")]
     ten: bool,
+    /// How many slices of about 30 ms each process measures; its number is their median. More of them make a noisy ratio
+    /// narrower, in proportionally more time
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
+    slices: u16,
     /// The folder of the results
     #[arg(long, value_name = "FOLDER", default_value = "target/compare")]
     out: PathBuf,
@@ -66,7 +70,7 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let sides = Side::both(root, &folder, &options.other, &mut live)?;
     let cases = chosen(&sides[0].cases()?, options)?;
     // Both programs are read from the disk now, not in the first slice.
-    sides.iter().try_for_each(|side| side.slice(&cases[0]).map(drop))?;
+    sides.iter().try_for_each(|side| side.slice(&cases[0], 1).map(drop))?;
     let (when, meter, began) = (utc_now(), LoadMeter::start(), Instant::now());
     let names = sides.each_ref().map(|side| &*side.name);
     let mut orders = Orders::new(sides.len());
@@ -76,7 +80,7 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         let of_case = compare(case, names, &mut orders, |round, side| {
             let left = left([before, began.elapsed() - before], [i, cases.len()], round);
             live.show(case, &format!("round {} of at most {}", round + 1, LOOKS[LOOKS.len() - 1]), left);
-            sides[side].slice(case)
+            sides[side].slice(case, options.slices)
         })?;
         live.line(&line(&of_case[0], began.elapsed() - before));
         compared.extend(of_case);

@@ -115,7 +115,7 @@ pub struct Case {
     pub(crate) run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>,
     /// The names of the parts of the case, if it has parts; its rows are of the case `NAME.PART`.
     pub(crate) parts: &'static [&'static str],
-    /// Whether one slice of the case, or of a part, can be run on one runtime: see [`CaseCtx::only`].
+    /// Whether slices of the case, or of a part, can be run on one runtime: see [`CaseCtx::only`].
     pub(crate) has_slices: bool,
 }
 

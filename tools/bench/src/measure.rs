@@ -32,8 +32,11 @@ impl Effort {
     pub const FULL: Self = Self { rounds: 150, slice: Duration::from_millis(1) };
     /// For a first look: about a quarter of the time in a case that uses both numbers, with wider intervals.
     pub const QUICK: Self = Self { rounds: 50, slice: Duration::from_micros(700) };
-    /// For a process that runs a case once: one slice, as long as in a full run.
-    pub const ONE: Self = Self { rounds: 1, ..Self::FULL };
+
+    /// This many slices of a runtime, each as long as in a full run.
+    pub fn slices(rounds: usize) -> Self {
+        Self { rounds, ..Self::FULL }
+    }
 
     /// Whether this has as many rounds as [`Effort::QUICK`].
     pub fn is_quick(self) -> bool {

@@ -1,7 +1,7 @@
-//! One slice of a case on one runtime, in a process of its own.
+//! A few slices of a case on one runtime, in a process of its own.
 //!
 //! `cargo xtask compare` starts such processes of two builds in turn. A process starts the runtime, runs the case's
-//! untimed first slice and then a timed one as long as those of a full run. So a comparison does not depend on where one
+//! untimed first slice and then timed ones as long as those of a full run. So a comparison does not depend on where one
 //! process happened to place its memory and threads, and no thread of another runtime is in the process.
 //!
 //! Starting the process and its runtime takes about 15 ms, a slice 36 ms in most cases.
@@ -46,13 +46,15 @@ fn names(case: &Case) -> Vec<String> {
     }
 }
 
-/// The part that runs one slice. The answer has a row for each metric, the most important one first.
+/// The part that runs the slices. The answer has a row for each metric, the most important one first.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Once {
     /// One of [`Names`].
     case: String,
     /// The runtime.
     runtime: Contender,
+    /// How many timed slices run. The answer has the median of each metric.
+    slices: usize,
 }
 
 impl Part for Once {
@@ -68,7 +70,7 @@ impl Part for Once {
         let ctx = CaseCtx {
             name: case.name,
             cpus: BenchCpus::find()?,
-            effort: Effort::ONE,
+            effort: Effort::slices(self.slices),
             tick: &|| (),
             part_done: &|_| (),
             only: Some((self.runtime, part)),
@@ -86,7 +88,7 @@ mod tests {
     use super::*;
 
     fn once(case: &str, runtime: Contender) -> anyhow::Result<Vec<Row>> {
-        Once { case: case.to_owned(), runtime }.answer()
+        Once { case: case.to_owned(), runtime, slices: 2 }.answer()
     }
 
     #[test]
@@ -102,7 +104,7 @@ mod tests {
     fn a_slice_has_a_number_for_each_metric_of_one_runtime_and_its_cpu_time() {
         for runtime in [Contender::Ours, Contender::Tokio] {
             let rows = once("spawn.task", runtime).unwrap();
-            assert!(rows.iter().all(|row| row.n == 1 && row.variant == runtime.name()), "{rows:?}");
+            assert!(rows.iter().all(|row| row.n == 2 && row.variant == runtime.name()), "{rows:?}");
             let metrics: Vec<&str> = rows.iter().map(|row| &*row.metric).collect();
             assert_eq!(metrics, ["spawned and joined", "CPU per operation"]);
             assert!(rows[1].median > 0.0, "{rows:?}");

@@ -19,13 +19,13 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Chooses between a full run, a quick run and one slice; `full` and `quick` are the warm-up and the measurement of
-    /// a slice, in ms.
+    /// Chooses between a full run, a quick run and a number of slices; `full` and `quick` are the warm-up and the
+    /// measurement of a slice, in ms.
     fn new(effort: Effort, full: [u64; 2], quick: [u64; 2]) -> Self {
         let (rounds, times) = match effort.rounds {
-            1 => (1, full),
             _ if effort.is_quick() => (9, quick),
-            _ => (15, full),
+            rounds if rounds == Effort::FULL.rounds => (15, full),
+            rounds => (rounds, full),
         };
         let [warm, measure] = times.map(Duration::from_millis);
         Self { rounds, warm, measure }

@@ -67,9 +67,10 @@ impl Side {
         self.ask(&json!({ "Names": null }))
     }
 
-    /// Runs a slice in a process of its own. Returns a row for each metric, the most important one first.
-    pub fn slice(&self, case: &str) -> anyhow::Result<Vec<Row>> {
-        self.ask(&json!({ "Once": { "case": case, "runtime": self.runtime } }))
+    /// Measures this many slices of a case in a process of its own. Returns a row for each metric, the most important one
+    /// first; its median is that of the slices.
+    pub fn slice(&self, case: &str, slices: u16) -> anyhow::Result<Vec<Row>> {
+        self.ask(&json!({ "Once": { "case": case, "runtime": self.runtime, "slices": slices } }))
             .with_context(|| format!("{case} on {}", self.name))
     }
 
