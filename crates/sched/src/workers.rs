@@ -412,3 +412,6 @@ impl<H: Host> std::fmt::Debug for Workers<H> {
         f.debug_struct("Workers").field("workers", &self.remotes.len()).finish_non_exhaustive()
     }
 }
+
+#[cfg(all(test, warmcore_loom))]
+mod loom;

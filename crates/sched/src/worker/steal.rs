@@ -3,6 +3,7 @@
 //! The tasks pass through a buffer of the worker, so that no thread holds the locks of two queues.
 
 use super::*;
+use crate::sync::fence;
 use crate::{StealDecision, Workers};
 
 /// The largest number of tasks that a worker takes at once.
@@ -30,20 +31,25 @@ impl<H: Host> Core<H> {
         if !workers.limits_searching() {
             return self.steal_as_decided(host, now);
         }
-        // ORDERING: SeqCst, as `Workers::notify_parked` reads the number after its fence.
-        if workers.searching.fetch_add(1, SeqCst) >= workers.max_searching() {
-            workers.searching.fetch_sub(1, SeqCst);
+        let limit = workers.max_searching();
+        let below = |searching| (searching < limit).then_some(searching + 1);
+        if workers.searching.fetch_update(SeqCst, SeqCst, below).is_err() {
             return Found::Nothing(None);
         }
         let found = self.steal_as_decided(host, now);
         let was_last = workers.searching.fetch_sub(1, SeqCst) == 1;
-        match found {
-            Found::Tasks if was_last => workers.notify_parked(host, self.me, now),
-            // A thread that queued a task while this worker searched notified nobody.
-            Found::Nothing(_) if was_last => return self.steal_as_decided(host, now),
-            _ => {}
+        if !was_last {
+            return found;
         }
-        found
+        if matches!(found, Found::Tasks) {
+            workers.notify_parked(host, self.me, now);
+            return found;
+        }
+        // ORDERING: SeqCst; that nobody searches was written before, the queues are read after. A thread that queues a task
+        // does both the other way round, in `Workers::has_enough_searching`. One of the two sees the other.
+        // Models: `workers/loom.rs`.
+        fence(SeqCst);
+        self.steal_as_decided(host, now)
     }
 
     fn steal_as_decided(&self, host: &H, now: Nanos) -> Found {
