@@ -187,8 +187,9 @@ pub fn all() -> Vec<Step> {
             ..tests(
                 "runtime's loom models",
                 Full,
-                80,
-                "test --release -p warmcore-runtime --lib --no-default-features --features loom -- loom",
+                100,
+                "test --release -p warmcore-runtime -p warmcore-sched --lib --no-default-features \
+                 --features warmcore-runtime/loom,warmcore-sched/loom -- loom",
             )
         },
         Step {
