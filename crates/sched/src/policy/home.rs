@@ -69,7 +69,7 @@ pub const WAIT_SHARE: u64 = 4;
 /// one; [`Home::DEFAULT`] is what the product uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Home {
-    /// From this average poll on, the order of a round alternates and there is a LIFO slot: [`LIFO_ORDER_MIN_POLL`].
+    /// From this average poll on, the order of a round alternates and there is a LIFO slot: 4 µs.
     pub lifo_order_min_poll: Nanos,
     /// An idle CPU steals one light task in this many, rounded up: 2.
     pub steal_divisor: u32,
@@ -77,7 +77,7 @@ pub struct Home {
     pub max_searching: u32,
     /// Whether an idle CPU is kept for a task that sleeps briefly: true.
     pub keeps_hot: bool,
-    /// How long a task waits before it is stolen: [`MIN_STEAL_DELAY`].
+    /// How long a task waits before it is stolen, at least: 200 µs.
     pub min_steal_delay: Nanos,
 }
 
