@@ -14,7 +14,7 @@
 //! Source: TechEmpower's plaintext for the shape of `hello`. The promises (the bounds that rows should meet) were made
 //! before the runtime was written.
 
-mod handler;
+pub(crate) mod handler;
 pub mod load;
 mod serve;
 

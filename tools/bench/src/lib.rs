@@ -10,6 +10,7 @@
 //! `--quick` one.
 
 pub mod budget;
+pub mod calls;
 mod case;
 pub mod cid;
 pub mod false_sharing;

@@ -27,6 +27,9 @@ mod storm;
 pub mod timers;
 mod warm;
 
+pub use executor::{Executor, Tokio};
+pub use ours::Ours;
+
 use crate::case::{Case, CaseCtx};
 use std::time::Duration;
 use warm::{Between, Touch};

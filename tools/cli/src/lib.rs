@@ -9,6 +9,7 @@ pub mod adopt;
 pub mod bench;
 pub mod doctor;
 pub mod hostile;
+pub mod predict;
 pub mod record;
 mod recording;
 pub mod sim;

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use warmcore_bench::{part, signals};
-use warmcore_cli::{adopt, bench, doctor, record, sim, survey, top, topo};
+use warmcore_cli::{adopt, bench, doctor, predict, record, sim, survey, top, topo};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -27,6 +27,8 @@ enum Command {
     Bench(bench::Args),
     /// Simulates another machine, and compares with published measurements on it
     Sim(sim::Args),
+    /// Predicts the ratios of measured cases from a probe of this machine, and compares
+    Predict(predict::Args),
     /// Finds the field of a struct that makes reads of another field miss, and the cheapest layout without it
     Layout(sim::LayoutArgs),
     /// Measures everything and writes one page with pictures
@@ -61,6 +63,7 @@ fn main() -> ExitCode {
         Command::Topo(args) => topo::run(args),
         Command::Top(args) => top::command(args),
         Command::Sim(args) => sim::command(args),
+        Command::Predict(args) => predict::command(args),
         Command::Adopt(args) => adopt::command(args),
         Command::Record(args) => record::command(args).map(|status| {
             if status != 0 {

@@ -25,6 +25,11 @@ impl Ours {
         Self { runtime: runtimes::ours(policy), has_tenants: true }
     }
 
+    /// This runtime, whose tasks have no tenant.
+    pub fn over(runtime: &'static Runtime) -> Self {
+        Self { runtime, has_tenants: false }
+    }
+
     /// The runtime with the default policy, whose tasks have no tenant, as on the other runtimes.
     pub fn without_tenants() -> Self {
         Self { has_tenants: false, ..Self::get(PolicyKind::Home) }
