@@ -217,6 +217,20 @@ pub(crate) enum Op {
         name: Name,
         parties: u32,
     },
+    /// Takes an operation from the budget of the task's poll, or yields.
+    Spend,
+    /// Reserves room in a channel, or waits for it.
+    Reserve(Name),
+    /// Sends a message for which room is reserved. `room`: how many messages the channel holds.
+    Send {
+        channel: Name,
+        room: u32,
+        is_socket: bool,
+    },
+    /// Waits until a channel has a message.
+    Await(Name),
+    /// Takes a message.
+    Take(Name),
     Charge(AccountId, u64),
     Uncharge(AccountId, u64),
     Mark(Name),
@@ -247,6 +261,7 @@ pub struct Program {
     pub(crate) starts_at: Arc<TaskAffinity>,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
+    pub(crate) is_outside: bool,
     pub(crate) delay: Option<Length>,
     /// (step, location in a file): the location of this step and of those after it, up to the next step that is listed.
     pub(crate) locations: Arc<Vec<(u32, Arc<str>)>>,
@@ -289,6 +304,13 @@ impl Program {
     /// Makes it a daemon: the simulation ends when all tasks that are not daemons have ended.
     pub fn daemon(mut self) -> Self {
         self.is_daemon = true;
+        self
+    }
+
+    /// Makes it an outside thread, which no scheduler of the simulation places: see
+    /// [`OutsideCosts`](crate::simulation::OutsideCosts).
+    pub fn outside(mut self) -> Self {
+        self.is_outside = true;
         self
     }
 
@@ -441,6 +463,28 @@ impl Program {
     /// Waits until this many tasks, with this one, have reached the barrier. Then the barrier is empty again.
     pub fn barrier(self, name: &str, parties: u32) -> Self {
         self.named_op(name, |name| Op::Barrier { name, parties })
+    }
+
+    /// Sends a message to a channel that holds `room` messages; waits while it is full. All senders name the same room.
+    pub fn send(self, channel: &str, room: u32) -> Self {
+        self.send_op(channel, room, false)
+    }
+
+    /// Sends a message to a socket: the receiver is woken by its driver, and the wake costs the sender nothing more.
+    pub fn send_to_socket(self, channel: &str) -> Self {
+        self.send_op(channel, 1, true)
+    }
+
+    fn send_op(mut self, channel: &str, room: u32, is_socket: bool) -> Self {
+        let channel = self.name_of(channel);
+        let ops = [Op::Spend, Op::Reserve(channel), Op::Send { channel, room, is_socket }];
+        ops.into_iter().fold(self, Self::op)
+    }
+
+    /// Takes a message from a channel; waits while there is none. A channel has one receiver.
+    pub fn receive(mut self, channel: &str) -> Self {
+        let channel = self.name_of(channel);
+        [Op::Spend, Op::Await(channel), Op::Take(channel)].into_iter().fold(self, Self::op)
     }
 
     /// Charges an account. A refused charge is counted, and the task continues; its later uncharges of this account

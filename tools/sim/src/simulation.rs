@@ -36,6 +36,7 @@ use crate::event::Events;
 use crate::memory::{ExtentId, LineId, Memory, Pages};
 use crate::program::{AccountId, Length, Op, ProcessId, Program, ProgramError, TaskId};
 use crate::random::Random;
+use channel::Channel;
 use code::{Code, Names};
 use settings::Times;
 use state::State;
@@ -45,8 +46,10 @@ use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
 mod account;
+mod channel;
 mod code;
 mod kernel;
+mod outside;
 pub mod process;
 mod report;
 mod running;
@@ -60,6 +63,7 @@ mod tests;
 
 pub use crate::trace::{Observer, SwitchReason};
 pub use kernel::KernelScheduler;
+pub use outside::OutsideCosts;
 pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
 pub use scheduler::Scheduler;
 pub use settings::{Order, Settings};
@@ -75,6 +79,8 @@ mod event_class {
     pub(super) const PREEMPT: u8 = 4;
     pub(super) const TICK: u8 = 5;
     pub(super) const SEARCH: u8 = 6;
+    /// An outside thread continues.
+    pub(super) const OUTSIDE: u8 = 7;
 }
 
 /// The CPU or task of an event. `generation`: for STEP, AWAKE and SEARCH that of the CPU when the event was pushed, and
@@ -101,6 +107,7 @@ pub struct Simulation<S: Scheduler, O = ()> {
     parts: Vec<(u32, u32)>,
     names: Names,
     wait_queues: Vec<WaitQueue>,
+    channels: Vec<Channel>,
     marks: Vec<(String, u64)>,
     processes: Vec<process::Process>,
     accounts: account::Budgets,
@@ -148,6 +155,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             parts: Vec::new(),
             names: Names::default(),
             wait_queues: Vec::new(),
+            channels: Vec::new(),
             marks: Vec::new(),
             processes: Vec::new(),
             accounts: account::Budgets::new(cpus),
@@ -244,6 +252,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         let of = &self.codes[code as usize];
         let mut task = Task::new(code, entity, of.starts_at);
         task.is_daemon = of.program.is_daemon;
+        task.is_outside = of.program.is_outside;
         let inherited = if parent == NONE { NONE } else { self.state.tasks[parent as usize].process };
         task.process = of.program.process.map_or(inherited, |process| process.0);
         task.parent = parent;
@@ -325,6 +334,10 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             event_class::STEP | event_class::AWAKE | event_class::SEARCH if !is_current(self) => return true,
             event_class::STEP => return self.finish_step(index),
             event_class::AWAKE => S::finish_wakeup(self, index),
+            event_class::OUTSIDE => self.run_outside(index),
+            event_class::TIMER | event_class::BEGIN if self.state.tasks[index as usize].is_outside => {
+                self.run_outside(index)
+            }
             event_class::TIMER => S::expire(self, index),
             event_class::BEGIN => S::begin(self, index),
             event_class::TICK => return self.tick(index),

@@ -13,7 +13,12 @@
 //! another task may run next there, at most 3 such polls in a row while other tasks wait there. A wakee that does not
 //! go to its waker's CPU goes to one injection queue for all CPUs, as in `GlobalFifo`. An idle CPU takes from that
 //! queue, or else steals half of the backlog of another CPU, rounded up; it tries the CPUs in order from a random one.
-//! When a task must wait and no CPU is searching, one parked CPU is kicked, if there is one.
+//! When a task must wait and no CPU is searching, one parked CPU is kicked, if there is one. At most half of the CPUs
+//! search. On Warmcore's scheduler core, a task that yields waits until the driver was polled, which happens when nothing
+//! is queued and nothing was found elsewhere, and the slot is not stolen from; a busy worker looks at the injection
+//! queue every 61 polls. Not as in tokio: the parked worker that is kicked is the first one, not the one that parked
+//! last; of the stolen tasks the first one runs first; no queue overflows into the injection queue; the interval of the
+//! injection queue does not follow the length of the polls; each worker has a driver of its own.
 //!
 //! # Source
 //! `PrevCpu`: seastar, glommio, a current-thread runtime per core. `GlobalFifo`: smol's executor, without the local
@@ -30,6 +35,9 @@ use warmcore_types::{CpuId, Nanos};
 
 /// The shard whose queue all CPUs share, under `GlobalFifo` and `WorkSteal`.
 const THE_QUEUE: usize = 0;
+
+/// Under `WorkSteal`: polls between two looks at the injection queue, and between two polls of the driver.
+const WORK_STEAL_INTERVAL: u32 = 61;
 
 /// The policies by name. [`Kernel`](super::Kernel) is not among them: it has settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -174,6 +182,57 @@ impl Policy for SimPolicyKind {
 
     fn migration_cost(&self, average_poll: Nanos) -> Nanos {
         self.product().map_or(Nanos(0), |kind| kind.migration_cost(average_poll))
+    }
+
+    fn steals_lifo_slot(&self) -> bool {
+        match self {
+            Self::WorkSteal => false,
+            _ => self.product().is_none_or(|kind| kind.steals_lifo_slot()),
+        }
+    }
+
+    fn notifies(&self, waiting: u32, threshold: u32, in_slot: bool) -> bool {
+        match self {
+            Self::WorkSteal => !in_slot,
+            Self::Product(kind) => kind.notifies(waiting, threshold, in_slot),
+            _ => waiting == threshold,
+        }
+    }
+
+    fn defers_yields(&self) -> bool {
+        match self {
+            Self::WorkSteal => true,
+            _ => self.product().is_some_and(|kind| kind.defers_yields()),
+        }
+    }
+
+    fn inject_interval(&self) -> u32 {
+        match self {
+            Self::WorkSteal => WORK_STEAL_INTERVAL,
+            _ => self.product().map_or(1, |kind| kind.inject_interval()),
+        }
+    }
+
+    fn inject_queue_of(&self, machine: &SchedDomains, cpu: CpuId) -> usize {
+        match self {
+            Self::GlobalFifo | Self::WorkSteal => THE_QUEUE,
+            Self::Product(kind) => kind.inject_queue_of(machine, cpu),
+            Self::PrevCpu => machine.shard_of(cpu),
+        }
+    }
+
+    fn event_interval(&self) -> Option<u32> {
+        match self {
+            Self::WorkSteal => Some(WORK_STEAL_INTERVAL),
+            _ => self.product().and_then(|kind| kind.event_interval()),
+        }
+    }
+
+    fn max_searching(&self, workers: u32) -> u32 {
+        match self {
+            Self::WorkSteal => workers.div_ceil(2),
+            _ => self.product().map_or(workers, |kind| kind.max_searching(workers)),
+        }
     }
 }
 

@@ -157,6 +157,9 @@ fn takes_time(op: &Op) -> bool {
             | Op::Allow(_)
             | Op::Charge(..)
             | Op::Uncharge(..)
+            | Op::Spend
+            | Op::Send { .. }
+            | Op::Take(_)
             | Op::Begin { .. }
             | Op::End(_)
             | Op::Unlock(_)

@@ -4,6 +4,7 @@
 //! that the simulation does not have. `link`, when the simulation runs, resolves the tasks and locks that programs
 //! name. A forked program is loaded once per spawn, with the program that forks it. A step takes 32 bytes.
 
+use super::channel::Channel;
 use super::scheduler::Scheduler;
 use super::task::{NONE, WaitQueue};
 use super::{Simulation, TaskCounts};
@@ -38,6 +39,7 @@ pub(crate) struct Names {
     pub(crate) tasks: HashMap<String, u32>,
     wait_queues: HashMap<String, u32>,
     marks: HashMap<String, u32>,
+    channels: HashMap<String, u32>,
 }
 
 impl<S: Scheduler, O: Observer> Simulation<S, O> {
@@ -145,6 +147,19 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             let program = &code.program;
             let (names, wait_queues, marks) = (&mut self.names, &mut self.wait_queues, &mut self.marks);
             let name = |name: u32| program.names[name as usize].clone();
+            let channels = &mut self.channels;
+            for op in program.ops.iter() {
+                let (of, room) = match *op {
+                    Op::Send { channel, room, .. } => (channel, room),
+                    Op::Await(channel) => (channel, 0),
+                    _ => continue,
+                };
+                let channel = *names.channels.entry(name(of)).or_insert_with(|| {
+                    channels.push(Channel::new(&name(of), wait_queues));
+                    channels.len() as u32 - 1
+                });
+                channels[channel as usize].set_room(room);
+            }
             let mut wait_queue = |of: u32| {
                 *names.wait_queues.entry(name(of)).or_insert_with(|| {
                     wait_queues.push(WaitQueue::new(name(of)));
@@ -180,6 +195,12 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                         Op::WaitOn { condition: wait_queue(condition), lock: wait_queue(lock) }
                     }
                     Op::Barrier { name: of, parties } => Op::Barrier { name: wait_queue(of), parties },
+                    Op::Reserve(of) => Op::Reserve(names.channels[&name(of)]),
+                    Op::Send { channel, room, is_socket } => {
+                        Op::Send { channel: names.channels[&name(channel)], room, is_socket }
+                    }
+                    Op::Await(of) => Op::Await(names.channels[&name(of)]),
+                    Op::Take(of) => Op::Take(names.channels[&name(of)]),
                     Op::Fork(child) => Op::Fork(code.children[child as usize]),
                     Op::Mark(of) => Op::Mark(*names.marks.entry(name(of)).or_insert_with(|| {
                         marks.push((name(of), 0));

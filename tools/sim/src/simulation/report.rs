@@ -180,7 +180,9 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         {
             let mut counts = task.counts;
             match task.state {
-                TaskState::Running => counts.run_ns += now - self.state.cpus[task.prev_cpu as usize].on_since,
+                TaskState::Running if !task.is_outside => {
+                    counts.run_ns += now - self.state.cpus[task.prev_cpu as usize].on_since
+                }
                 TaskState::Queued => {
                     let waited = now - task.queued_at;
                     counts.wait_ns += waited;

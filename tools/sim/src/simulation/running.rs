@@ -62,6 +62,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         }
         let task = &mut self.state.tasks[id as usize];
         task.state = TaskState::Running;
+        task.ops = 0;
         let waited = now - task.queued_at;
         task.counts.wait_ns += waited;
         task.counts.wait_ns_max = task.counts.wait_ns_max.max(waited);

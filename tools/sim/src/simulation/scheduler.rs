@@ -29,6 +29,12 @@ pub trait Scheduler: Sized {
     /// Makes a new task runnable that no task forked.
     fn begin<O: Observer>(sim: &mut Simulation<Self, O>, id: u32);
 
+    /// Makes a blocked or new task runnable; an outside thread wakes it. Returns the time that this takes that thread.
+    fn wake_from_outside<O: Observer>(sim: &mut Simulation<Self, O>, id: u32) -> u64 {
+        Self::begin(sim, id);
+        0
+    }
+
     /// Makes a sleeping task runnable, since its timer has expired.
     fn expire<O: Observer>(sim: &mut Simulation<Self, O>, id: u32);
 

@@ -10,6 +10,7 @@
 //! Linux 6.5 `kernel/sched/fair.c` with 8 CPUs or more: `sysctl_sched_min_granularity` 3 ms,
 //! `sysctl_sched_wakeup_granularity` 4 ms; `sysctl_sched_latency` 24 ms, of which `sleeper_credit` is half.
 
+use super::outside::OutsideCosts;
 use crate::costs::Costs;
 use warmcore_topo::Distance;
 use warmcore_types::Nanos;
@@ -77,6 +78,10 @@ pub struct Settings {
     pub take_lines: u32,
     /// Steps in a row without time passing after which a program is in error.
     pub steps_max: u32,
+    /// The operations on channels after which a task yields. `None`: it never does.
+    pub op_budget: Option<u32>,
+    /// What the wake of an outside thread costs.
+    pub outside: OutsideCosts,
 }
 
 impl Default for Settings {
@@ -96,6 +101,8 @@ impl Default for Settings {
             look_lines: LOOK_LINES_RUNTIME,
             take_lines: TAKE_LINES_RUNTIME,
             steps_max: 1_000_000,
+            op_budget: None,
+            outside: OutsideCosts::default(),
         }
     }
 }

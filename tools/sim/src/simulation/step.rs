@@ -33,6 +33,11 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// before them. After an error the task blocks, and `Simulation::run` returns the error.
     pub(super) fn advance(&mut self, cpu: u32, overhead: u64) -> StepOutcome {
         let id = self.state.cpus[cpu as usize].current;
+        self.advance_task(cpu, id, overhead)
+    }
+
+    /// As [`advance`](Self::advance), for a task that may be an outside thread; then `cpu` is `NONE`.
+    pub(super) fn advance_task(&mut self, cpu: u32, id: u32, overhead: u64) -> StepOutcome {
         self.run_steps(cpu, id, overhead).unwrap_or_else(|error| {
             self.error = Some(error);
             self.state.task(id).state = TaskState::Blocked(BlockedOn::Wake);
@@ -41,7 +46,8 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     }
 
     fn run_steps(&mut self, cpu: u32, id: u32, overhead: u64) -> Result<StepOutcome, ProgramError> {
-        let kernel = self.state.cpus[cpu as usize].kernel;
+        // An outside thread passes over no memory.
+        let kernel = self.state.cpus.get(cpu as usize).map_or(CpuId(0), |cpu| cpu.kernel);
         if self.state.now >= CLOCK_MAX {
             return Err(self.wrong(
                 id,
@@ -128,6 +134,8 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                 Op::Fork(child) => pending += self.fork(cpu, id, child),
                 Op::Signal(wait_queue) => pending += self.wake_waiters(cpu, wait_queue, 1),
                 Op::Broadcast(wait_queue) => pending += self.wake_waiters(cpu, wait_queue, u32::MAX),
+                Op::Send { channel, is_socket, .. } => pending += self.send(cpu, channel, is_socket),
+                Op::Take(channel) => pending += self.take_message(cpu, channel),
                 Op::Unlock(wait_queue) => pending += self.unlock(cpu, id, wait_queue)?,
                 Op::Charge(account, units) => {
                     if !self.accounts.charge(account, CpuId(cpu), units) {
@@ -208,6 +216,9 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                 self.push_waiter(id, condition)
             }
             Op::Suspend(condition) => self.push_waiter(id, condition),
+            Op::Spend => return Ok(self.spend_op(cpu, id)),
+            Op::Reserve(channel) => return Ok(self.reserve(id, channel)),
+            Op::Await(channel) => return Ok(self.await_message(id, channel)),
             Op::Barrier { name, parties } => {
                 if self.wait_queues[name as usize].waiting + 1 >= parties {
                     return Ok(StepOutcome::Run(self.wake_waiters(cpu, name, u32::MAX)));
@@ -221,7 +232,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     }
 
     /// Puts a task into a wait queue. Returns the task's state.
-    fn push_waiter(&mut self, id: u32, wait_queue: u32) -> TaskState {
+    pub(super) fn push_waiter(&mut self, id: u32, wait_queue: u32) -> TaskState {
         self.wait_queues[wait_queue as usize].push(&mut self.state.tasks, id);
         TaskState::Blocked(BlockedOn::WaitQueue(wait_queue))
     }
@@ -230,7 +241,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// the cost for the waker.
     fn wake_for_wait(&mut self, id: u32, by: u32, is_sync: bool) -> u64 {
         match self.state.tasks[id as usize].state {
-            TaskState::Blocked(BlockedOn::Wake) => S::wake_by(self, id, by, is_sync),
+            TaskState::Blocked(BlockedOn::Wake) => self.wake_from(id, by, is_sync),
             TaskState::Dead => 0,
             _ => {
                 let task = self.state.task(id);
@@ -241,11 +252,11 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     }
 
     /// Wakes the first waiters of a wait queue, at most this many. Returns the cost.
-    fn wake_waiters(&mut self, cpu: u32, wait_queue: u32, at_most: u32) -> u64 {
+    pub(super) fn wake_waiters(&mut self, cpu: u32, wait_queue: u32, at_most: u32) -> u64 {
         let mut cost = 0;
         for _ in 0..at_most {
             let Some(waiter) = self.wait_queues[wait_queue as usize].pop(&self.state.tasks) else { break };
-            cost += S::wake_by(self, waiter, cpu, false);
+            cost += self.wake_from(waiter, cpu, false);
         }
         cost
     }
@@ -264,7 +275,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         }
         let next = at.pop(&self.state.tasks);
         at.owner = next.unwrap_or(NONE);
-        Ok(next.map_or(0, |next| S::wake_by(self, next, cpu, false)))
+        Ok(next.map_or(0, |next| self.wake_from(next, cpu, false)))
     }
 
     /// A pass over the first `kib` KiB of a task's own working set.
@@ -293,7 +304,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         let delay = self.codes[child as usize].program.delay;
         let child = self.make(child, entity, id);
         match delay.map_or(0, |delay| self.draw(child, delay)) {
-            0 => S::wake_by(self, child, cpu, false),
+            0 => self.wake_from(child, cpu, false),
             delay => {
                 self.push_event(self.state.now.saturating_add(delay), event_class::BEGIN, child, 0);
                 0
@@ -339,7 +350,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         task.children -= 1;
         match task.state {
             TaskState::Blocked(BlockedOn::Children) if task.children == 0 => {
-                _ = S::wake_by(self, parent, cpu, false)
+                _ = self.wake_from(parent, cpu, false)
             }
             // Its index was kept until its children ended.
             TaskState::Dead if task.children == 0 && task.is_forked => self.free.push(parent),

@@ -94,6 +94,8 @@ pub(crate) struct Task<T> {
     pub(crate) depth: u8,
     pub(crate) is_daemon: bool,
     pub(crate) is_forked: bool,
+    /// It is a thread that is no worker.
+    pub(crate) is_outside: bool,
     pub(crate) queued_at: u64,
     /// What remains of the step in which it was preempted, or the cost of its yield.
     pub(crate) remaining_ns: u64,
@@ -118,6 +120,10 @@ pub(crate) struct Task<T> {
     pub(crate) own: Option<ExtentId>,
     pub(crate) timers: [u64; TIMERS],
     pub(crate) forks: u64,
+    /// Operations on channels since it got its CPU.
+    pub(crate) ops: u32,
+    /// How often it interrupted a worker, as an outside thread.
+    pub(crate) interrupts: u32,
 }
 
 impl<T: Default> Task<T> {
