@@ -46,12 +46,17 @@ impl Side {
             revision => Some(at_revision(root, folder, revision, live)?),
         };
         let built = build(root, None, folder, &format!("building {tree}"), live)?;
-        // A copy: another call of cargo may replace the program meanwhile.
-        let program = folder.join(PROGRAM);
-        std::fs::copy(&built, &program).with_context(|| format!("can't copy {}", built.display()))?;
+        // Copies: another call of cargo may replace a program meanwhile. Their paths have the same length, because the
+        // path of a program is on its stack, and moves what comes after it.
+        let copy = |built: &Path, name| {
+            let program = folder.join(name);
+            std::fs::copy(built, &program).with_context(|| format!("can't copy {}", built.display()))?;
+            Ok::<_, anyhow::Error>(program)
+        };
+        let program = copy(&built, "this")?;
         let other = match other {
             None => Self { name: TOKIO.to_owned(), program: program.clone(), runtime: "Tokio" },
-            Some((commit, program)) => Self::ours(&commit, program),
+            Some((commit, built)) => Self::ours(&commit, copy(&built, "that")?),
         };
         // Two equal sides would have one name.
         let tree = if Self::ours(&tree, PathBuf::new()).name == other.name { "working tree" } else { &tree };
