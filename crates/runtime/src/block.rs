@@ -93,7 +93,7 @@ pub fn block_in_place<R>(act: impl FnOnce() -> R) -> R {
             // share it.
             let _ = affinity::allowed_to_main().and_then(|cpus| affinity::set_allowed(&cpus));
         }
-        worker.is_in_driver()
+        worker.core.is_in_driver()
     });
     // With an empty budget of operations a `block_on` inside the closure would wait for ever.
     if is_in_driver || context::current().is_none() {

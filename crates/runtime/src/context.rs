@@ -13,7 +13,7 @@ use crate::shared::{SchedulerRef, Shared};
 use crate::sync::Ordering::*;
 use crate::tenant_stats::{self, TenantRef};
 use crate::worker::Worker;
-use async_task::ScheduleInfo;
+use async_task::{Runnable, ScheduleInfo};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
@@ -135,7 +135,7 @@ impl fmt::Debug for Outside {
 /// ```
 pub fn worker_index() -> Option<usize> {
     let is_outside = || ENTERED.try_with(|entered| matches!(entered.borrow().last(), Some(None)));
-    let worker = with_worker(|worker| worker.map(|worker| worker.me.index()))?;
+    let worker = with_worker(|worker| worker.map(|worker| worker.me().index()))?;
     (is_outside() == Ok(false)).then_some(worker)
 }
 
@@ -202,15 +202,16 @@ pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
 
 /// Called by async-task when a wake makes a task runnable, and by `Runnable::schedule` for a new task.
 #[inline]
-pub(crate) fn schedule(runnable: RunnableTask, info: ScheduleInfo) {
-    if runnable.metadata().attrs.is_some() {
-        record_wake(runnable.metadata(), info.woken_while_running);
+pub(crate) fn schedule(runnable: Runnable<Header>, info: ScheduleInfo) {
+    let task = RunnableTask::new(runnable);
+    if task.header().attrs.is_some() {
+        record_wake(task.header(), info.woken_while_running);
     }
     with_worker(|worker| match worker {
-        Some(worker) if std::ptr::eq(&*worker.shared, &*runnable.metadata().scheduler.shared) => {
-            worker.schedule(runnable, info.woken_while_running);
+        Some(worker) if std::ptr::eq(&*worker.shared, &*task.header().scheduler.shared) => {
+            worker.schedule(task, info.woken_while_running);
         }
-        _ => schedule_external(runnable),
+        _ => schedule_external(task),
     });
 }
 
@@ -225,9 +226,9 @@ fn record_wake(header: &Header, is_in_poll: bool) {
 }
 
 #[cold]
-fn schedule_external(runnable: RunnableTask) {
-    let shared = runnable.metadata().scheduler.shared.clone();
-    shared.schedule_external(runnable);
+fn schedule_external(task: RunnableTask) {
+    let shared = task.header().scheduler.shared.clone();
+    shared.schedule_external(task);
 }
 
 /// Calls `poll`, which polls a task. If the poll is measured, its duration counts as run time of the task's tenant; if
@@ -237,7 +238,7 @@ pub(crate) fn measured<T, E>(
     header: &Header,
     poll: impl FnOnce() -> Result<Poll<T>, E>,
 ) -> Result<Poll<T>, E> {
-    let is_sampled = with_worker(|worker| worker.is_some_and(Worker::is_sampled));
+    let is_sampled = with_worker(|worker| worker.is_some_and(|worker| worker.core.is_sampled()));
     let is_long = header.tenant().is_some_and(|tenant| begin_of(tenant, header));
     let measured = match is_sampled | is_long {
         true => begin_measured(is_sampled, is_long),
@@ -249,9 +250,9 @@ pub(crate) fn measured<T, E>(
     with_worker(|worker| {
         let Some(worker) = worker else { return };
         if is_pending {
-            worker.fell_asleep(header.usual_sleep());
+            worker.core.fell_asleep(header.sched.usual_sleep());
         }
-        if measured.stands_for > 0 || worker.remote().is_stuck.load(Relaxed) {
+        if measured.stands_for > 0 || worker.core.remote().is_stuck.load(Relaxed) {
             end_measured(worker, header, measured, is_sampled, is_pending);
         }
     });
@@ -279,9 +280,12 @@ const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0 };
 fn begin_of(tenant: &TenantRef, header: &Header) -> bool {
     tenant.count_poll();
     // If no poll of the task was recorded yet, this worker's average is taken.
-    let usual =
-        || with_worker(|worker| worker.map_or(0, |worker| worker.remote().status.mean_poll_ns.load(Relaxed)));
-    header.poll_ns().unwrap_or_else(usual) >= tenant_stats::LONG_NS
+    let usual = || {
+        with_worker(|worker| {
+            worker.map_or(0, |worker| worker.core.remote().status.mean_poll_ns.load(Relaxed))
+        })
+    };
+    header.sched.poll_ns().unwrap_or_else(usual) >= tenant_stats::LONG_NS
 }
 
 /// Begins a poll that is measured, unless this thread has no worker. Most polls are not measured, so this is not
@@ -291,7 +295,7 @@ fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
     with_worker(|worker| {
         let Some(worker) = worker else { return NOT_MEASURED };
         // Decided before the poll, so that the poll's duration does not change for how many polls it is counted.
-        let stands_for = if is_sampled { worker.draw_sample() } else { 0 };
+        let stands_for = if is_sampled { worker.core.draw_sample() } else { 0 };
         let stands_for = if is_long { 2 } else { stands_for };
         Measured { since: worker.remote().driver.now(), stands_for }
     })
@@ -301,21 +305,21 @@ fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
 /// pending updates the averages of its task.
 #[cold]
 fn end_measured(worker: &Worker, header: &Header, measured: Measured, is_sampled: bool, is_pending: bool) {
-    let mut is_long = worker.remote().is_stuck.load(Relaxed);
+    let mut is_long = worker.core.remote().is_stuck.load(Relaxed);
     let Measured { since, stands_for } = measured;
     if stands_for > 0 {
-        let ran = worker.end_sample(since);
-        worker.shared.task_groups.record_poll(worker.me, header, ran, stands_for);
+        let ran = worker.core.end_sample(&worker.shared, since);
+        worker.shared.task_groups.record_poll(worker.me(), header, ran, stands_for);
         if let Some(tenant) = header.tenant() {
             tenant.count_run(tenant_stats::scale_sample(ran, stands_for));
         }
         if is_sampled && is_pending {
-            header.record_poll(ran);
-            header.sleep(worker.now());
+            header.sched.record_poll(ran);
+            header.sched.sleep(worker.core.now());
         }
-        is_long |= worker.is_long(ran);
+        is_long |= worker.core.is_long(ran);
     }
     if is_long {
-        worker.count_long_poll(Some(header));
+        worker.found_long_poll(header);
     }
 }

@@ -30,7 +30,7 @@ static READS: AtomicU64 = AtomicU64::new(0);
 pub(crate) fn now() -> Nanos {
     // A worker increments `poll_seq` twice for each poll.
     let polls = context::with_worker(|worker| {
-        worker.map_or(0, |worker| worker.remote().status.poll_seq.load(Relaxed) / 2)
+        worker.map_or(0, |worker| worker.core.remote().status.poll_seq.load(Relaxed) / 2)
     });
     let reads = READS.load(Relaxed);
     READS.store(reads + 1, Relaxed);

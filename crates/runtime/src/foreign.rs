@@ -85,6 +85,7 @@ mod loom;
 mod tests {
     use super::*;
     use crate::mock::workers;
+    use warmcore_sched::Inbox;
 
     /// The watcher's own driver returns from a wait ten times a second; it must not count its tasks each time.
     #[test]
@@ -92,7 +93,7 @@ mod tests {
         let (mocks, shared) = workers(2, 2);
         let (looks, runs) = (CpuId(0), CpuId(1));
         mocks[1].foreign.store(4, Relaxed);
-        assert!(shared.remote(looks).inbox.try_park());
+        assert!(shared.workers.remote(looks).inbox.try_park());
         shared.foreign.begin(&shared, runs, 7);
         assert_eq!(shared.foreign.check_at(looks), Some(Nanos(1_000_000_000 + CHECK_INTERVAL.0)));
         (0..10_000).for_each(|n| shared.foreign.begin(&shared, looks, n));
@@ -106,7 +107,7 @@ mod tests {
         let (busy, idle) = (CpuId(0), CpuId(1));
         mocks[0].foreign.store(4, Relaxed);
         shared.foreign.watcher.store(busy.0, Relaxed);
-        assert!(shared.remote(idle).inbox.try_park());
+        assert!(shared.workers.remote(idle).inbox.try_park());
         // For the clock of these drivers the check is overdue by a second.
         shared.foreign.at.store(0, Relaxed);
         (1..=VERIFY_EVERY).for_each(|n| shared.foreign.begin(&shared, busy, n));
@@ -121,7 +122,7 @@ mod tests {
             mocks[0].foreign.store(4, Relaxed);
             mocks[1].foreign.store(foreign, Relaxed);
             mocks[1].run_seq.store(1, Relaxed);
-            assert!(shared.remote(other).inbox.try_park());
+            assert!(shared.workers.remote(other).inbox.try_park());
             shared.foreign.begin(&shared, busy, 0);
             assert_eq!(shared.foreign.check_at(other).is_some(), is_watcher);
         }

@@ -14,7 +14,8 @@
 //! `take` swaps out the whole stack, so no thread follows a link that another thread may free. See README.md, "Notes on
 //! parking". The models are in `inbox/loom.rs`.
 //!
-//! Any thread calls `push`, `try_unpark` and `take`; only the worker calls `try_park` and `close`.
+//! Any thread calls `push`, `try_unpark` and `take`; only the worker calls `try_park` and `close`. The scheduler core
+//! calls them through [`warmcore_sched::Inbox`].
 
 use crate::sync::{AtomicPtr, Ordering::*};
 use std::marker::PhantomData;
@@ -54,13 +55,14 @@ pub(crate) struct Inbox<T: Linked> {
     of: PhantomData<fn(T) -> T>,
 }
 
-impl<T: Linked> Inbox<T> {
-    pub(crate) fn new() -> Self {
+impl<T: Linked> Default for Inbox<T> {
+    fn default() -> Self {
         Self { top: AtomicPtr::new(AWAKE), of: PhantomData }
     }
+}
 
-    /// Pushes a task. `Ok(true)`: the worker was parked, and the caller must unpark it. `Err`: the inbox is closed.
-    pub(crate) fn push(&self, mut item: T) -> Result<bool, T> {
+impl<T: Linked> warmcore_sched::Inbox<T> for Inbox<T> {
+    fn push(&self, mut item: T) -> Result<bool, T> {
         let mut top = self.top.load(Relaxed);
         while top != CLOSED {
             item.link().store(if is_task(top) { top } else { AWAKE }, Relaxed);
@@ -76,60 +78,53 @@ impl<T: Linked> Inbox<T> {
         Err(item)
     }
 
-    /// Marks the worker as parked. False: the inbox has a task or is closed, and the worker must not park.
-    ///
-    /// ORDERING: Relaxed. A worker marks itself parked and then searches the other queues for tasks. A thread that adds
-    /// a task to such a queue adds it first and then looks for parked workers. Both have a SeqCst fence between the two
-    /// steps (`ParkGuard::new`, `Shared::notify_parked`). Model: `a_parked_worker_sees_the_work_or_is_unparked_for_it`.
-    pub(crate) fn try_park(&self) -> bool {
-        self.top.compare_exchange(AWAKE, ASLEEP, Relaxed, Relaxed).is_ok()
-    }
-
-    /// Marks the worker as awake if it was parked. True: it was parked, and the caller must unpark it, unless the
-    /// caller is the worker itself.
-    pub(crate) fn try_unpark(&self) -> bool {
-        // ORDERING: AcqRel; what the caller wrote before is visible to the worker when it sees itself awake.
-        self.top.load(Relaxed) == ASLEEP && self.top.compare_exchange(ASLEEP, AWAKE, AcqRel, Relaxed).is_ok()
-    }
-
-    pub(crate) fn is_parked(&self) -> bool {
-        // ORDERING: Acquire; pairs with the AcqRel of `try_unpark`: the worker sees why it was unparked.
-        self.top.load(Acquire) == ASLEEP
-    }
-
-    #[inline]
-    pub(crate) fn has_tasks(&self) -> bool {
-        is_task(self.top.load(Relaxed))
-    }
-
-    /// Takes all tasks, in the order in which they were pushed.
-    pub(crate) fn take(&self) -> Drain<T> {
+    fn take(&self, each: impl FnMut(T)) {
         let mut top = self.top.load(Relaxed);
         while is_task(top) {
             // ORDERING: Acquire; pairs with the Release of `push`.
             match self.top.compare_exchange_weak(top, AWAKE, Acquire, Relaxed) {
-                Ok(_) => return Drain::reversed(top),
+                Ok(_) => return Drain::reversed(top).for_each(each),
                 Err(now) => top = now,
             }
         }
-        Drain { first: AWAKE, of: PhantomData }
     }
 
-    /// Closes the inbox for ever, and returns the tasks that were in it.
-    pub(crate) fn close(&self) -> Drain<T> {
+    #[inline]
+    fn has_tasks(&self) -> bool {
+        is_task(self.top.load(Relaxed))
+    }
+
+    /// ORDERING: Relaxed. A worker marks itself parked and then searches the other queues for tasks. A thread that adds
+    /// a task to such a queue adds it first and then looks for parked workers. Both have a SeqCst fence between the two
+    /// steps (`Core::mark_parked`, `Workers::notify_parked`). Model: `a_parked_worker_sees_the_work_or_is_unparked_for_it`.
+    fn try_park(&self) -> bool {
+        self.top.compare_exchange(AWAKE, ASLEEP, Relaxed, Relaxed).is_ok()
+    }
+
+    fn try_unpark(&self) -> bool {
+        // ORDERING: AcqRel; what the caller wrote before is visible to the worker when it sees itself awake.
+        self.top.load(Relaxed) == ASLEEP && self.top.compare_exchange(ASLEEP, AWAKE, AcqRel, Relaxed).is_ok()
+    }
+
+    fn is_parked(&self) -> bool {
+        // ORDERING: Acquire; pairs with the AcqRel of `try_unpark`: the worker sees why it was unparked.
+        self.top.load(Acquire) == ASLEEP
+    }
+
+    fn close(&self, each: impl FnMut(T)) {
         // ORDERING: Acquire; pairs with the Release of `push`.
-        Drain::reversed(self.top.swap(CLOSED, Acquire))
+        Drain::reversed(self.top.swap(CLOSED, Acquire)).for_each(each);
     }
 }
 
 impl<T: Linked> Drop for Inbox<T> {
     fn drop(&mut self) {
-        drop(self.close());
+        warmcore_sched::Inbox::close(self, drop);
     }
 }
 
 /// Tasks that were taken from an inbox. Dropping it drops the rest of them.
-pub(crate) struct Drain<T: Linked> {
+struct Drain<T: Linked> {
     first: *mut (),
     of: PhantomData<T>,
 }

@@ -14,12 +14,10 @@ mod foreign;
 mod header;
 mod inbox;
 mod join;
-mod metrics;
 #[cfg(all(test, not(shuttle)))]
 mod mock;
 pub mod observe;
 mod owned_tasks;
-mod run_queue;
 mod runtime;
 mod runtime_metrics;
 mod scope;
@@ -30,7 +28,6 @@ mod task_future;
 mod task_groups;
 mod tenant_stats;
 mod thread_config;
-mod virtual_time;
 mod watchdog;
 mod worker;
 mod worker_threads;
@@ -40,7 +37,6 @@ use counted as clock;
 #[cfg(not(feature = "counted-clock"))]
 use warmcore_sys::clock;
 
-pub use self::metrics::WorkerStats;
 pub use block::{EnterGuard, block_in_place};
 pub use context::{Outside, driver_runs, outside, worker_index};
 pub use error::{BuildError, JoinError};
@@ -52,7 +48,7 @@ pub use spawn::{Placement, TaskBuilder, spawn, spawn_in, task_builder, try_task_
 pub use tenant_stats::TenantMetrics;
 #[doc(inline)]
 pub use warmcore_driver as driver;
-pub use warmcore_sched::PolicyKind;
+pub use warmcore_sched::{PolicyKind, WorkerStats};
 
 /// Tasks, under the names of `tokio::task`.
 pub mod task {

@@ -60,9 +60,7 @@ pub(crate) fn workers(workers: usize, per_llc: usize) -> (Vec<Arc<Mock>>, Shared
     let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
     let machine = SchedDomains::new(&topology, &cpus);
     let mocks: Vec<Arc<Mock>> = (0..workers).map(|_| Arc::default()).collect();
-    let virtual_times = Arc::default();
-    let remotes =
-        mocks.iter().map(|mock| remote(Box::new(MockDriver(mock.clone())), &virtual_times)).collect();
+    let remotes = mocks.iter().map(|mock| remote(Box::new(MockDriver(mock.clone())))).collect();
     let pin_to = vec![CpuSet::default(); workers];
     let shared = shared("mock".into(), remotes, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
     (mocks, shared)

@@ -25,7 +25,6 @@
 
 use crate::clock;
 use crate::context;
-use crate::metrics::WorkerStats;
 use crate::runtime_metrics::{RuntimeMetrics, WorkerMetrics};
 use crate::shared::Shared;
 use crate::tenant_stats::TenantMetrics;
@@ -41,6 +40,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::*};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
+use warmcore_sched::WorkerStats;
 use warmcore_sys::{local, signals};
 use warmcore_types::{Nanos, ignore_poison};
 
@@ -401,7 +401,7 @@ fn line(shared: &Shared, began: Nanos) -> String {
     let RuntimeMetrics { workers, num_alive_tasks, injection_queue_depths, remote_schedules, tenants } =
         crate::runtime_metrics::read(shared);
     let (pid, process) = (std::process::id(), quoted(&executable()));
-    let (name, policy) = (quoted(&shared.name), shared.policy);
+    let (name, policy) = (quoted(&shared.name), shared.workers.policy());
     let (at_ns, up_ns) = (now.0, now.0.saturating_sub(began.0));
     let depths = array(&injection_queue_depths, u32::to_string);
     let (workers, tenants) = (array(&workers, worker_json), array(&tenants, tenant_json));

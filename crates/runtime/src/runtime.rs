@@ -10,7 +10,7 @@
 use crate::block::{self, EnterGuard};
 use crate::context;
 use crate::error::BuildError;
-use crate::header;
+use crate::header::RunnableTask;
 use crate::join::JoinHandle;
 use crate::observe;
 use crate::runtime_metrics::{self, RuntimeMetrics};
@@ -163,18 +163,19 @@ impl Runtime {
 
     fn end(&self, deadline: Option<Duration>) -> bool {
         let (shared, began) = (&self.shared, Instant::now());
-        // ORDERING: SeqCst; `ParkGuard::new` marks the worker parked before `Worker::park` reads `is_shutdown`; this
+        // ORDERING: SeqCst; `Core::mark_parked` marks the worker as parked before `Core::search` reads `is_shutdown`; this
         // writes `is_shutdown` and then reads whether the worker is parked. So at least one of the two sees the other's
         // write.
         let give_notice = || {
             shared.is_shutdown.store(true, SeqCst);
             shared.worker_threads.end();
             fence(SeqCst);
-            (0..shared.remotes.len()).for_each(|worker| _ = shared.try_unpark(CpuId(worker as u32)));
+            for worker in 0..shared.remotes.len() as u32 {
+                shared.workers.try_unpark(&**shared, CpuId(worker));
+            }
         };
-        let close_inject_queues = || {
-            shared.inject_queues.iter().flat_map(|inject_queue| inject_queue.close()).for_each(header::cancel)
-        };
+        let close_inject_queues =
+            || shared.workers.inject_queues().flat_map(|queue| queue.close()).for_each(RunnableTask::cancel);
         self.begin_shutdown();
         // A task that drops its own runtime can't wait for itself. A task that drops another runtime without a timeout does not
         // wait either, because a task of that runtime may be dropping this one.
@@ -226,7 +227,7 @@ impl fmt::Debug for Runtime {
         f.debug_struct("Runtime")
             .field("name", &self.shared.name)
             .field("workers", &self.shared.remotes.len())
-            .field("policy", &self.shared.policy)
+            .field("policy", &self.shared.workers.policy())
             .finish_non_exhaustive()
     }
 }

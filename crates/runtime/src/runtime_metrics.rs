@@ -3,11 +3,10 @@
 //! Workers and CPUs count separately; [`read`] collects their numbers. It stops no worker, so each number is as it was
 //! at some moment during the call.
 
-use crate::metrics::WorkerStats;
 use crate::shared::Shared;
 use crate::sync::Ordering::*;
 use crate::tenant_stats::TenantMetrics;
-use warmcore_sched::View;
+use warmcore_sched::{View, WorkerStats};
 use warmcore_types::CpuId;
 
 /// Numbers of a runtime: [`Runtime::metrics`](crate::Runtime::metrics).
@@ -95,39 +94,41 @@ impl RuntimeMetrics {
 
 /// Reads the numbers of a runtime.
 pub(crate) fn read(shared: &Shared) -> RuntimeMetrics {
-    let workers = shared.remotes.iter().enumerate().map(|(i, remote)| {
+    let (workers, machine) = (&shared.workers, shared.workers.machine());
+    let all = shared.remotes.iter().enumerate().map(|(i, remote)| {
         let cpu = CpuId(i as u32);
-        let mut stats = remote.stats.read();
-        stats.polls = remote.status.poll_seq.load(Relaxed) / 2;
+        let scheduled = workers.remote(cpu);
+        let (status, mut stats) = (&scheduled.status, scheduled.counters.read());
+        stats.polls = status.poll_seq.load(Relaxed) / 2;
         let moved = stats.same_llc + stats.other_llc + stats.other_node + stats.first_polls;
         stats.same_worker = stats.polls.saturating_sub(moved);
-        let asleep_since = remote.status.parked_since.load(Relaxed);
+        let asleep_since = status.parked_since.load(Relaxed);
         if asleep_since > 0 {
             stats.parked_ns += remote.driver.now().0.saturating_sub(asleep_since);
         }
         let used = remote.driver.used();
         WorkerMetrics {
             stats,
-            cpu: shared.machine.kernel_cpu(cpu).0,
-            llc: shared.machine.llc_of(cpu).0,
-            node: shared.machine.node_of(cpu).0,
-            shard: shared.machine.shard_of(cpu),
-            is_idle: shared.is_idle(cpu),
-            is_stuck: shared.is_stuck(cpu),
-            local_queue_depth: remote.status.stealable.load(Relaxed),
+            cpu: machine.kernel_cpu(cpu).0,
+            llc: machine.llc_of(cpu).0,
+            node: machine.node_of(cpu).0,
+            shard: machine.shard_of(cpu),
+            is_idle: workers.is_idle(cpu),
+            is_stuck: workers.is_stuck(cpu),
+            local_queue_depth: status.stealable.load(Relaxed),
             num_alive_tasks: remote.owned_tasks.count() as usize,
-            park_unpark_count: remote.status.park_seq.load(Relaxed),
-            mean_poll_ns: remote.status.mean_poll_ns.load(Relaxed),
+            park_unpark_count: status.park_seq.load(Relaxed),
+            mean_poll_ns: status.mean_poll_ns.load(Relaxed),
             foreign_tasks: remote.driver.foreign_tasks(),
             busy_ns: used.all.0,
             own_ns: used.own.0,
         }
     });
     RuntimeMetrics {
-        workers: workers.collect(),
+        workers: all.collect(),
         num_alive_tasks: shared.num_alive_tasks(),
-        injection_queue_depths: shared.inject_queues.iter().map(|inject_queue| inject_queue.len()).collect(),
-        remote_schedules: shared.remote_schedules.load(Relaxed),
+        injection_queue_depths: workers.inject_queues().map(|queue| queue.len()).collect(),
+        remote_schedules: workers.remote_schedules(),
         tenants: shared.tenant_stats.read(),
     }
 }

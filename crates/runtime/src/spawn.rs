@@ -195,17 +195,20 @@ impl TaskBuilder {
         };
         let header = Header::new(scheduler, allowed, recorded(in_span(self.attrs)));
         // SAFETY: the future and its output are `Send` and `'static`.
-        let (runnable, handle) = unsafe { make(header, future) };
+        let (task, handle) = unsafe { make(header, future) };
         match begins_on {
-            Some(worker) => runnable.metadata().scheduler.clone().shared.push_inbox(runnable, worker),
-            None => runnable.schedule(),
+            Some(worker) => {
+                let shared = &task.header().scheduler.clone().shared;
+                shared.workers.push_inbox(&**shared, task, worker);
+            }
+            None => task.schedule(),
         }
         handle
     }
 
     #[track_caller]
     fn allowed(&self) -> Allowed {
-        let machine = &self.scheduler.shared.machine;
+        let machine = self.scheduler.shared.workers.machine();
         let workers = || (0..machine.cpus() as u32).map(CpuId);
         let allowed = match self.placement {
             Placement::Anywhere => return Allowed::Anywhere,

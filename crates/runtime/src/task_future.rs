@@ -143,14 +143,15 @@ pub(crate) unsafe fn make<F: Future>(header: Header, future: F) -> (RunnableTask
     // SAFETY: as the caller guarantees; `schedule` is `Send`, `Sync` and borrows nothing.
     let (runnable, task) =
         unsafe { async_task::Builder::new().metadata(header).spawn_unchecked(track, schedule) };
-    let header = runnable.metadata();
+    let woken = RunnableTask::new(runnable);
+    let header = woken.header();
     if let Some(tenant) = header.tenant() {
         tenant.begin();
     }
-    match header.owned_tasks().insert(runnable.waker(), NonNull::from(header)) {
+    match header.owned_tasks().insert(woken.waker(), NonNull::from(header)) {
         Some(slot) => header.owned_slot.store(slot, Relaxed),
         // The runtime is shutting down: the task ends before its first poll.
         None => header.cancel(),
     }
-    (runnable, JoinHandle { task: Some(task) })
+    (woken, JoinHandle { task: Some(task) })
 }

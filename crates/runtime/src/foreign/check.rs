@@ -3,6 +3,7 @@
 use super::*;
 use crate::shared::Shared;
 use crate::sync::fence;
+use warmcore_sched::View;
 
 impl Foreign {
     /// Called on worker `me` when its driver returns from a wait, before it runs what became ready; `n` is the driver's
@@ -34,18 +35,18 @@ impl Foreign {
         let now = driver.now();
         // A driver without such tasks is on its way into a wait or out of it, or serves sockets: not for long.
         let is_idle = |cpu: &CpuId| {
-            let remote = shared.remote(*cpu);
-            remote.inbox.is_parked()
-                && (remote.driver.run_seq().is_multiple_of(2) || remote.driver.foreign_tasks() == 0)
+            let driver = &shared.remote(*cpu).driver;
+            shared.workers.is_idle(*cpu)
+                && (driver.run_seq().is_multiple_of(2) || driver.foreign_tasks() == 0)
         };
-        let idle = || shared.machine.others(me).find(is_idle);
+        let idle = || shared.workers.machine().others(me).find(is_idle);
         let mut found = idle();
         if found.is_none() {
             if self.watcher.compare_exchange(NO_WORKER, WANTED, Relaxed, Relaxed).is_ok() {
                 watcher = WANTED;
             }
             // ORDERING: SeqCst; that a watcher is wanted was written before, which workers are parked is read after.
-            // A worker that parks does both the other way round, in `ParkGuard::new` and `due`. One of the two sees the
+            // A worker that parks does both the other way round, in `Core::mark_parked` and `due`. One of the two sees the
             // other. Model: `foreign/loom.rs`.
             fence(SeqCst);
             found = idle();
@@ -81,9 +82,10 @@ impl Foreign {
         let mut seen = ignore_poison(self.seen.lock());
         let Seen { points, quiet } = &mut *seen;
         *quiet += 1;
-        for (i, remote) in shared.remotes.iter().enumerate().filter(|(i, _)| *i != me.index()) {
+        let all = shared.remotes.iter().zip(shared.workers.remotes()).enumerate();
+        for (i, (remote, scheduled)) in all.filter(|(i, _)| *i != me.index()) {
             let runs = remote.driver.run_seq() % 2 == 1
-                && remote.status.poll_seq.load(Relaxed) % 2 == 0
+                && scheduled.status.poll_seq.load(Relaxed) % 2 == 0
                 && remote.driver.foreign_tasks() > 0;
             points[i] = update_points(points[i], runs);
             if runs {

@@ -2,11 +2,11 @@
 
 use super::*;
 use crate::mock::workers;
-use crate::worker::ParkGuard;
 use ::loom::{model::Builder, thread};
 use std::sync::Arc;
+use warmcore_sched::Core;
 
-/// Workers look for a watcher while another one parks, as `Worker::idle` and `Worker::park` do. Either one of them sees
+/// Workers look for a watcher while another one parks, as `Core::search` and `Worker::park` do. Either one of them sees
 /// that it is parked, or it sees that a watcher is wanted.
 fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
     let mut model = Builder::new();
@@ -17,14 +17,14 @@ fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
         (0..looking as usize)
             .for_each(|busy| mocks[busy].foreign.store(4, std::sync::atomic::Ordering::Relaxed));
         let shared = Arc::new(shared);
+        let core = Core::new(&*shared, parks, shared.long_poll);
         let looking: Vec<_> = (0..looking)
             .map(|busy| {
                 let shared = shared.clone();
                 thread::spawn(move || shared.foreign.begin(&shared, CpuId(busy), 0))
             })
             .collect();
-        let guard = ParkGuard::new(shared.remote(parks), &shared.inject_queues[0]);
-        assert!(guard.is_some());
+        assert!(core.mark_parked(Nanos(1_000_000_000)));
         shared.foreign.due(&shared, parks, Nanos(1_000_000_000));
         looking.into_iter().for_each(|worker| worker.join().unwrap());
         assert!(shared.foreign.check_at(parks).is_some(), "no worker watches");

@@ -8,6 +8,7 @@ use ::loom::{
     sync::{Arc, atomic::AtomicUsize},
     thread,
 };
+use warmcore_sched::Inbox as _;
 
 /// A task. The thread that pushes it writes `written`, the thread that takes it reads it.
 struct Item {
@@ -49,10 +50,6 @@ unsafe impl Linked for Box<Item> {
     }
 }
 
-fn open(taken: Drain<Box<Item>>) -> Vec<usize> {
-    taken.map(|item| item.open()).collect()
-}
-
 /// A worker, and how often it was unparked.
 struct Remote {
     inbox: Inbox<Box<Item>>,
@@ -61,7 +58,14 @@ struct Remote {
 
 impl Remote {
     fn new() -> Arc<Self> {
-        Arc::new(Self { inbox: Inbox::new(), unparks: AtomicUsize::new(0) })
+        Arc::new(Self { inbox: Inbox::default(), unparks: AtomicUsize::new(0) })
+    }
+
+    /// Takes all tasks, and returns their numbers.
+    fn take(&self) -> Vec<usize> {
+        let mut numbers = Vec::new();
+        self.inbox.take(|item| numbers.push(item.open()));
+        numbers
     }
 
     fn push(&self, number: usize) {
@@ -83,11 +87,11 @@ fn a_parked_worker_is_unparked_once_and_no_task_is_lost() {
             let remote = remote.clone();
             thread::spawn(move || remote.push(number))
         });
-        let mut seen = open(remote.inbox.take());
+        let mut seen = remote.take();
         let has_parked = remote.inbox.try_park();
         pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
         let unparks = remote.unparks.load(Relaxed);
-        let rest = open(remote.inbox.take());
+        let rest = remote.take();
         if has_parked {
             assert_eq!(unparks, usize::from(!rest.is_empty()), "one unpark a park, if a task was pushed");
         } else {
@@ -110,9 +114,9 @@ fn tasks_of_one_thread_come_in_its_order() {
             let remote = remote.clone();
             thread::spawn(move || numbers.into_iter().for_each(|number| remote.push(number)))
         });
-        let mut seen = open(remote.inbox.take());
+        let mut seen = remote.take();
         pushers.into_iter().for_each(|pusher| pusher.join().unwrap());
-        seen.extend(open(remote.inbox.take()));
+        seen.extend(remote.take());
         for [first, second] in [[1, 2], [11, 12]] {
             let at = |number| seen.iter().position(|seen| *seen == number).expect("lost");
             assert!(at(first) < at(second), "{seen:?}");
@@ -133,12 +137,12 @@ fn two_threads_that_take_share_the_tasks() {
         });
         let puller = thread::spawn({
             let remote = remote.clone();
-            move || open(remote.inbox.take())
+            move || remote.take()
         });
-        let mut seen = open(remote.inbox.take());
+        let mut seen = remote.take();
         pusher.join().unwrap();
         seen.extend(puller.join().unwrap());
-        seen.extend(open(remote.inbox.take()));
+        seen.extend(remote.take());
         seen.sort();
         assert_eq!(seen, [1, 2]);
     });
@@ -153,7 +157,8 @@ fn a_push_after_close_returns_the_task() {
             let remote = remote.clone();
             thread::spawn(move || remote.inbox.push(Item::new(number)).err().map(|item| item.open()))
         });
-        let mut seen = open(remote.inbox.close());
+        let mut seen = Vec::new();
+        remote.inbox.close(|item| seen.push(item.open()));
         for pusher in pushers {
             seen.extend(pusher.join().unwrap());
         }
@@ -182,7 +187,7 @@ fn one_of_several_unparks_ends_the_park() {
         pusher.join().unwrap();
         assert_eq!(mine + theirs + remote.unparks.load(Relaxed), 1);
         assert!(!remote.inbox.is_parked());
-        assert_eq!(open(remote.inbox.take()), [1]);
+        assert_eq!(remote.take(), [1]);
     });
 }
 
@@ -209,7 +214,7 @@ fn an_unparked_worker_sees_why() {
     });
 }
 
-/// `ParkGuard::new` against `Shared::notify_parked`, `notify_for_inject` and `Runtime::end`. The worker marks itself
+/// `Core::mark_parked` against `Workers::notify_parked`, `notify_for_inject` and `Runtime::end`. The worker marks itself
 /// parked and then searches for tasks. The other thread adds a task, or shuts down, and then looks for parked workers.
 /// At least one of the two sees the other's write. Both fences are needed.
 #[test]

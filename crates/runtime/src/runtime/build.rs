@@ -6,17 +6,13 @@ use super::builder::{Builder, MakeDriver, Smt};
 use crate::context;
 use crate::error::BuildError;
 use crate::foreign::Foreign;
-use crate::inbox::Inbox;
-use crate::metrics::Stats;
 use crate::observe;
 use crate::owned_tasks::OwnedTasks;
-use crate::run_queue::RunQueue;
-use crate::shared::{InjectQueue, Remote, Shared, WorkerStatus};
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex};
+use crate::shared::{Remote, Shared};
+use crate::sync::{AtomicBool, AtomicU32};
 use crate::task_groups::TaskGroups;
 use crate::tenant_stats::TenantStats;
 use crate::thread_config::ThreadConfig;
-use crate::virtual_time::VirtualTimes;
 use crate::watchdog::Watchdog;
 use crate::worker;
 use std::sync::{Arc, OnceLock};
@@ -25,7 +21,7 @@ use warmcore_driver::Driver;
 #[cfg(feature = "tokio")]
 use warmcore_driver::{TokioDriver, TokioDriverConfig};
 use warmcore_line::Padded;
-use warmcore_sched::{Policy, PolicyKind, SchedDomains, StealOrder};
+use warmcore_sched::{PolicyKind, SchedDomains, Workers};
 use warmcore_sys::affinity;
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, CpuSet, Nanos};
@@ -79,10 +75,10 @@ impl Builder {
                 return Err(error(what.to_owned()));
             }
         };
-        let (mut remotes, virtual_times) = (Vec::new(), Arc::default());
+        let mut remotes = Vec::new();
         for worker in 0..count {
             let driver = make_driver(worker).map_err(io("can't make a worker's driver"))?;
-            remotes.push(remote(driver, &virtual_times));
+            remotes.push(remote(driver));
         }
         let pin_to = match is_pinned {
             true => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
@@ -138,17 +134,9 @@ fn quota_cpus(cpus: f64) -> usize {
     (cpus.ceil() as usize).max(1)
 }
 
-/// The shared part of a new worker. `virtual_times` belongs to all workers of the runtime.
-pub(crate) fn remote(driver: Box<dyn Driver>, virtual_times: &Arc<VirtualTimes>) -> Remote {
-    Remote {
-        inbox: Padded::new(Inbox::new()),
-        run_queue: Padded::new(Mutex::new(RunQueue::new(virtual_times.clone()))),
-        status: Padded::new(WorkerStatus::default()),
-        is_stuck: Padded::new(AtomicBool::new(false)),
-        stats: Padded::new(Stats::default()),
-        owned_tasks: Padded::new(OwnedTasks::new()),
-        driver,
-    }
+/// The runtime's part of a new worker.
+pub(crate) fn remote(driver: Box<dyn Driver>) -> Remote {
+    Remote { owned_tasks: Padded::new(OwnedTasks::new()), reports: Padded::default(), driver }
 }
 
 pub(crate) fn shared(
@@ -166,14 +154,11 @@ pub(crate) fn shared(
     workers().rev().for_each(|worker| worker_on[kernel(worker)] = Some(worker));
     Shared {
         name,
-        inject_queues: (0..machine.shards()).map(|_| InjectQueue::new()).collect(),
         watchdog: Padded::new(Watchdog::new(remotes.len())),
         task_groups: TaskGroups::new(remotes.len()),
         foreign: Padded::new(Foreign::new(remotes.len())),
         remotes: remotes.into(),
-        machine,
-        policy,
-        takes_oldest: policy.steal_order() == StealOrder::Oldest,
+        workers: Workers::new(machine, policy),
         worker_on: worker_on.into(),
         is_shutdown: AtomicBool::new(false),
         threads: ThreadConfig::default(),
@@ -183,7 +168,6 @@ pub(crate) fn shared(
         exported: Padded::default(),
         long_poll: Nanos(u64::try_from(long_poll.as_nanos()).unwrap_or(u64::MAX)),
         outside: Padded::new(AtomicU32::new(0)),
-        remote_schedules: Padded::new(AtomicU64::new(0)),
         pin_to: pin_to.into(),
         attachment: OnceLock::new(),
     }

@@ -101,7 +101,7 @@ impl Handle {
     /// Number of tasks in all injection queues, the sum of [`RuntimeMetrics::injection_queue_depths`]. Touches a cache
     /// line of each queue.
     pub fn injection_queue_depth(&self) -> usize {
-        self.shared.inject_queues.iter().map(|inject_queue| inject_queue.len() as usize).sum()
+        self.shared.workers.inject_queues().map(|queue| queue.len() as usize).sum()
     }
 
     /// As [`Runtime::block_on`].

@@ -21,7 +21,7 @@ use std::pin::Pin;
 use std::sync::atomic::AtomicU64 as PlainU64;
 use std::task::{Context, Poll, Waker};
 use warmcore_driver::{Driver, Entered};
-use warmcore_sched::{PolicyKind, SchedDomains};
+use warmcore_sched::{PolicyKind, SchedDomains, View};
 use warmcore_topo::Topology;
 use warmcore_types::Nanos;
 
@@ -146,9 +146,7 @@ impl Model {
             Arc::new(ModelDriver { clock: clock.clone(), timers, state, condvar })
         };
         let drivers: Vec<Arc<ModelDriver>> = (0..workers).map(driver).collect();
-        let virtual_times = Arc::default();
-        let remotes =
-            drivers.iter().map(|driver| remote(Box::new(Modelled(driver.clone())), &virtual_times)).collect();
+        let remotes = drivers.iter().map(|driver| remote(Box::new(Modelled(driver.clone())))).collect();
         let machine = SchedDomains::new(&topology, &cpus);
         let mut shared = shared("model".into(), remotes, machine, policy, Duration::ZERO, Vec::new());
         // Makes the model independent of the CPU on which the real thread runs.
@@ -328,10 +326,10 @@ fn a_pinned_task_stays_and_ends() {
         let model = Model::new(3, policy, timers);
         let tasks: Vec<_> = (0..3)
             .map(|worker| {
-                let cpu = model.runtime.shared.machine.kernel_cpu(CpuId(worker));
+                let cpu = model.runtime.shared.workers.machine().kernel_cpu(CpuId(worker));
                 let here = async move {
                     for _ in 0..2 {
-                        let at = context::with_worker(|worker| worker.map(|worker| worker.me));
+                        let at = context::with_worker(|worker| worker.map(|worker| worker.me()));
                         assert_eq!(at, Some(CpuId(worker)));
                         yield_now().await;
                     }
@@ -372,14 +370,15 @@ fn a_task_woken_by_a_driver_is_queued_since_then() {
             model.spawn(async move {
                 door.pass().await;
                 context::with_worker(|worker| {
-                    let status = &worker.expect("a task runs on a worker").remote().status;
-                    let since = status.backlog_since.load(Relaxed);
+                    let worker = worker.expect("a task runs on a worker");
+                    let since = worker.shared.workers.backlog_since(worker.me()).0;
                     let is_late = since >= opened_at.load(std::sync::atomic::Ordering::SeqCst);
-                    assert!(status.stealable.load(Relaxed) == 0 || is_late, "waits since {since}");
+                    let waiting = worker.core.remote().status.stealable.load(Relaxed);
+                    assert!(waiting == 0 || is_late, "waits since {since}");
                 });
             })
         });
-        while ignore_poison(door.0.lock()).1.len() < 2 || !model.runtime.shared.remotes[0].inbox.is_parked() {
+        while ignore_poison(door.0.lock()).1.len() < 2 || !model.runtime.shared.workers.is_idle(CpuId(0)) {
             thread::yield_now();
         }
         let slept = clock.fetch_add(1_000_000_000, std::sync::atomic::Ordering::SeqCst);

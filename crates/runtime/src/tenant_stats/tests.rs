@@ -1,7 +1,7 @@
 use super::*;
-use crate::worker::SAMPLE_MASK;
 use crate::{Runtime, spawn_in, yield_now};
 use std::time::{Duration, Instant};
+use warmcore_sched::SAMPLE_MASK;
 
 fn runtime() -> Runtime {
     Runtime::builder().worker_threads(2).observe(false).build().unwrap()

@@ -3,6 +3,7 @@
 use super::*;
 use crate::shared::Shared;
 use crate::sync::fence;
+use warmcore_sched::{Inbox, View};
 use warmcore_types::ignore_poison;
 
 impl Watchdog {
@@ -12,8 +13,9 @@ impl Watchdog {
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
         // `count_idle` includes workers that were unparked and have not left their drivers yet, so the inboxes are read
         // too.
-        if shared.count_idle() >= shared.remotes.len()
-            && shared.remotes.iter().all(|remote| remote.inbox.is_parked())
+        let workers = &shared.workers;
+        if workers.count_idle() >= shared.remotes.len()
+            && workers.remotes().all(|remote| remote.inbox.is_parked())
         {
             self.end(me);
             return None;
@@ -33,16 +35,16 @@ impl Watchdog {
         // wakes while it is appointed sees the appointment, or the thread that appoints it sees that it is awake.
         fence(SeqCst);
         self.end(me);
-        if self.watcher.load(Relaxed) != NO_WORKER || shared.count_idle() == 0 {
+        if self.watcher.load(Relaxed) != NO_WORKER || shared.workers.count_idle() == 0 {
             return;
         }
-        for other in shared.machine.others(me).filter(|cpu| shared.remote(*cpu).inbox.is_parked()) {
+        for other in shared.workers.machine().others(me).filter(|cpu| shared.workers.is_idle(*cpu)) {
             if self.watcher.compare_exchange(NO_WORKER, other.0, Relaxed, Relaxed).is_err() {
                 return;
             }
             shared.remote(other).driver.wake_at(self.next_check(now));
             fence(SeqCst);
-            if shared.remote(other).inbox.is_parked() {
+            if shared.workers.is_idle(other) {
                 return;
             }
             self.end(other);
@@ -53,11 +55,12 @@ impl Watchdog {
     /// check, if that lasts for about the threshold of long polls. Then serves the drivers of all stuck workers.
     pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
         let mut seen = ignore_poison(self.seen.lock());
-        for (i, remote) in shared.remotes.iter().enumerate() {
+        let all = || shared.remotes.iter().zip(shared.workers.remotes());
+        for (i, (remote, scheduled)) in all().enumerate() {
             if i == me.index() {
                 continue;
             }
-            let (polls, driven) = (remote.status.poll_seq.load(Relaxed), remote.driver.run_seq());
+            let (polls, driven) = (scheduled.status.poll_seq.load(Relaxed), remote.driver.run_seq());
             let both = polls.wrapping_mul(1 << 32) ^ driven;
             let (before, since) = seen[i];
             if both != before || (polls % 2 == 0 && driven % 2 == 0) {
@@ -67,14 +70,14 @@ impl Watchdog {
             // `since` may be later than `now`, if another watcher has checked after this one read the clock.
             if now.0.saturating_sub(since.0) >= shared.long_poll.0.max(SHORT_INTERVAL.0 / 2) {
                 self.last_long_poll.store(now.0, Relaxed);
-                remote.is_stuck.store(true, Relaxed);
+                scheduled.is_stuck.store(true, Relaxed);
             }
         }
         drop(seen);
         // Serving another worker's driver runs the tasks that were spawned there, so this worker is no watcher
         // meanwhile.
         self.end(me);
-        for remote in shared.remotes.iter().filter(|remote| remote.is_stuck.load(Relaxed)) {
+        for (remote, _) in all().filter(|(_, scheduled)| scheduled.is_stuck.load(Relaxed)) {
             remote.driver.poll_events();
         }
     }

@@ -1,7 +1,6 @@
 //! Tests of one worker, driven poll by poll, on a clock that the test advances: sleeps, hot windows, long polls, event
 //! intervals, and run times of tenants.
 
-use super::long_poll::{MEASURED_FOR, is_one_long};
 use super::*;
 use crate::common::{Hear, heard};
 use crate::context;
@@ -14,12 +13,15 @@ use std::task::Poll;
 use std::time::Duration;
 use tracing::{Level, Metadata};
 use warmcore_driver::{Driver, Entered};
-use warmcore_sched::{PolicyKind, SchedDomains};
+use warmcore_sched::{PolicyKind, SchedDomains, View, WorkerStats};
 use warmcore_tenant::Tenant;
 use warmcore_topo::Topology;
-use warmcore_types::CpuSet;
+use warmcore_types::{CpuSet, ignore_poison};
 
 const US: u64 = 1_000;
+
+/// After a long poll each poll is measured for this long, as the core's documentation says.
+const MEASURED_FOR: u64 = 1_000_000 * US;
 
 /// The clock of a driver, which advances only when a test advances it. The driver's `park` returns at once.
 #[derive(Default)]
@@ -59,8 +61,7 @@ impl World {
         let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
         let machine = SchedDomains::new(&topology, &cpus);
         let script = Arc::new(Script { clock: AtomicU64::new(1_000_000 * US) });
-        let virtual_times = Arc::default();
-        let remotes = (0..2).map(|_| remote(Box::new(Scripted(script.clone())), &virtual_times)).collect();
+        let remotes = (0..2).map(|_| remote(Box::new(Scripted(script.clone())))).collect();
         let pin_to = vec![CpuSet::default(); 2];
         let shared =
             shared("test".into(), remotes, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
@@ -90,21 +91,45 @@ impl World {
 
     /// Polls the next task, and measures that poll. False: no task waits.
     fn step(&self) -> bool {
-        self.worker.until_sample.set(0);
-        if self.worker.remote().inbox.has_tasks() {
-            self.worker.drain_inbox();
-        }
-        self.worker.next_task().map(|(runnable, is_shared)| self.worker.poll(runnable, is_shared)).is_some()
+        self.worker.core.set_until_sample(0);
+        self.poll_next()
     }
 
-    /// Begins a round that does not end within the next polls.
-    fn long_interval(&self) {
-        self.worker.ticks_left.set(1000);
-        self.worker.event_interval.set(1000);
+    /// Polls the next task, in an event interval that does not end by then, and does not measure that poll.
+    fn step_unmeasured(&self) {
+        self.worker.core.set_until_sample(1000);
+        self.worker.core.set_event_interval(1000);
+        assert!(self.poll_next());
+    }
+
+    /// Polls the next task. False: no task waits.
+    fn poll_next(&self) -> bool {
+        let worker = &self.worker;
+        loop {
+            match worker.core.next(&worker.shared) {
+                Next::Run(queued) => {
+                    worker.poll(queued.task);
+                    return true;
+                }
+                Next::Maintain => worker.maintain(),
+                Next::Search => return false,
+                Next::Park(_) | Next::Shutdown => unreachable!("the worker is not marked as parked"),
+            }
+        }
+    }
+
+    /// Lets the worker search for tasks of the other worker, which has none, and then go on.
+    fn search(&self) {
+        self.worker.core.search(&self.worker.shared);
+        self.worker.core.resume();
     }
 
     fn hot_until(&self) -> u64 {
-        self.worker.remote().status.hot_until.load(Relaxed)
+        self.worker.shared.workers.hot_until(CpuId(0)).0
+    }
+
+    fn stats(&self) -> WorkerStats {
+        self.worker.core.remote().counters.read()
     }
 }
 
@@ -139,12 +164,9 @@ fn a_sleep_is_measured_by_the_clock_of_its_end() {
         });
         for _ in 0..polls {
             // These polls are not measured, so only the wake reads the clock.
-            world.worker.until_sample.set(1000);
-            world.long_interval();
-            let (runnable, is_shared) = world.worker.next_task().unwrap();
-            world.worker.poll(runnable, is_shared);
+            world.step_unmeasured();
         }
-        let slept = sleeper.header().usual_sleep();
+        let slept = sleeper.header().sched.usual_sleep();
         assert_eq!(u64::from(slept), if recorded { polls * each } else { 0 }, "{polls} polls of {each} ns");
         end_all(&world, [sleeper, waker]);
     }
@@ -163,7 +185,7 @@ fn a_task_that_yields_alone_lets_the_driver_be_polled_soon() {
         let _being = context::set_current(&world.worker);
         let handles: Vec<JoinHandle<()>> =
             (0..tasks).map(|_| TaskBuilder::of(&world.worker.shared).spawn(yields())).collect();
-        let asked = || world.worker.remote().stats.read().event_polls;
+        let asked = || world.stats().event_polls;
         let mut before = asked();
         for poll in 0..100 + polls {
             assert!(world.step());
@@ -198,9 +220,10 @@ fn a_yield_is_no_sleep_and_opens_no_window() {
     });
     for _ in 0..20 {
         assert!(world.step());
-        world.worker.open_window(Nanos(world.now()));
+        world.search();
     }
-    let learned = (yields.header().usual_sleep(), other.header().usual_sleep(), world.hot_until());
+    let learned =
+        (yields.header().sched.usual_sleep(), other.header().sched.usual_sleep(), world.hot_until());
     assert_eq!(learned, (0, 0, 0), "sleeps of yields, and a window");
     end_all(&world, [yields, other]);
 }
@@ -223,15 +246,15 @@ fn a_window_opens_when_the_worker_goes_idle() {
     assert!(world.step());
     world.pass(50 * US);
     ring(&bell);
-    assert_eq!(u64::from(task.header().usual_sleep()), 50 * US);
+    assert_eq!(u64::from(task.header().sched.usual_sleep()), 50 * US);
     wakes_itself.store(true, Relaxed);
     assert!(world.step());
-    world.worker.open_window(Nanos(world.now()));
+    world.search();
     assert_eq!(world.hot_until(), 0, "it was woken during its poll");
     wakes_itself.store(false, Relaxed);
     assert!(world.step());
     assert_eq!(world.hot_until(), 0, "it sleeps, and its worker has not gone idle");
-    assert_eq!(world.worker.idle(), Idle::Awake);
+    world.search();
     assert_eq!(world.hot_until(), world.now() + 50 * US);
     end_all(&world, [task]);
 }
@@ -267,7 +290,7 @@ fn every_long_poll_is_counted_and_one_a_second_is_told_with_its_task() {
             (0..polls).for_each(|_| assert!(world.step()));
         }
     });
-    assert_eq!(world.worker.remote().stats.read().long_polls, 900);
+    assert_eq!(world.stats().long_polls, 900);
     let told = ignore_poison(told.0.lock()).clone();
     // The first long poll, and the first after a second, which is 500 polls later.
     assert_eq!(told.len(), 2, "{told:?}");
@@ -312,18 +335,41 @@ fn a_worker_that_changes_hands_tells_of_long_polls_once_a_second_all_the_same() 
     end_all(&world, [task]);
 }
 
+/// With polls of 1 ms the driver is polled after each, and with polls of 90 µs after two or three.
 #[test]
 fn a_round_of_one_poll_is_never_two() {
-    let world = World::new();
     let rounds = |ns: u64| {
-        let of = |_| {
-            world.worker.tune_interval(ns * u64::from(world.worker.event_interval.get()));
-            world.worker.event_interval.get()
+        let world = World::new();
+        let _being = context::set_current(&world.worker);
+        let script = world.script.clone();
+        let yields = || {
+            let script = script.clone();
+            async move {
+                loop {
+                    script.clock.fetch_add(ns, Relaxed);
+                    crate::yield_now().await;
+                }
+            }
         };
+        // Two tasks, since the interval of a task that yields alone is short anyway.
+        let handles = [(); 2].map(|()| TaskBuilder::of(&world.worker.shared).spawn(yields()));
+        let (mut rounds, mut polls, mut served) = (Vec::new(), 0, 0);
+        for _ in 0..200 {
+            if world.stats().event_polls > served {
+                rounds.push(polls);
+                (polls, served) = (0, world.stats().event_polls);
+            }
+            // The end of a measured poll could end the interval too.
+            world.worker.core.set_until_sample(1000);
+            assert!(world.poll_next());
+            polls += 1;
+        }
+        end_all(&world, handles);
         // The average adapts to the polls' duration in the first 20 rounds.
-        (0..50).map(of).collect::<Vec<u32>>().split_off(20)
+        rounds.split_off(20)
     };
-    assert_eq!(rounds(1_000 * US), [1; 30]);
+    let one = rounds(1_000 * US);
+    assert!(one.len() > 100 && one.iter().all(|round| *round == 1), "{one:?}");
     let two = rounds(90 * US);
     assert!(
         two.contains(&2) && two.contains(&3) && two.iter().all(|round| [2, 3].contains(round)),
@@ -351,7 +397,7 @@ fn a_subscriber_that_panics_does_not_take_the_outcome_of_a_task() {
     let task =
         TaskBuilder::of(&world.worker.shared).spawn(async { drop(tokio::task::spawn_local(async {})) });
     heard(Panics, || assert!(world.step()));
-    assert_eq!(world.worker.remote().status.poll_seq.load(Relaxed), 2);
+    assert_eq!(world.worker.core.remote().status.poll_seq.load(Relaxed), 2);
     let outcome = std::pin::pin!(task).poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
     let Poll::Ready(Err(error)) = outcome else { panic!("it did not end") };
     assert!(error.is_panic() && error.to_string().contains("warmcore::spawn"), "{error}");
@@ -373,15 +419,14 @@ fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
     });
     let run_ns = || world.worker.shared.tenant_stats.read()[0].run_ns;
     // After a long poll each poll is measured. The first poll that ends after `MEASURED_FOR` is the last of them.
-    world.worker.count_long_poll(None);
+    world.worker.core.count_long_poll(&world.worker.shared);
     assert!(world.step());
-    world.pass(MEASURED_FOR.0);
-    // The second passed outside of polls.
-    world.worker.interval_start.set(Nanos(world.now()));
-    world.worker.restart_long_poll_check(Nanos(world.now()));
+    // The second passes outside of polls, while the driver is polled.
+    world.pass(MEASURED_FOR);
+    world.worker.core.maintained(&world.worker.shared);
     let before = run_ns();
     assert!(world.step());
-    assert_eq!((run_ns() - before, world.worker.sample_mask.get()), (US, SAMPLE_MASK));
+    assert_eq!(run_ns() - before, US);
     // Then the first poll that is sampled at random; and after unmeasured polls, one of them long, the next, at whose
     // end the long poll is found.
     assert!(world.step());
@@ -389,47 +434,10 @@ fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
     let blocks = TaskBuilder::of(&world.worker.shared)
         .spawn(async move { _ = script.clock.fetch_add(30_000 * US, Relaxed) });
     while !blocks.is_finished() {
-        world.worker.until_sample.set(1000);
-        world.long_interval();
-        let (runnable, is_shared) = world.worker.next_task().unwrap();
-        world.worker.poll(runnable, is_shared);
+        world.step_unmeasured();
     }
     let before = run_ns();
     assert!(world.step());
-    assert_eq!((run_ns() - before, world.worker.sample_mask.get()), (US * 33 / 2, 0));
+    assert_eq!(run_ns() - before, US * 33 / 2);
     end_all(&world, [short]);
-}
-
-const LIMIT: Nanos = Nanos(1_000_000);
-
-#[test]
-fn a_long_poll_among_a_whole_round_of_short_ones_is_seen() {
-    for (polls, average) in [(512, 100), (512, 390), (200, 1000), (2, 100_000), (1, 1_000_000)] {
-        let others = polls * u64::from(average);
-        assert!(
-            is_one_long(others + 30_000_000, polls, average, LIMIT),
-            "30 ms among {polls} of {average} ns"
-        );
-        // As the doc of `is_one_long` says: the limit and 0.8 ms more, if a round takes 200 µs.
-        assert!(
-            polls == 1 || is_one_long(1_801_000, polls, average, LIMIT),
-            "1.8 ms among {polls} of {average} ns"
-        );
-    }
-}
-
-#[test]
-fn a_round_that_took_four_times_as_long_as_usual_is_none() {
-    for (polls, average) in [(512, 390), (200, 1000), (2, 100_000)] {
-        assert!(!is_one_long(4 * polls * u64::from(average), polls, average, LIMIT));
-    }
-    assert!(!is_one_long(5_000_000_000, 0, 100, LIMIT), "no poll ended");
-}
-
-#[test]
-fn where_no_round_has_ended_yet_long_is_what_short_polls_cannot_take_together() {
-    let never = Nanos(u64::MAX);
-    assert!(!is_one_long(u64::MAX, 8, 0, never) && !is_one_long(u64::MAX, 8, 100, never));
-    assert!(!is_one_long(8_000_000, 8, 0, LIMIT), "eight polls of 1 ms");
-    assert!(is_one_long(30_000_000, 8, 0, LIMIT), "30 ms among eight polls");
 }

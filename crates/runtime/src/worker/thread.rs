@@ -8,7 +8,6 @@
 use super::Worker;
 use crate::block;
 use crate::context;
-use crate::metrics::Stats;
 use crate::shared::Shared;
 use crate::sync::Ordering::*;
 use crate::thread_config::{Hook, call};
@@ -18,6 +17,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use warmcore_driver::OpBudget;
+use warmcore_sched::Counters;
 use warmcore_types::CpuId;
 
 /// Panics outside of tasks that a worker survives on one thread. One more aborts the process.
@@ -27,17 +27,18 @@ impl Worker {
     /// Gives the worker to another thread, because this one is going to block. False: no thread can be started, or
     /// this thread is inside the driver.
     pub(crate) fn hand_off(&self) -> bool {
-        if self.in_driver.get() {
+        if self.core.is_in_driver() {
             // This thread is inside the driver, and the worker's park belongs to the frame below.
             return false;
         }
         // Before the other thread starts, since it owns these numbers from then on. An even `poll_seq` says: not in a poll.
-        Stats::add(&self.remote().status.poll_seq, 1);
-        self.remote().is_stuck.store(false, Relaxed);
+        let remote = self.core.remote();
+        Counters::add(&remote.status.poll_seq, 1);
+        remote.is_stuck.store(false, Relaxed);
         warmcore_record::set_worker(None);
-        if start_worker(&self.shared, self.me).is_err() {
-            warmcore_record::set_worker(Some(self.me.index()));
-            Stats::add(&self.remote().status.poll_seq, 1);
+        if start_worker(&self.shared, self.me()).is_err() {
+            warmcore_record::set_worker(Some(self.me().index()));
+            Counters::add(&remote.status.poll_seq, 1);
             return false;
         }
         self.is_handed_off.set(true);
@@ -86,7 +87,7 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
             // A panic that unwinds to here came from a waker or a subscriber, not from a task. The worker goes on.
             let mut unwound = 0;
             while catch_unwind(AssertUnwindSafe(|| worker.run())).is_err() {
-                worker.in_driver.set(false);
+                worker.core.recover(&shared);
                 unwound += 1;
                 if unwound > UNWOUND_MAX {
                     eprintln!(

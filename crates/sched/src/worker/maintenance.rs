@@ -68,6 +68,13 @@ impl<H: Host> Core<H> {
         self.max_lifo_polls.set(policy.max_lifo_polls(Nanos(average)));
     }
 
+    /// For tests of hosts: the event interval has this many polls.
+    #[doc(hidden)]
+    pub fn set_event_interval(&self, polls: u32) {
+        self.event_interval.set(polls);
+        self.ticks_left.set(polls);
+    }
+
     /// Ends the interval after this many polls at most, the one under way included.
     pub(super) fn shorten_interval(&self, polls: u32) {
         let rest = self.ticks_left.get().saturating_sub(polls);

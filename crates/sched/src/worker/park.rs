@@ -36,7 +36,8 @@ impl<H: Host> Core<H> {
     }
 
     /// Marks the worker as parked. False: its inbox has a task.
-    pub(crate) fn mark_parked(&self, now: Nanos) -> bool {
+    #[doc(hidden)] // for models of hosts
+    pub fn mark_parked(&self, now: Nanos) -> bool {
         if !self.remote.inbox.try_park() {
             return false;
         }

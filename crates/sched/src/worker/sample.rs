@@ -26,6 +26,12 @@ impl<H: Host> Core<H> {
         left == 0
     }
 
+    /// For tests of hosts: the next poll that is measured is the one after this many.
+    #[doc(hidden)]
+    pub fn set_until_sample(&self, polls: u32) {
+        self.until_sample.set(polls);
+    }
+
     /// Draws which poll is measured after this one. Returns how many half polls this one stands for, on average: the
     /// distance between two measured polls is half the mask and one.
     pub fn draw_sample(&self) -> u32 {
