@@ -144,3 +144,57 @@ fn check_out(root: &Path, folder: &Path, tree: &Path, commit: &str) -> anyhow::R
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+
+    /// Files of a repository, with their text.
+    fn write(root: &Path, files: &[(&str, &str)]) {
+        for (name, text) in files {
+            let path = root.join(name);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        }
+    }
+
+    #[test]
+    fn a_revision_has_its_own_files_and_the_benches_of_the_working_tree() {
+        let root = std::env::temp_dir().join(format!("xtask-compare-{}", std::process::id()));
+        let _ = fs::remove_dir_all(&root);
+        let commit = |text: &str| {
+            git(&root, &["add", "."]).unwrap();
+            let who = ["-c", "user.name=a", "-c", "user.email=a@localhost", "-c", "commit.gpgsign=false"];
+            git(&root, &[&who[..], &["commit", "--quiet", "-m", text]].concat()).unwrap();
+            git(&root, &["rev-parse", "HEAD"]).unwrap()
+        };
+        write(&root, &[("crates/a", "1"), ("crates/same", "1"), ("tools/results/r", "1")]);
+        write(&root, &[("tools/bench/b", "1"), ("tools/bench/gone", "1"), (".gitignore", "target\n")]);
+        git(&root, &["init", "--quiet"]).unwrap();
+        let first = commit("first");
+        write(&root, &[("crates/a", "2"), ("crates/new", "2")]);
+        let second = commit("second");
+        // Changed, new and deleted files of the working tree, none of them committed.
+        write(&root, &[("tools/bench/b", "3"), ("tools/bench/new", "3"), ("crates/a", "3")]);
+        fs::remove_file(root.join("tools/bench/gone")).unwrap();
+        let status = git(&root, &["status", "--porcelain"]).unwrap();
+
+        let folder = root.join("target/compare");
+        fs::create_dir_all(&folder).unwrap();
+        let tree = folder.join("revision");
+        let text = |name: &str| fs::read_to_string(tree.join(name)).ok();
+        let check = |commit: &str, a: &str, new: Option<&str>| {
+            check_out(&root, &folder, &tree, commit).unwrap();
+            assert_eq!((text("crates/a").as_deref(), text("crates/new").as_deref()), (Some(a), new));
+            let own = ["tools/bench/b", "tools/bench/new", "tools/bench/gone", "tools/results/r"].map(text);
+            assert_eq!(own.each_ref().map(Option::as_deref), [Some("3"), Some("3"), None, Some("1")]);
+            fs::metadata(tree.join("crates/same")).unwrap().modified().unwrap()
+        };
+        let written = check(&first, "1", None);
+        assert_eq!(check(&second, "2", Some("2")), written, "a file that is the same was written again");
+        assert_eq!(check(&first, "1", None), written);
+        assert_eq!(git(&root, &["status", "--porcelain"]).unwrap(), status, "the repository was changed");
+        fs::remove_dir_all(&root).unwrap();
+    }
+}
