@@ -222,7 +222,7 @@ impl<T: Entry> RunQueue<T> {
     }
 
     /// Queues a task behind all others of its tenant.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn push(&mut self, item: T) {
         self.pinned += u32::from(item.is_pinned());
         if self.len == 0 {

@@ -285,7 +285,7 @@ impl<H: Host> Core<H> {
         if is_awake {
             self.sleeper.set(0);
         }
-        self.ticks_left.set(self.ticks_left.get().saturating_sub(1));
+        self.ticks_left.set(self.ticks_left.get() - 1);
     }
 
     /// Charges the run time of a poll to its tenant.
@@ -307,6 +307,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Moves the tasks of the inbox to the run queue.
+    #[inline(never)]
     fn drain_inbox(&self, host: &H) {
         let remote = &*self.remote;
         let mut queue = ignore_poison(remote.run_queue.lock());

@@ -86,8 +86,11 @@ pub struct Workers<H: Host> {
     pub(crate) inject_queues: Box<[Arc<InjectQueue<H::Task>>]>,
     machine: SchedDomains,
     policy: H::Policy,
-    /// [`Policy::steal_order`], which is asked twice in each poll.
+    /// Whether the policy steals the task that has waited longest, so that its time is published.
     takes_oldest: bool,
+    /// Whether a policy other than the default one asks for more than the number of tasks that are not pinned. Read twice
+    /// in each poll.
+    publishes_more: bool,
     /// [`Policy::max_searching`].
     max_searching: u32,
     virtual_times: Arc<VirtualTimes>,
@@ -115,10 +118,12 @@ impl<H: Host> Workers<H> {
                 counters: Padded::new(Counters::default()),
             })
         };
+        let takes_oldest = policy.steal_order() == StealOrder::Oldest;
         Self {
             remotes: (0..machine.cpus()).map(remote).collect(),
             inject_queues: (0..machine.shards()).map(|_| Arc::new(InjectQueue::new())).collect(),
-            takes_oldest: policy.steal_order() == StealOrder::Oldest,
+            takes_oldest,
+            publishes_more: takes_oldest || !policy.steals_lifo_slot(),
             max_searching: policy.max_searching(machine.cpus() as u32),
             machine,
             policy,
@@ -327,19 +332,27 @@ impl<H: Host> Workers<H> {
         queue: &mut RunQueue<Queued<H::Task>>,
         now: Nanos,
     ) {
-        let (before, waiting) = (remote.status.stealable.load(Relaxed), queue.stealable());
-        if before == 0 && waiting > 0 {
-            remote.status.backlog_since.store(now.0, Relaxed);
+        if self.publishes_more {
+            return self.publish_more(remote, queue, now);
         }
-        remote.status.stealable.store(waiting, Relaxed);
-        if self.takes_oldest {
-            Self::publish_oldest(remote, queue);
-        }
+        Self::publish_backlog(remote, queue.len() - queue.pinned(), now);
     }
 
+    #[inline]
+    fn publish_backlog(remote: &Remote<H>, stealable: u32, now: Nanos) {
+        let before = remote.status.stealable.load(Relaxed);
+        if before == 0 && stealable > 0 {
+            remote.status.backlog_since.store(now.0, Relaxed);
+        }
+        remote.status.stealable.store(stealable, Relaxed);
+    }
+
+    /// As [`publish_status`](Self::publish_status), with what some policies ask for besides.
     #[inline(never)]
-    fn publish_oldest(remote: &Remote<H>, queue: &mut RunQueue<Queued<H::Task>>) {
-        if let Some(oldest) = queue.oldest_since()
+    fn publish_more(&self, remote: &Remote<H>, queue: &mut RunQueue<Queued<H::Task>>, now: Nanos) {
+        Self::publish_backlog(remote, queue.stealable(), now);
+        if self.takes_oldest
+            && let Some(oldest) = queue.oldest_since()
             && oldest.0 != remote.status.oldest.load(Relaxed)
         {
             remote.status.oldest.store(oldest.0, Relaxed);

@@ -9,6 +9,7 @@ use crate::sync::fence;
 
 impl<H: Host> Core<H> {
     /// Looks for tasks of other workers: the answer to [`Next::Search`]. [`next`](Self::next) says what comes of it.
+    #[inline(never)]
     pub fn search(&self, host: &H) {
         let now = self.read_clock(host);
         if self.check_long_poll(host, now) || !self.mark_parked(now) {
