@@ -1,11 +1,11 @@
 //! `warmcore predict`: the ratios of measured cases as a simulation predicts them, and how far they are off.
 //!
-//! Three steps, each with a file: `probe` measures what single calls of Warmcore's runtime and of tokio's cost on this
-//! machine; `cases` simulates ten cases with these costs; `compare` holds the simulated ratios against those that
-//! `warmcore bench` measured. A prediction names its probe file. It is compared only with measurements on the same
+//! `probe` measures what single calls of Warmcore's runtime and of tokio's cost on this machine, with which cases are
+//! simulated; `compare` compares the simulated ratios with those that `warmcore bench` measured. A prediction names its probe file. It is compared only with measurements on the same
 //! processor model, so that neither the probe nor the simulator can be adjusted to the measurement unnoticed: the
-//! prediction is committed before the cases are measured.
+//! prediction is committed before it is compared.
 
+mod compare;
 mod probe;
 
 use std::path::PathBuf;
@@ -26,11 +26,14 @@ enum Step {
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
     },
+    /// Compares a prediction with what `warmcore bench` measured
+    Compare(compare::Args),
 }
 
 /// `warmcore predict`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
     match &args.step {
         Step::Probe { json } => probe::command(json),
+        Step::Compare(args) => compare::command(args),
     }
 }

@@ -12,7 +12,7 @@ use std::sync::mpsc;
 use warmcore_sys::{affinity, clock};
 
 const KIB: usize = 256;
-const CHASES: u64 = 20;
+const CHASES: usize = 20;
 const REQUESTS: u64 = 500;
 
 /// The ns of a chase through a set that this CPU chased last, and that the other CPU chased last.
@@ -23,22 +23,22 @@ pub(super) fn chases() -> anyhow::Result<Vec<(&'static str, f64)>> {
         set.chase(|_| ());
         clock::now().0 - began
     };
-    let on = |cpu| {
-        let allowed = affinity::allowed().context("can't read on which CPUs this thread may run")?;
-        affinity::pin(cpu).context("can't pin this thread")?;
-        chase();
-        let warm = (0..CHASES).map(|_| chase()).sum::<u64>() as f64 / CHASES as f64;
-        anyhow::Ok((allowed, warm))
+    let median = |mut chases: Vec<u64>| {
+        chases.sort_unstable();
+        chases[chases.len() / 2] as f64
     };
-    let (allowed, warm) = on(cpus[0])?;
-    let mut found = vec![("chase.warm", warm)];
+    let pin = |cpu| affinity::pin(cpu).context("can't pin this thread");
+    let allowed = affinity::allowed().context("can't read on which CPUs this thread may run")?;
+    pin(cpus[0])?;
+    chase();
+    let mut found = vec![("chase.warm", median((0..CHASES).map(|_| chase()).collect()))];
     if let Some(other) = cpus.get(1) {
-        let mut moved = 0;
+        let mut moved = Vec::new();
         for n in 0..CHASES {
-            affinity::pin([*other, cpus[0]][n as usize % 2]).context("can't pin this thread")?;
-            moved += chase();
+            pin([*other, cpus[0]][n % 2])?;
+            moved.push(chase());
         }
-        found.push(("chase.moved", moved as f64 / CHASES as f64));
+        found.push(("chase.moved", median(moved)));
     }
     affinity::set_allowed(&allowed).context("can't undo a pin")?;
     Ok(found)
