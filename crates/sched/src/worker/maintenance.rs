@@ -25,6 +25,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Called after the driver was polled: the answer to [`Next::Maintain`].
+    #[inline]
     pub fn maintained(&self, host: &H) {
         self.in_driver.set(false);
         Counters::add(&self.remote.counters.event_polls, 1);

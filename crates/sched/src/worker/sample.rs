@@ -67,6 +67,7 @@ impl<H: Host> Core<H> {
 
     /// Called when the clock was read: looks for a long poll among those since the last check, and returns whether there
     /// was one. Several long polls count as one.
+    #[inline(always)]
     pub(super) fn check_long_poll(&self, host: &H, now: Nanos) -> bool {
         let status = &self.remote.status;
         let took = now.0.saturating_sub(self.checked_at.get().0);
