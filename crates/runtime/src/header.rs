@@ -156,7 +156,7 @@ impl Task for RunnableTask {
     #[inline]
     fn share(&self) -> Share {
         match self.header().tenant() {
-            None => Share::NOBODYS,
+            None => Share::NO_TENANT,
             Some(TenantRef { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
         }
     }

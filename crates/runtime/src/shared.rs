@@ -174,6 +174,10 @@ impl Host for Shared {
         self.is_shutdown.load(Acquire)
     }
 
+    fn parks(&self, _worker: CpuId) {
+        crate::thread_config::call(&self.threads.on_park);
+    }
+
     fn resumed(&self, worker: CpuId, now: Nanos) {
         // This worker polls now, so another parked worker becomes the watchdog.
         self.watchdog.assign(self, worker, now);

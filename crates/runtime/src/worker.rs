@@ -150,9 +150,6 @@ impl Worker {
             shared.foreign.begin(shared, me, 0);
         }
         let until = [until, watch, foreign].into_iter().flatten().min();
-        // The core counts the thread as inside the driver by now, so that a task that the function spawns or wakes goes
-        // into the inbox, which ends the park.
-        thread_config::call(&shared.threads.on_park);
         driver.park(until, &|| !core.remote().inbox.is_parked());
         thread_config::call(&shared.threads.on_unpark);
         core.unparked(shared);

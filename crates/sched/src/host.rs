@@ -1,8 +1,7 @@
 //! Host: what runs a scheduler core, and what the core asks of it.
 //!
 //! The core decides; a *host* acts. The runtime is a host whose workers are threads; the simulator is a host in virtual
-//! time. A host stores its tasks, its clock and its means to sleep; the core stores nothing of them but the tasks that
-//! are runnable, which it owns while they are queued.
+//! time. The core owns a runnable task while it is queued, and stores nothing else of its host.
 
 use crate::run_queue::Share;
 use crate::{Policy, TaskState, Workers};
@@ -24,8 +23,8 @@ pub trait Host: Sized {
     /// The clock. Workers may read clocks that differ by little.
     fn now(&self, worker: CpuId) -> Nanos;
 
-    /// Ends the sleep of a worker, whose inbox was marked as parked until the caller changed that. Called once for each
-    /// time that a worker was marked as parked.
+    /// Ends the sleep of a worker, whose inbox was marked as parked until the caller changed that. Called at most once for
+    /// each time that a worker was marked as parked.
     fn unpark(&self, worker: CpuId);
 
     /// Ends the sleep of the calling worker itself, whose driver has woken a task of its own.
@@ -36,15 +35,19 @@ pub trait Host: Sized {
     /// Drops a task that no worker will run, because all have ended.
     fn cancel(&self, task: Self::Task);
 
-    /// Whether no worker takes tasks any more.
+    /// Whether the workers end when they find no task.
     fn is_shutdown(&self) -> bool {
         false
     }
 
+    /// Called before the worker sleeps. Tasks that are woken from here on go into its inbox.
+    fn parks(&self, _worker: CpuId) {}
+
     /// Called when the worker runs a task for the first time after it was idle.
     fn resumed(&self, _worker: CpuId, _now: Nanos) {}
 
-    /// Called when the worker has found that one of its polls since the last check was long. Which one is not known.
+    /// Called when the worker has found that one of its polls since the last check was long. Which one is not known. The host
+    /// calls [`Core::count_long_poll`](crate::Core::count_long_poll), or long polls are neither counted nor measured.
     fn found_long_poll(&self, _core: &crate::Core<Self>) {}
 
     /// Called when the worker gets a task that it did not poll last. `is_other_llc`: it was polled last by a worker of
@@ -57,9 +60,9 @@ pub trait Task {
     /// What the scheduler knows of the task.
     fn state(&self) -> &TaskState;
 
-    /// Whose run time the task uses, and how large that tenant's share is.
+    /// The tenant that is charged for the task's polls, and its weight.
     fn share(&self) -> Share {
-        Share::NOBODYS
+        Share::NO_TENANT
     }
 
     /// Calls a function that allocates memory for a queue, which belongs to the scheduler and not to the tenant of the
@@ -71,6 +74,9 @@ pub trait Task {
 
 /// The tasks that other threads hand to a worker, and whether the worker is parked. Both change together: a task that
 /// is pushed is seen by the worker before it parks, or the thread that pushes it sees that the worker is parked.
+///
+/// Any thread calls `push`, `take`, `try_unpark` and `is_parked`; only the worker calls `try_park` and `close`. `push` is a
+/// Release and `take` an Acquire, so the thread that takes a task sees what was written before the push.
 pub trait Inbox<T>: Default {
     /// Pushes a task. `Ok(true)`: the worker was parked, is not marked as parked any more, and the caller must unpark
     /// it. `Err`: the inbox is closed.

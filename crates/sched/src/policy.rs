@@ -79,6 +79,12 @@ pub trait Policy {
         true
     }
 
+    /// Whether a task that is woken after so many polls of the LIFO slot in a row goes into the queue, where an idle CPU may
+    /// steal it.
+    fn closes_lifo_slot(&self) -> bool {
+        false
+    }
+
     /// Whether a parked CPU is notified when a task was queued and `waiting` tasks wait now. `threshold` is the
     /// [`notify_threshold`](Self::notify_threshold); `in_slot`: the task took an empty LIFO slot.
     #[inline]

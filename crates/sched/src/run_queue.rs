@@ -34,7 +34,7 @@ pub struct Share {
 
 impl Share {
     /// The share of tasks without a tenant.
-    pub const NOBODYS: Self = Self { tenant: 0, weight: 100 };
+    pub const NO_TENANT: Self = Self { tenant: 0, weight: 100 };
 }
 
 /// What a queue must know of a task.
@@ -156,6 +156,8 @@ pub(crate) struct RunQueue<T> {
     lifo_polls: u32,
     classes: Vec<Class<T>>,
     by_tenant: HashMap<u64, ClassId>,
+    /// The order in which a steal tries the classes. Empty between two calls.
+    by_vtime: Vec<(u64, ClassId)>,
     /// Classes with waiting tasks, by virtual time, if there are several. The virtual times may be too small, because
     /// other workers add to them, but never too large.
     waiting: BinaryHeap<Reverse<(u64, usize)>>,
@@ -181,6 +183,7 @@ impl<T: Entry> RunQueue<T> {
             lifo_polls: 0,
             classes: Vec::new(),
             by_tenant: HashMap::new(),
+            by_vtime: Vec::new(),
             waiting: BinaryHeap::new(),
             len: 0,
             pinned: 0,
@@ -266,18 +269,31 @@ impl<T: Entry> RunQueue<T> {
         }
     }
 
-    /// Queues a task in the LIFO slot. The task that was there goes behind all others of its tenant.
+    /// Queues a task in the LIFO slot. The task that was there goes behind all others of its tenant. Returns whether the
+    /// slot was empty.
     #[inline]
-    pub(crate) fn push_lifo(&mut self, item: T) {
+    pub(crate) fn push_lifo(&mut self, item: T) -> bool {
         self.pinned += u32::from(item.is_pinned());
         if self.only.is_some() {
             self.push_only_in_class();
         }
-        if let Some(before) = self.lifo_slot.replace(item) {
+        let before = self.lifo_slot.replace(item);
+        let was_empty = before.is_none();
+        if let Some(before) = before {
             self.len -= 1;
             self.push_back_in_class(before);
         }
         self.len += 1;
+        was_empty
+    }
+
+    /// Whether the LIFO slot was served so many times in a row. If so, the count begins anew.
+    pub(crate) fn ends_lifo_polls(&mut self, max_lifo_polls: u32) -> bool {
+        let ends = self.lifo_polls >= max_lifo_polls;
+        if ends {
+            self.lifo_polls = 0;
+        }
+        ends
     }
 
     #[inline(never)]
@@ -317,6 +333,7 @@ impl<T: Entry> RunQueue<T> {
             self.by_tenant.remove(&before.share.tenant);
         } else {
             self.classes.push(class);
+            self.by_vtime.reserve(self.classes.len());
         }
         self.by_tenant.insert(share.tenant, id);
         id
@@ -531,18 +548,17 @@ impl<T: Entry> RunQueue<T> {
         steal_order: StealOrder,
         may: &impl Fn(&T) -> bool,
     ) -> Option<(ClassId, T)> {
-        let mut tried = None;
-        // Other workers may add to a virtual time meanwhile, so that a class is tried again; hence the limit.
-        for _ in 0..self.busy {
-            let waiting = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-            let keys = waiting.map(|(id, class)| (class.vtime(), id));
-            let next = keys.filter(|key| key.0 < below && tried.is_none_or(|tried| *key > tried)).min()?;
-            if let Some(item) = self.classes[next.1].steal(steal_order, may) {
-                return Some((next.1, item));
-            }
-            tried = Some(next);
+        if self.is_first_alone() {
+            let is_below = below == u64::MAX || self.classes[0].vtime() < below;
+            return is_below.then(|| self.classes[0].steal(steal_order, may)).flatten().map(|item| (0, item));
         }
-        None
+        // Sorted by virtual times as they are now, because other workers add to them meanwhile.
+        self.by_vtime.clear();
+        let waiting = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
+        self.by_vtime.extend(waiting.map(|(id, class)| (class.vtime(), id)).filter(|key| key.0 < below));
+        self.by_vtime.sort_unstable();
+        let classes = &mut self.classes;
+        self.by_vtime.iter().find_map(|(_, id)| Some((*id, classes[*id].steal(steal_order, may)?)))
     }
 
     /// Removes a random task that `may` run on another worker, chosen by the bits of `random`. Takes the task in the LIFO

@@ -67,7 +67,7 @@ pub type Charge = Option<(Share, Nanos)>;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
     Awake,
-    /// It is marked as parked since this time, and will sleep until the other, if there is one.
+    /// It is marked as parked since the time `since`, and sleeps until `until`, if that is a time.
     Parked {
         since: Nanos,
         until: Option<Nanos>,
@@ -101,9 +101,8 @@ pub struct Core<H: Host> {
     was_idle: Cell<bool>,
     /// How often in a row the LIFO slot may be served.
     max_lifo_polls: Cell<u32>,
-    /// Polls between two looks at the injection queue while tasks wait here, and how many are left.
+    /// Polls between two looks at the injection queue while tasks wait here.
     inject_interval: u32,
-    until_inject: Cell<u32>,
     /// Polls until the next one that is measured.
     until_sample: Cell<u32>,
     /// [`SAMPLE_MASK`], or 0 while each poll is measured. The next measured poll is drawn with it.
@@ -159,7 +158,6 @@ impl<H: Host> Core<H> {
             was_idle: Cell::new(true),
             max_lifo_polls: Cell::new(policy.max_lifo_polls(Nanos(0))),
             inject_interval,
-            until_inject: Cell::new(inject_interval),
             until_sample: Cell::new(0),
             sample_mask: Cell::new(SAMPLE_MASK),
             stands_for: Cell::new(2),
@@ -210,8 +208,9 @@ impl<H: Host> Core<H> {
         self.in_driver.get()
     }
 
-    /// Tells that the worker's thread enters or leaves its driver, whose wakes are placed as wakes by the driver. `next` and
-    /// `maintained`, `next` and `unparked` do this for their own calls of the driver.
+    /// Tells that the worker's thread enters or leaves its driver. Tasks that wake meanwhile are woken by the driver. `next`
+    /// does this before `Maintain` and `Park`; a host calls it when it has left the driver earlier than `maintained` or
+    /// `unparked`, and for other uses of its driver.
     pub fn set_in_driver(&self, is_in_driver: bool) {
         self.in_driver.set(is_in_driver);
     }
@@ -258,7 +257,8 @@ impl<H: Host> Core<H> {
         Some(queued)
     }
 
-    /// Called before the task is polled. The result is passed to [`end_poll`](Self::end_poll).
+    /// Called before the task is polled. If it returns a tenant, the host passes that to [`charge`](Self::charge) after the
+    /// poll.
     #[inline]
     pub fn begin_poll(&self, host: &H, task: &H::Task) -> Charge {
         if !task.state().is_prev_worker(self.me) {
@@ -323,9 +323,8 @@ impl<H: Host> Core<H> {
     /// Takes tasks from the injection queue, if it is time for that or no task waits here.
     #[cold]
     fn look_at_inject_queue(&self, host: &H) {
-        let left = self.until_inject.get() - 1;
-        self.until_inject.set(if left == 0 { self.inject_interval } else { left });
-        if left == 0 {
+        let polls = self.remote.status.poll_seq.load(Relaxed) / 2;
+        if polls.is_multiple_of(self.inject_interval.into()) {
             // Under a policy that looks rarely, one task per look, as tasks wait here too.
             let at_most = if self.inject_interval == 1 { usize::MAX } else { 1 };
             self.pop_inject(host, at_most);
@@ -336,11 +335,10 @@ impl<H: Host> Core<H> {
 
     /// Moves a share of the injection queue to this worker. If tasks are left, notifies another worker of the shard.
     fn pop_inject(&self, host: &H, at_most: usize) {
-        if self.take_injected(host, &self.inject_queue, at_most) && !self.inject_queue.is_empty() {
-            let shard = host.workers().policy().inject_queue_of(host.workers().machine(), self.me);
-            if self.inject_queue.idle() > 0 {
-                host.workers().notify_for_inject(host, shard, None);
-            }
+        let queue = host.workers().policy().inject_queue_of(host.workers().machine(), self.me);
+        let is_left = self.take_injected(host, queue, at_most) && !self.inject_queue.is_empty();
+        if is_left && self.inject_queue.idle() > 0 {
+            host.workers().notify_for_inject(host, queue, None);
         }
     }
 

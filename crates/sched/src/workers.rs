@@ -1,7 +1,7 @@
 //! Workers: what the workers of one scheduler see of each other, and how a task that is woken reaches one of them.
 //!
 //! Each worker has a [`Remote`]: its inbox, its run queue under a lock, and its status. Each shard of a last-level cache
-//! has an [`InjectQueue`]. The policy decides from this state, which it reads through [`View`]. `workers/steal.rs` is
+//! has an [`InjectQueue`]. The policy decides from this state, which it reads through [`View`]. `worker/steal.rs` is
 //! how an idle worker takes tasks, `worker.rs` the loop of one worker.
 //!
 //! # Cost
@@ -10,7 +10,7 @@
 //! # Protocol
 //! A worker that parks marks itself as parked, then looks for tasks. A thread that queues a task where a parked worker
 //! does not see it (a run queue, an injection queue) queues it, then looks for parked workers. A SeqCst fence is between
-//! the two steps of both, so one of the two sees the other: `Core::search`, [`Workers::notify_parked`],
+//! the two steps of both, so one of the two sees the other: `Core::mark_parked`, [`Workers::notify_parked`],
 //! `notify_for_inject`.
 
 use crate::counters::Counters;
@@ -43,7 +43,7 @@ pub struct Remote<H: Host> {
     /// Whether the worker is in a long poll. Set by the thread that finds it there, cleared by the worker.
     #[line(contended = "watchdog")]
     pub is_stuck: Padded<AtomicBool>,
-    /// Who writes which counter is said there.
+    /// Its writers are named in [`Counters`].
     #[line(contended = "counters")]
     pub counters: Padded<Counters>,
 }
@@ -70,7 +70,7 @@ pub struct WorkerStatus {
     pub(crate) hot_until: AtomicU64,
     /// Since when the worker sleeps. 0: it does not.
     pub parked_since: AtomicU64,
-    /// The number of parks, times 2; odd while the worker is parked or has not polled since. A park ends at the first poll
+    /// The number of parks, times 2; odd from a park until the next poll. A park ends at the first poll
     /// after it, or at the shutdown.
     pub park_seq: AtomicU64,
     /// The worker takes no more tasks.
@@ -270,7 +270,7 @@ impl<H: Host> Workers<H> {
     /// else any.
     pub(crate) fn notify_for_inject(&self, host: &H, shard: usize, first: Option<CpuId>) {
         // ORDERING: SeqCst; the queue's length was written before, who is parked and whether a wakeup is pending is read
-        // after. `Core::search` and `Core::resume` do both the other way round. One of the two sees the other.
+        // after. `Core::mark_parked` and `Core::resume` do both the other way round. One of the two sees the other.
         fence(SeqCst);
         if self.has_enough_searching() {
             return;

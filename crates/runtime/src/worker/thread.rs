@@ -17,7 +17,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
 use warmcore_driver::OpBudget;
-use warmcore_sched::Counters;
 use warmcore_types::CpuId;
 
 /// Panics outside of tasks that a worker survives on one thread. One more aborts the process.
@@ -33,12 +32,13 @@ impl Worker {
         }
         // Before the other thread starts, since it owns these numbers from then on. An even `poll_seq` says: not in a poll.
         let remote = self.core.remote();
-        Counters::add(&remote.status.poll_seq, 1);
+        let polls = remote.status.poll_seq.load(Relaxed);
+        remote.status.poll_seq.store(polls + 1, Relaxed);
         remote.is_stuck.store(false, Relaxed);
         warmcore_record::set_worker(None);
         if start_worker(&self.shared, self.me()).is_err() {
             warmcore_record::set_worker(Some(self.me().index()));
-            Counters::add(&remote.status.poll_seq, 1);
+            remote.status.poll_seq.store(polls, Relaxed);
             return false;
         }
         self.is_handed_off.set(true);

@@ -10,8 +10,7 @@
 //!
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
 //! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
-//! task that has just moved there keeps its CPU for that long; if the tasks behind it moved on for that, each move would
-//! cause the next one (`tests/conserve.rs`). From a CPU in a long poll, or one that stops, tasks are stolen at once. A CPU
+//! task that has just moved there keeps its CPU for that long; if the tasks behind it were stolen because that CPU is busy with it, each move would cause the next one (`tests/conserve.rs`). From a CPU in a long poll, or an offline one, tasks are stolen at once. A CPU
 //! that sees many tasks that are not due yet examines only the nearest CPUs, and searches again when the first of these tasks is due.
 //!
 //! # Cost
@@ -69,15 +68,15 @@ pub const WAIT_SHARE: u64 = 4;
 /// one; [`Home::DEFAULT`] is what the product uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Home {
-    /// From this average poll on, the order of a round alternates and there is a LIFO slot: 4 µs.
+    /// From this average poll on, the order of a round alternates and there is a LIFO slot. Default: 4 µs.
     pub lifo_order_min_poll: Nanos,
-    /// An idle CPU steals one light task in this many, rounded up: 2.
+    /// An idle CPU steals one light task in this many, rounded up. Default: 2.
     pub steal_divisor: u32,
-    /// How many CPUs may search at a time: no limit.
+    /// How many CPUs may search at a time. Default: no limit.
     pub max_searching: u32,
-    /// Whether an idle CPU is kept for a task that sleeps briefly: true.
+    /// Whether an idle CPU is kept for a task that sleeps briefly. Default: true.
     pub keeps_hot: bool,
-    /// How long a task waits before it is stolen, at least: 200 µs.
+    /// How long a task waits before it is stolen, at least. Default: 200 µs.
     pub min_steal_delay: Nanos,
 }
 
@@ -91,8 +90,8 @@ impl Home {
         min_steal_delay: MIN_STEAL_DELAY,
     };
 
-    /// Until when hot windows are open for a search at this time: if CPUs are not kept, all windows are closed.
-    fn hot_now(self, now: Nanos) -> Nanos {
+    /// The time with which a search at `now` compares hot windows: if CPUs are not kept, one at which all are closed.
+    fn hot_clock(self, now: Nanos) -> Nanos {
         if self.keeps_hot { now } else { Nanos(u64::MAX) }
     }
 }
@@ -156,7 +155,7 @@ impl Policy for Home {
         if !is_old && !self.is_overloaded(waiting, migration_cost) && !view.is_stuck(at) {
             return None;
         }
-        find_idle(machine, view, at, self.hot_now(now), &Wakee::default()).map(|found| found.cpu)
+        find_idle(machine, view, at, self.hot_clock(now), &Wakee::default()).map(|found| found.cpu)
     }
 
     /// If twice as many tasks wait there as here, and two more: as many light tasks as make both equal, or one heavy task.
@@ -267,13 +266,19 @@ fn later(at: Nanos, by: Nanos) -> Nanos {
 /// The cost of queueing behind the tasks of the previous CPU. If the task's last waker was on the same CPU as this one, it
 /// talks to a task there: then also a part of the time that it waits longer than on the waker's CPU. There a heavy task
 /// would run next, through the LIFO slot.
-fn queueing_cost(view: &impl View, wakee: &Wakee, prev_cpu: CpuId, near: CpuId) -> Nanos {
+fn queueing_cost(
+    lifo_order_min_poll: Nanos,
+    view: &impl View,
+    wakee: &Wakee,
+    prev_cpu: CpuId,
+    near: CpuId,
+) -> Nanos {
     if wakee.woken_from != Some(near) {
         return HANDOVER_COST;
     }
     let poll = |cpu| view.migration_cost_at(cpu).0 / MIGRATION_COST_PER_POLL;
     let wait = |cpu| poll(cpu).saturating_mul(view.backlog(cpu).into());
-    let is_next = poll(near) >= LIFO_ORDER_MIN_POLL.0;
+    let is_next = poll(near) >= lifo_order_min_poll.0;
     let longer = wait(prev_cpu).saturating_sub(if is_next { 0 } else { wait(near) });
     later(HANDOVER_COST, Nanos(longer / WAIT_SHARE))
 }
@@ -311,7 +316,11 @@ impl Home {
             } else if takes(machine, view, allowed, near) && is_free() {
                 stay.accrued_cost = later(
                     accrued_cost,
-                    if is_idle { WAKEUP_COST } else { queueing_cost(view, &wake.wakee, prev_cpu, near) },
+                    if is_idle {
+                        WAKEUP_COST
+                    } else {
+                        queueing_cost(self.lifo_order_min_poll, view, &wake.wakee, prev_cpu, near)
+                    },
                 );
                 if stay.accrued_cost >= migration_cost_over(migration_cost, machine.distance(prev_cpu, near))
                 {
@@ -333,7 +342,7 @@ impl Home {
 
     /// Places a new task, or one that can't run on its previous CPU: on an idle CPU near `near`, else in a shared queue.
     fn place_task(self, machine: &SchedDomains, view: &impl View, wake: &Wake, near: CpuId) -> WakeDecision {
-        match find_idle(machine, view, near, self.hot_now(wake.now), &wake.wakee) {
+        match find_idle(machine, view, near, self.hot_clock(wake.now), &wake.wakee) {
             Some(Found { cpu, hot_kept, hot_broken }) => {
                 let there = WakeDecision { hot_kept, hot_broken, ..WakeDecision::on(cpu, true) };
                 // A task without data is for the first CPU that is free. Of a burst of such tasks the first kick serves all.

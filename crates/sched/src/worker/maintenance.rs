@@ -62,7 +62,7 @@ impl<H: Host> Core<H> {
             1 => 1,
             polls => polls + self.next_rand() % 2,
         };
-        let polls = policy.event_interval().unwrap_or(polls);
+        let polls = policy.event_interval().unwrap_or(polls).max(1);
         self.event_interval.set(polls);
         self.ticks_left.set(polls);
         self.notify_threshold.set(policy.notify_threshold(Nanos(average)));

@@ -2,8 +2,17 @@
 //!
 //! The worker first marks itself as parked, *then* looks for tasks of other workers, and sleeps if it finds none. A thread
 //! that queues a task after that look sees the mark and unparks the worker. See `workers.rs`, "Protocol".
+//!
+//! | | when | does |
+//! |---|---|---|
+//! | `search` | `next` found no task | marks the worker as parked and looks for tasks elsewhere |
+//! | `begin_park` | the search found none | `next` returns `Park`, and the host sleeps |
+//! | `unparked` | the host does not sleep any more | reads the clock, counts the park |
+//! | `resume` | after that, or after a search that found tasks | the worker counts as idle no more |
+//! | `end_idle` | the first task after that | ends the park for the counter `park_seq`, tells the host |
+//! | `recover` | after a panic outside of a task | `unparked` and `resume`, if they are due |
 
-use super::steal::Found;
+use super::steal::SearchOutcome;
 use super::*;
 use crate::sync::fence;
 
@@ -20,16 +29,19 @@ impl<H: Host> Core<H> {
             return;
         }
         match self.steal_work(host, now) {
-            Found::Tasks => {
+            SearchOutcome::Tasks { is_last } => {
                 Counters::add(&self.remote.counters.steal_operations, 1);
                 self.resume();
+                if is_last {
+                    self.pass_on(host, now);
+                }
             }
-            Found::Nothing(_) if !self.deferred.borrow().is_empty() => {
+            SearchOutcome::Nothing(_) if !self.deferred.borrow().is_empty() => {
                 // The tasks that yielded run after the driver was polled.
                 self.resume();
                 self.shorten_interval(0);
             }
-            Found::Nothing(until) => {
+            SearchOutcome::Nothing(until) => {
                 self.mode.set(Mode::Parked { since: now, until });
                 self.open_window(now);
             }
@@ -42,6 +54,7 @@ impl<H: Host> Core<H> {
         if !self.remote.inbox.try_park() {
             return false;
         }
+        // The worker is in no poll any more.
         if self.remote.is_stuck.load(Relaxed) {
             self.remote.is_stuck.store(false, Relaxed);
         }
@@ -59,9 +72,10 @@ impl<H: Host> Core<H> {
         if host.is_shutdown() {
             return Next::Shutdown;
         }
-        // From here on, so that a task that the driver wakes goes into the inbox, which ends the park.
+        // Set before the host sleeps, so that a task that the driver wakes goes into the inbox, which ends the park.
         self.in_driver.set(true);
         self.clock_is_stale.set(true);
+        host.parks(self.me);
         let status = &self.remote.status;
         status.parked_since.store(since.0, Relaxed);
         if status.park_seq.load(Relaxed).is_multiple_of(2) {
@@ -70,7 +84,7 @@ impl<H: Host> Core<H> {
         Next::Park(until)
     }
 
-    /// Called when the worker does not sleep any more. The worker stays marked as parked until [`resume`](Self::resume).
+    /// Called when the worker does not sleep any more. The worker counts as idle until [`resume`](Self::resume).
     pub fn unparked(&self, host: &H) {
         let status = &self.remote.status;
         let since = status.parked_since.load(Relaxed);
@@ -92,6 +106,8 @@ impl<H: Host> Core<H> {
         fence(SeqCst);
         if self.shard.wakeup_pending.load(Relaxed) {
             self.shard.wakeup_pending.store(false, SeqCst);
+            // ORDERING: SeqCst; the mark was cleared before, the injection queue is read after, by `next`. A thread that
+            // pushes there does both the other way round, so a push that found the mark set is seen.
             fence(SeqCst);
         }
         self.restart_long_poll_check(self.now());

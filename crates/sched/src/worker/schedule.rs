@@ -71,28 +71,30 @@ impl<H: Host> Core<H> {
             return self.deferred.borrow_mut().push_back(queued);
         }
         let is_lifo = !is_yield && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
-        let waiting = self.push(host, queued, is_lifo);
+        let (waiting, in_slot) = self.push(host, queued, is_lifo);
         if is_yield && waiting == 1 {
             self.shorten_interval(LONE_YIELDS_MAX);
         }
         // By default only when the threshold is reached. `maintained` notifies again while tasks are queued.
-        if policy.notifies(waiting, self.notify_threshold.get(), is_lifo && waiting == 1) {
+        if policy.notifies(waiting, self.notify_threshold.get(), in_slot) {
             self.notify_parked(host);
         }
     }
 
-    /// Puts a task into the run queue, or into its LIFO slot. Returns how many tasks wait there now. Inlined always: as a
-    /// call it took 25 instructions more.
+    /// Puts a task into the run queue, or into its LIFO slot. Returns how many tasks wait there now, and whether the task
+    /// took an empty slot. Inlined always: as a call it took 25 instructions more.
     #[inline(always)]
-    fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool) -> u32 {
+    fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool) -> (u32, bool) {
         let mut queue = ignore_poison(self.remote.run_queue.lock());
-        if is_lifo {
+        let closes_slot = host.workers().policy().closes_lifo_slot();
+        let in_slot = if is_lifo && !(closes_slot && queue.ends_lifo_polls(self.max_lifo_polls.get())) {
             queue.push_lifo(queued)
         } else {
-            queue.push(queued)
-        }
+            queue.push(queued);
+            false
+        };
         host.workers().publish_status(&self.remote, &mut queue, self.now());
-        queue.len()
+        (queue.len(), in_slot)
     }
 
     /// Queues the tasks that yielded, under a policy that defers them until the driver was polled.
@@ -104,16 +106,15 @@ impl<H: Host> Core<H> {
         let is_lifo = self.max_lifo_polls.get() > 0;
         loop {
             let Some(queued) = self.deferred.borrow_mut().pop_front() else { break };
-            let waiting = self.push_deferred(host, queued, is_lifo);
-            if host.workers().policy().notifies(waiting, self.notify_threshold.get(), is_lifo && waiting == 1)
-            {
+            let (waiting, in_slot) = self.push_deferred(host, queued, is_lifo);
+            if host.workers().policy().notifies(waiting, self.notify_threshold.get(), in_slot) {
                 self.notify_parked(host);
             }
         }
     }
 
     #[inline(never)]
-    fn push_deferred(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool) -> u32 {
+    fn push_deferred(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool) -> (u32, bool) {
         self.push(host, queued, is_lifo)
     }
 

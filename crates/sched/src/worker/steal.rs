@@ -9,16 +9,17 @@ use crate::{StealDecision, Workers};
 /// The largest number of tasks that a worker takes at once.
 pub const STEAL_MAX: u32 = 256;
 
-/// Attempts to steal in a row. Each fails only because another worker was faster.
+/// Attempts to steal in a row, each of which fails because another worker emptied the queue first.
 const ATTEMPTS_MAX: usize = 64;
 
 /// If a worker has tasks that may not come here, the next look is after this time.
 const RETRY_AFTER: Nanos = Nanos(1_000_000);
 
 /// What came of a search.
-pub(super) enum Found {
-    /// Tasks, which are in the worker's run queue now.
-    Tasks,
+pub(super) enum SearchOutcome {
+    /// Tasks, which are in the worker's run queue now. `is_last`: no other worker searches, under a policy that limits how
+    /// many do, so this one has to notify the next.
+    Tasks { is_last: bool },
     /// No task. If a time is given, the worker looks again at that time.
     Nothing(Option<Nanos>),
 }
@@ -26,7 +27,7 @@ pub(super) enum Found {
 impl<H: Host> Core<H> {
     /// Looks for tasks, as the policy decides, and moves those that it finds to this worker's run queue. The number of
     /// workers that search is counted if the policy limits it.
-    pub(super) fn steal_work(&self, host: &H, now: Nanos) -> Found {
+    pub(super) fn steal_work(&self, host: &H, now: Nanos) -> SearchOutcome {
         let workers = host.workers();
         if !workers.limits_searching() {
             return self.steal_as_decided(host, now);
@@ -34,55 +35,64 @@ impl<H: Host> Core<H> {
         let limit = workers.max_searching();
         let below = |searching| (searching < limit).then_some(searching + 1);
         if workers.searching.fetch_update(SeqCst, SeqCst, below).is_err() {
-            return Found::Nothing(None);
+            return SearchOutcome::Nothing(None);
         }
-        let found = self.steal_as_decided(host, now);
+        let mut outcome = self.steal_as_decided(host, now);
         let was_last = workers.searching.fetch_sub(1, SeqCst) == 1;
-        if !was_last {
-            return found;
+        if was_last && matches!(outcome, SearchOutcome::Nothing(_)) {
+            // ORDERING: SeqCst; `searching` was decremented before, the queues are read after. A thread that queues a task
+            // does both the other way round, in `Workers::has_enough_searching`. One of the two sees the other.
+            // Models: `workers/loom.rs`.
+            fence(SeqCst);
+            outcome = self.steal_as_decided(host, now);
         }
-        if matches!(found, Found::Tasks) {
-            workers.notify_parked(host, self.me, now);
-            return found;
+        match outcome {
+            SearchOutcome::Tasks { .. } => SearchOutcome::Tasks { is_last: was_last },
+            nothing => nothing,
         }
-        // ORDERING: SeqCst; that nobody searches was written before, the queues are read after. A thread that queues a task
-        // does both the other way round, in `Workers::has_enough_searching`. One of the two sees the other.
-        // Models: `workers/loom.rs`.
-        fence(SeqCst);
-        self.steal_as_decided(host, now)
     }
 
-    fn steal_as_decided(&self, host: &H, now: Nanos) -> Found {
+    /// Notifies another worker of tasks that wait anywhere. Nobody was notified of them while this worker searched.
+    pub(super) fn pass_on(&self, host: &H, now: Nanos) {
+        let workers = host.workers();
+        match workers.inject_queues.iter().position(|queue| !queue.is_empty()) {
+            Some(queue) => workers.notify_for_inject(host, queue, None),
+            None => workers.notify_parked(host, self.me, now),
+        }
+    }
+
+    fn steal_as_decided(&self, host: &H, now: Nanos) -> SearchOutcome {
         let workers = host.workers();
         for _ in 0..workers.remotes.len().min(ATTEMPTS_MAX) + 1 {
             match workers.policy().steal(workers.machine(), workers, self.me, now) {
                 StealDecision::Shard(queue) => {
-                    if self.take_injected(host, &workers.inject_queues[queue], usize::MAX) {
-                        return Found::Tasks;
+                    if self.take_injected(host, queue, usize::MAX) {
+                        return SearchOutcome::Tasks { is_last: false };
                     }
                 }
                 StealDecision::From { cpu, at_most } => {
                     if self.steal_from(host, cpu, at_most.clamp(1, STEAL_MAX), now) {
                         // The tasks that are left there are for the next worker.
                         workers.notify_parked(host, cpu, now);
-                        return Found::Tasks;
+                        return SearchOutcome::Tasks { is_last: false };
                     }
                     // The tasks there may not run here.
-                    return Found::Nothing(Some(Nanos(now.0 + RETRY_AFTER.0)));
+                    return SearchOutcome::Nothing(Some(Nanos(now.0 + RETRY_AFTER.0)));
                 }
-                StealDecision::Until(at) => return Found::Nothing(Some(at)),
-                StealDecision::Nothing => return Found::Nothing(None),
+                StealDecision::Until(at) => return SearchOutcome::Nothing(Some(at)),
+                StealDecision::Nothing => return SearchOutcome::Nothing(None),
             }
         }
         // Other workers were faster each time, and tasks may wait all the same.
-        Found::Nothing(Some(now))
+        SearchOutcome::Nothing(Some(now))
     }
 
     /// Moves a share of an injection queue to this worker's run queue. Returns whether a task came.
-    pub(super) fn take_injected(&self, host: &H, from: &InjectQueue<H::Task>, at_most: usize) -> bool {
-        let (machine, mut taken) = (host.workers().machine(), self.taken.borrow_mut());
-        let workers = machine.cpus_of(machine.shard_of(self.me)).len();
-        from.pop(workers, at_most, |task| taken.push(Queued { task, since: self.now() }));
+    pub(super) fn take_injected(&self, host: &H, queue: usize, at_most: usize) -> bool {
+        let (workers, mut taken) = (host.workers(), self.taken.borrow_mut());
+        let sharers = workers.machine().cpus_of(queue).len();
+        let take = |task| taken.push(Queued { task, since: self.now() });
+        workers.inject_queues[queue].pop(sharers, at_most, take);
         self.push_taken(host, &mut taken, self.now())
     }
 
@@ -118,18 +128,16 @@ impl<H: Host> Core<H> {
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
         // Not into the run queue: the worker may have ended its poll and parked meanwhile, which its inbox knows.
-        while let Some(at) = taken.iter().skip(of_queue).position(|queued| !may(&queued.task)) {
-            let back = taken.remove(of_queue + at);
-            workers.push_inbox(host, back.task, from);
-        }
+        let back = taken.extract_if(of_queue.., |queued| !may(&queued.task));
+        back.for_each(|queued| workers.push_inbox(host, queued.task, from));
         remote.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
         self.push_taken(host, &mut taken, now)
     }
 
     /// Takes random tasks that wait at `from` and may run here. Returns how many came, and how many of them had run.
     ///
-    /// Not the tasks that would run last, as [`steal_from`](Self::steal_from) does for an idle worker: those are the same
-    /// ones each time, and the purpose here is that all tasks get the shorter round equally often.
+    /// Random ones, because the tasks that would run last are the same ones each time, and all tasks are to get the shorter
+    /// round equally often (`shares.rs`).
     pub(super) fn migrate(&self, host: &H, from: CpuId, at_most: u32, now: Nanos) -> (u32, u32) {
         let workers = host.workers();
         let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
@@ -152,14 +160,18 @@ impl<H: Host> Core<H> {
         let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
         let may = |queued: &Queued<H::Task>| workers.machine().allows(queued.task.state().allowed(), self.me);
         let mut queue = ignore_poison(remote.run_queue.lock());
-        taken.extend(queue.steal_lagging(below, workers.policy().steal_order(), may));
+        let Some(queued) = queue.steal_lagging(below, workers.policy().steal_order(), may) else {
+            return false;
+        };
+        taken.push(queued);
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
-        remote.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
+        remote.counters.stolen_tasks.fetch_add(1, Relaxed);
         self.push_taken(host, &mut taken, now)
     }
 
-    /// Publishes the status of a worker from which tasks were taken. The caller holds the lock of its queue.
+    /// Publishes the status of a worker from which tasks were taken, and keeps since when it has a backlog. The caller holds
+    /// the lock of its queue.
     fn publish_stolen(
         workers: &Workers<H>,
         remote: &Remote<H>,

@@ -31,7 +31,7 @@ impl Task for TestTask {
 
     fn share(&self) -> Share {
         match self.0.1 {
-            0 => Share::NOBODYS,
+            0 => Share::NO_TENANT,
             tenant => Share { tenant, weight: 100 * tenant as u32 },
         }
     }
