@@ -13,6 +13,9 @@ use std::collections::VecDeque;
 use warmcore_line::{Line, Padded};
 use warmcore_types::ignore_poison;
 
+/// The number of tasks for which there is memory from the start.
+const RESERVED: usize = 64;
+
 /// The largest number of tasks that a worker takes at once.
 const SHARE_MAX: usize = 32;
 
@@ -40,7 +43,7 @@ impl<T: Task> InjectQueue<T> {
     pub(crate) fn new() -> Self {
         Self {
             len: Padded::new(AtomicU32::new(0)),
-            tasks: Padded::new(Mutex::new(Some(VecDeque::new()))),
+            tasks: Padded::new(Mutex::new(Some(VecDeque::with_capacity(RESERVED)))),
             idle: Padded::new(AtomicU32::new(0)),
             wakeup_pending: Padded::new(AtomicBool::new(false)),
         }

@@ -156,7 +156,7 @@ pub(crate) struct RunQueue<T> {
     lifo_polls: u32,
     classes: Vec<Class<T>>,
     by_tenant: HashMap<u64, ClassId>,
-    /// The order in which a steal tries the classes. Empty between two calls.
+    /// The order in which a steal tries the classes. Used within a call only, and kept for its memory.
     by_vtime: Vec<(u64, ClassId)>,
     /// Classes with waiting tasks, by virtual time, if there are several. The virtual times may be too small, because
     /// other workers add to them, but never too large.
@@ -344,7 +344,7 @@ impl<T: Entry> RunQueue<T> {
     fn begin_to_wait(&mut self, id: ClassId) {
         self.busy += 1;
         if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
-            T::unaccounted(|| self.waiting.reserve(self.classes.len() + 1));
+            T::unaccounted(|| self.waiting.reserve(5 * self.classes.len()));
         }
         let others = self.classes.iter().enumerate().filter(|(other, class)| *other != id && class.len() > 0);
         let least = others.map(|(_, class)| class.vtime()).min();

@@ -184,6 +184,10 @@ impl Policy for SimPolicyKind {
         self.product().map_or(Nanos(0), |kind| kind.migration_cost(average_poll))
     }
 
+    fn closes_lifo_slot(&self) -> bool {
+        *self == Self::WorkSteal
+    }
+
     fn steals_lifo_slot(&self) -> bool {
         match self {
             Self::WorkSteal => false,
