@@ -122,6 +122,7 @@ impl Policy for PolicyKind {
         ask!(self, shares())
     }
 
+    #[inline]
     fn notify_threshold(&self, average_poll: Nanos) -> u32 {
         ask!(self, notify_threshold(average_poll))
     }
@@ -130,6 +131,7 @@ impl Policy for PolicyKind {
         ask!(self, queue_order(average_poll))
     }
 
+    #[inline]
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
         ask!(self, max_lifo_polls(average_poll))
     }

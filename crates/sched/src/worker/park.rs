@@ -33,7 +33,7 @@ impl<H: Host> Core<H> {
                 Counters::add(&self.remote.counters.steal_operations, 1);
                 self.resume();
                 if is_last {
-                    self.pass_on(host, now);
+                    self.notify_next(host, now);
                 }
             }
             SearchOutcome::Nothing(_) if !self.deferred.borrow().is_empty() => {

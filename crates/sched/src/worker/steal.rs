@@ -53,7 +53,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Notifies another worker of tasks that wait anywhere. Nobody was notified of them while this worker searched.
-    pub(super) fn pass_on(&self, host: &H, now: Nanos) {
+    pub(super) fn notify_next(&self, host: &H, now: Nanos) {
         let workers = host.workers();
         match workers.inject_queues.iter().position(|queue| !queue.is_empty()) {
             Some(queue) => workers.notify_for_inject(host, queue, None),
