@@ -175,3 +175,46 @@ fn with_hot_windows_idle_workers_are_kept_for_tasks_that_sleep_briefly() {
         assert_eq!(spawns_until_kept(without, 10 * (kept + 100)), None);
     });
 }
+
+/// Lets a task wake forty tasks that sleep, many times, and adds the polls on another worker than the task's last one.
+fn count_moves(runtime: &Runtime) -> u64 {
+    let before = total(runtime);
+    let fan_out = async {
+        let bell = Arc::new(Notify::new());
+        let all: Vec<_> = (0..40)
+            .map(|_| {
+                let bell = bell.clone();
+                spawn(async move {
+                    for _ in 0..20 {
+                        bell.notified().await;
+                        compute(Duration::from_micros(5));
+                    }
+                })
+            })
+            .collect();
+        while !all.iter().all(|task| task.is_finished()) {
+            bell.notify_waiters();
+            yield_now().await;
+        }
+    };
+    runtime.block_on(runtime.spawn(fan_out)).unwrap();
+    let after = total(runtime);
+    let moves = |stats: &WorkerStats| stats.same_llc + stats.other_llc + stats.other_node;
+    moves(&after) - moves(&before)
+}
+
+/// As in the posted measurements of shared_runq, which keep CPUs busy by moving more tasks.
+#[test]
+fn with_a_shared_queue_tasks_move_more_than_at_home() {
+    limit::ends(|| {
+        let [home, shared] = [PolicyKind::Home, PolicyKind::SharedQueue].map(|policy| {
+            let builder = Runtime::builder().worker_threads(WORKERS).policy(policy);
+            builder.long_poll_threshold(Duration::from_secs(3600)).build().unwrap()
+        });
+        let (mut at_home, mut in_shared) = (0, 0);
+        while in_shared <= 2 * at_home + 100 {
+            at_home += count_moves(&home);
+            in_shared += count_moves(&shared);
+        }
+    });
+}
