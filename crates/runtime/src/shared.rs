@@ -243,3 +243,6 @@ mod tests {
         assert!(shared.least_loaded(Allowed::Anywhere, Allowed::Anywhere).is_none());
     }
 }
+
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod script;

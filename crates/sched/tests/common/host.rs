@@ -100,8 +100,6 @@ impl Host for TestHost {
         self.unparked.borrow_mut().push(worker);
     }
 
-    fn interrupt_park(&self, _worker: CpuId) {}
-
     fn cancel(&self, _task: TestTask) {}
 
     fn found_long_poll(&self, core: &Core<Self>) {
