@@ -4,7 +4,8 @@
 //! `budget`, and carries out what they return. Everything runs on one thread.
 //!
 //! `state` has the CPUs and tasks; `step` runs programs; `running` has the time of CPUs; `process` has the concurrency
-//! ids; `scheduler` is the interface of what schedules, and `kernel` a simulated kernel.
+//! ids. `scheduler` is the interface of what schedules: `kernel` is a simulated kernel, `runtime` the workers of a
+//! runtime, which run the product's scheduler core.
 //!
 //! **Not simulated:** priorities and groups, clock frequencies (except in the first pass over memory after a deep idle
 //! state), interrupts other than ticks, timers and wakes, cache misses in the rest of a step that was preempted, active
@@ -46,6 +47,7 @@ use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
 mod account;
+mod call_costs;
 mod channel;
 mod code;
 mod kernel;
@@ -53,6 +55,7 @@ mod outside;
 pub mod process;
 mod report;
 mod running;
+mod runtime;
 mod scheduler;
 mod settings;
 mod state;
@@ -62,9 +65,11 @@ mod task;
 mod tests;
 
 pub use crate::trace::{Observer, SwitchReason};
+pub use call_costs::CallCosts;
 pub use kernel::KernelScheduler;
 pub use outside::OutsideCosts;
 pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
+pub use runtime::RuntimeScheduler;
 pub use scheduler::Scheduler;
 pub use settings::{Order, Settings};
 pub use state::CpuCounts;
@@ -77,6 +82,8 @@ mod event_class {
     pub(super) const TIMER: u8 = 2;
     pub(super) const BEGIN: u8 = 3;
     pub(super) const PREEMPT: u8 = 4;
+    /// Of a runtime, which does not preempt.
+    pub(super) const LONG_POLL: u8 = PREEMPT;
     pub(super) const TICK: u8 = 5;
     pub(super) const SEARCH: u8 = 6;
     /// An outside thread continues.

@@ -16,7 +16,7 @@ use warmcore_sched::{
 };
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
-use warmcore_sim::policy::{self, Kernel};
+use warmcore_sim::policy::Kernel;
 use warmcore_sim::program::{FORKS_MAX, Length, Program, rt_app};
 use warmcore_sim::simulation::process::{Expiry, Plan};
 use warmcore_sim::simulation::{Outcome, Report, Settings, Simulation};
@@ -156,10 +156,10 @@ impl Policy for Impatient {
 }
 
 /// The number of moves of many tasks with short runs on few CPUs, in 50 ms.
-fn moves(policy: impl policy::SimPolicy) -> u64 {
+fn moves(policy: impl Policy) -> u64 {
     let text = "[drawn]\nsockets = 1\nl3_per_socket = 2\ncores_per_l3 = 4\nsmt = 1\n";
     let topology = Topology::from_machine(text, "drawn").unwrap();
-    let mut sim = Simulation::new(&topology, &Costs::of(&topology), Settings::runtime(), policy, 1);
+    let mut sim = Simulation::runtime(&topology, &Costs::of(&topology), Settings::runtime(), policy, 1);
     for i in 0..24 {
         let length = Length::Exponential(Nanos(60_000));
         let nap = Length::Exponential(Nanos(120_000));

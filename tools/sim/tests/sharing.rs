@@ -1,10 +1,10 @@
 //! Work spreads to all CPUs, and each queued task gets its share.
 
-use warmcore_sched::Allowed;
+use warmcore_sched::{Allowed, Policy};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
 use warmcore_sim::program::Program;
-use warmcore_sim::simulation::{KernelScheduler, Report, Settings, Simulation};
+use warmcore_sim::simulation::{KernelScheduler, Report, RuntimeScheduler, Settings, Simulation};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
@@ -19,6 +19,10 @@ fn sim<P: SimPolicy>(topology: &Topology, settings: Settings, policy: P) -> Simu
     Simulation::new(topology, &Costs::of(topology), settings, policy, 1)
 }
 
+fn runtime<P: Policy>(topology: &Topology, settings: Settings, policy: P) -> Simulation<RuntimeScheduler<P>> {
+    Simulation::runtime(topology, &Costs::of(topology), settings, policy, 1)
+}
+
 /// How long each task ran, in ms.
 fn ran_ms(report: &Report) -> Vec<u64> {
     report.tasks.iter().map(|task| task.counts.run_ns / MS).collect()
@@ -27,7 +31,7 @@ fn ran_ms(report: &Report) -> Vec<u64> {
 #[test]
 fn a_cpu_that_found_work_notifies_the_next_until_all_cpus_run() {
     let policy = SimPolicyKind::WorkSteal;
-    let mut sim = sim(&drawn(1, 8), Settings { hz: 0, ..Settings::runtime() }, policy);
+    let mut sim = runtime(&drawn(1, 8), Settings { hz: 0, ..Settings::runtime() }, policy);
     let leaf = Program::new("leaf").run(5 * MS);
     sim.spawn(&Program::new("make").repeat(8, |p| p.fork(leaf)).run(5 * MS).join()).unwrap();
     let report = sim.run(Nanos(1_000 * MS)).unwrap();
@@ -38,7 +42,7 @@ fn a_cpu_that_found_work_notifies_the_next_until_all_cpus_run() {
 #[test]
 fn a_task_that_may_no_longer_run_on_its_cpu_moves_to_an_allowed_one() {
     for policy in SimPolicyKind::all() {
-        let mut sim = sim(&drawn(2, 2), Settings::runtime(), policy);
+        let mut sim = runtime(&drawn(2, 2), Settings::runtime(), policy);
         let there = Program::new("a").on(Allowed::Cpu(CpuId(0))).run(1_000).allow(Allowed::Cpu(CpuId(3)));
         sim.spawn(&there.repeat(20, |p| p.sleep(MS).run(100_000))).unwrap();
         let report = sim.run(Nanos(1_000 * MS)).unwrap();

@@ -7,7 +7,10 @@
 //! `GlobalFifo`: a woken task goes to the end of one queue, here that of shard 0, and one parked CPU is kicked, if
 //! there is one. A free CPU takes the first task. No CPU stays idle while a task is in that queue, but a task returns
 //! to its previous CPU only by chance: on n CPUs about (n − 1)/n of all polls run on another CPU than the task's poll
-//! before. A task that may not run everywhere goes to the least loaded CPU of those that it may run on.
+//! before. A task that may not run everywhere goes to the least loaded CPU of those that it may run on. On Warmcore's
+//! scheduler core, a worker that wakes a task which it polled last queues it at home without asking the policy, and takes
+//! a share of the queue at once. So tasks wait in the workers' run queues too; an idle worker steals half of one, and the
+//! last worker that searched and found a task notifies the next.
 //!
 //! `WorkSteal`: a task that another task or a timer wakes goes to the waker's CPU if it may run there. A wakee of
 //! another task may run next there, at most 3 such polls in a row while other tasks wait there. A wakee that does not
@@ -21,9 +24,9 @@
 //! injection queue does not follow the length of the polls; each worker has a driver of its own.
 //!
 //! # Source
-//! `PrevCpu`: seastar, glommio, a current-thread runtime per core. `GlobalFifo`: smol's executor, without the local
-//! queues of its runners. `WorkSteal`: tokio 1.54, multi-thread scheduler: `next_task`, `steal_work`, the LIFO slot and
-//! its limit.
+//! `PrevCpu`: seastar, glommio, a current-thread runtime per core. `GlobalFifo`: smol's executor; its
+//! runners have local queues, from which other runners steal half, and a runner that found a task notifies the next one.
+//! `WorkSteal`: tokio 1.54, multi-thread scheduler: `next_task`, `steal_work`, the LIFO slot and its limit.
 
 use std::fmt;
 use warmcore_sched::policy::near::{first_idle, least_loaded, may, nearest_allowed, origin, shared};
@@ -122,7 +125,7 @@ impl Policy for SimPolicyKind {
         if view.shared_queue_len(queue) > 0 {
             return StealDecision::Shard(queue);
         }
-        if *self != Self::WorkSteal {
+        if *self == Self::PrevCpu {
             return StealDecision::Nothing;
         }
         let all = machine.cpus() as u64;
@@ -138,7 +141,7 @@ impl Policy for SimPolicyKind {
     fn steal_order(&self) -> StealOrder {
         match self {
             // A stealing CPU takes from the head of the other CPU's queue.
-            Self::WorkSteal => StealOrder::Oldest,
+            Self::GlobalFifo | Self::WorkSteal => StealOrder::Oldest,
             _ => self.product().map_or(StealOrder::Last, |kind| kind.steal_order()),
         }
     }
@@ -234,7 +237,7 @@ impl Policy for SimPolicyKind {
 
     fn max_searching(&self, workers: u32) -> u32 {
         match self {
-            Self::WorkSteal => workers.div_ceil(2),
+            Self::GlobalFifo | Self::WorkSteal => workers.div_ceil(2),
             _ => self.product().map_or(workers, |kind| kind.max_searching(workers)),
         }
     }

@@ -117,12 +117,37 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         }
     }
 
+    /// Begins the time that a search of other queues takes; the CPU's `AWAKE` event ends it.
+    pub(super) fn begin_search_time(&mut self, cpu: u32, takes: u64) {
+        let now = self.state.now;
+        self.set_busy(cpu, true);
+        let at = &mut self.state.cpus[cpu as usize];
+        at.counts.busy_ns += now - at.state_since;
+        (at.state_since, at.since, at.ends_at) = (now, now, now + takes);
+        at.is_searching = true;
+        let generation = at.generation;
+        self.push_event(now + takes, event_class::AWAKE, cpu, generation);
+    }
+
+    /// Ends the time of a search.
+    pub(super) fn end_search_time(&mut self, cpu: u32) {
+        let now = self.state.now;
+        let at = &mut self.state.cpus[cpu as usize];
+        at.counts.search_ns += now - at.state_since;
+        at.state_since = now;
+        at.is_searching = false;
+    }
+
     /// Makes an idle CPU leave its idle state: counts that, and pushes the event of the end. `is_ipi`: an interrupt from
     /// elsewhere wakes it. `delay`: the time until that interrupt is sent.
     pub(super) fn leave_idle(&mut self, cpu: u32, delay: u64, is_ipi: bool) {
         // A CPU that its own timer wakes gets no interrupt from elsewhere, and `delay` would count the end of its idle
         // state twice.
-        let takes = self.times.kick + self.exit_latency(cpu) + if is_ipi { delay } else { 0 };
+        let wakeup = match self.settings.calls.unpark_latency {
+            0 => self.times.kick + self.exit_latency(cpu),
+            ns => ns,
+        };
+        let takes = wakeup + if is_ipi { delay } else { 0 };
         let at = &mut self.state.cpus[cpu as usize];
         at.counts.ipis += u64::from(is_ipi);
         at.counts.idle_exits += 1;
@@ -217,6 +242,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         let at = &mut self.state.cpus[cpu as usize];
         (at.remaining_ns, at.since, at.event_at) = (ns, self.state.now, u64::MAX);
         self.schedule_step_end(cpu);
+        S::begin_step(self, cpu, ns);
     }
 
     /// Lengthens the current step by `ns`, in which the CPU does something else.

@@ -2,8 +2,9 @@
 //!
 //! A simulation interprets programs (`step`), has the time of CPUs (`running`), tasks, memory, processes, locks, budget
 //! accounts and the observer. It asks a [`Scheduler`] what to do with a woken task, with a CPU whose task blocks, yields or
-//! ends, and with an idle CPU whose wake-up is over. [`KernelScheduler`](super::KernelScheduler) is a simulated kernel
-//! with a run queue per CPU.
+//! ends, and with an idle CPU whose wake-up is over. There are two:
+//! [`KernelScheduler`](super::KernelScheduler), a simulated kernel with a run queue per CPU, and
+//! [`RuntimeScheduler`](super::RuntimeScheduler), the workers of a runtime.
 
 use super::Simulation;
 use super::state::State;
@@ -55,6 +56,10 @@ pub trait Scheduler: Sized {
         index: u32,
         generation: u32,
     ) -> bool;
+
+    /// The task of `cpu` begins a step that takes `ns` at full speed.
+    #[inline]
+    fn begin_step<O: Observer>(_sim: &mut Simulation<Self, O>, _cpu: u32, _ns: u64) {}
 
     /// A tick of a CPU that runs a task, after the simulation's own part of it.
     fn tick<O: Observer>(sim: &mut Simulation<Self, O>, cpu: u32);

@@ -10,6 +10,7 @@
 //! Linux 6.5 `kernel/sched/fair.c` with 8 CPUs or more: `sysctl_sched_min_granularity` 3 ms,
 //! `sysctl_sched_wakeup_granularity` 4 ms; `sysctl_sched_latency` 24 ms, of which `sleeper_credit` is half.
 
+use super::call_costs::CallCosts;
 use super::outside::OutsideCosts;
 use crate::costs::Costs;
 use warmcore_topo::Distance;
@@ -76,6 +77,8 @@ pub struct Settings {
     /// Cache lines that move with a task from another CPU's run queue: the queue's lock and links, and the task's
     /// own. 0: moving takes no time.
     pub take_lines: u32,
+    /// How long a runtime's scheduler takes for its own work.
+    pub calls: CallCosts,
     /// Steps in a row without time passing after which a program is in error.
     pub steps_max: u32,
     /// The operations on channels after which a task yields. `None`: it never does.
@@ -100,6 +103,7 @@ impl Default for Settings {
             keep_idle_only: false,
             look_lines: LOOK_LINES_RUNTIME,
             take_lines: TAKE_LINES_RUNTIME,
+            calls: CallCosts::default(),
             steps_max: 1_000_000,
             op_budget: None,
             outside: OutsideCosts::default(),
@@ -155,6 +159,8 @@ pub(crate) struct Times {
     pub(crate) look: [u64; 6],
     /// By distance, in picoseconds: the examination of one CPU's run queue by a search.
     pub(crate) search: [u64; 6],
+    /// By distance, in picoseconds: the write of the line of another worker's inbox.
+    pub(crate) push: [u64; 6],
     /// By distance, in picoseconds: moving a task from another CPU's run queue.
     pub(crate) take: [u64; 6],
 }
@@ -187,6 +193,7 @@ impl Times {
             scan: known("mm_cid_scan_ns_per_cpu"),
             look: DISTANCES.map(|distance| costs.read_overlapped(costs.hand_over(distance))),
             search: DISTANCES.map(|distance| lines(settings.look_lines, distance)),
+            push: DISTANCES.map(|distance| lines(1, distance)),
             take: DISTANCES.map(|distance| lines(settings.take_lines, distance)),
         }
     }

@@ -34,17 +34,11 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
     pub(super) fn search(&mut self, cpu: u32) -> Next {
         loop {
             let found = self.ask_steal(cpu);
-            let now = self.state.now;
             let takes: u64 =
                 self.state.cpus[cpu as usize].sched.parts.iter().map(|part| u64::from(*part)).sum();
             if takes > 0 {
-                self.set_busy(cpu, true);
-                let at = &mut self.state.cpus[cpu as usize];
-                at.counts.busy_ns += now - at.state_since;
-                (at.state_since, at.since, at.ends_at) = (now, now, now + takes);
-                (at.sched.found, at.is_searching) = (Some(found), true);
-                let generation = at.generation;
-                self.push_event(now + takes, event_class::AWAKE, cpu, generation);
+                self.state.cpus[cpu as usize].sched.found = Some(found);
+                self.begin_search_time(cpu, takes);
                 return Next::Search;
             }
             if let Some(next) = self.apply_steal(cpu, found) {
@@ -56,10 +50,7 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
     /// Ends a search. If a task was queued here meanwhile, or on no CPU in the shard's shared queue, it runs; otherwise
     /// the search's result is applied. If that is no longer possible, the CPU searches again.
     pub(super) fn finish_search(&mut self, cpu: u32, found: StealDecision) -> Next {
-        let now = self.state.now;
-        let at = &mut self.state.cpus[cpu as usize];
-        at.counts.search_ns += now - at.state_since;
-        at.state_since = now;
+        self.end_search_time(cpu);
         self.pick_local(cpu, None)
             .or_else(|| self.apply_steal(cpu, found))
             .unwrap_or_else(|| self.search(cpu))

@@ -46,10 +46,7 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
             self.state.enter(id, queue);
         }
         let next = match self.state.cpus[cpu as usize].sched.found.take() {
-            Some(found) => {
-                self.state.cpus[cpu as usize].is_searching = false;
-                self.finish_search(cpu, found)
-            }
+            Some(found) => self.finish_search(cpu, found),
             None => self.pick_next_task(cpu, None, false),
         };
         let next = next.after(entering);
