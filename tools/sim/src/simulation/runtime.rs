@@ -17,6 +17,8 @@
 
 mod counted;
 mod host;
+#[cfg(test)]
+mod script;
 mod wake;
 mod worker;
 

@@ -7,7 +7,7 @@ use super::counted::Counted;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use warmcore_sched::{Allowed, Core, Host, Inbox, Policy, SchedDomains, Task, TaskState, Workers};
+use warmcore_sched::{Allowed, Core, Host, Inbox, Policy, SchedDomains, Share, Task, TaskState, Workers};
 use warmcore_types::{CpuId, Nanos};
 
 /// A runnable task.
@@ -17,12 +17,13 @@ pub(super) struct SimTask(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     index: u32,
+    share: Share,
     state: TaskState,
 }
 
 impl SimTask {
-    pub(super) fn new(index: u32, allowed: Allowed) -> Self {
-        Self(Rc::new(Inner { index, state: TaskState::new(allowed) }))
+    pub(super) fn new(index: u32, allowed: Allowed, share: Share) -> Self {
+        Self(Rc::new(Inner { index, share, state: TaskState::new(allowed) }))
     }
 
     /// The task's index in the simulation.
@@ -36,6 +37,11 @@ impl Task for SimTask {
     #[inline]
     fn state(&self) -> &TaskState {
         &self.0.state
+    }
+
+    #[inline]
+    fn share(&self) -> Share {
+        self.0.share
     }
 }
 
@@ -90,7 +96,7 @@ pub(super) struct SimHost<P: Policy> {
     workers: Workers<Self>,
     now: Cell<u64>,
     /// Workers that the core has unparked since the simulation last looked.
-    unparked: RefCell<Vec<CpuId>>,
+    unparked: RefCell<VecDeque<CpuId>>,
 }
 
 impl<P: Policy> SimHost<P> {
@@ -109,10 +115,10 @@ impl<P: Policy> SimHost<P> {
         self.workers.policy()
     }
 
-    /// A worker that the core has unparked.
+    /// The first worker that the core has unparked, of those that the simulation has not seen yet.
     #[inline]
     pub(super) fn pop_unparked(&self) -> Option<CpuId> {
-        self.unparked.borrow_mut().pop()
+        self.unparked.borrow_mut().pop_front()
     }
 }
 
@@ -132,11 +138,8 @@ impl<P: Policy> Host for SimHost<P> {
     }
 
     fn unpark(&self, worker: CpuId) {
-        self.unparked.borrow_mut().push(worker);
+        self.unparked.borrow_mut().push_back(worker);
     }
-
-    /// The worker is awake by then: its timer has ended the sleep.
-    fn interrupt_park(&self, _worker: CpuId) {}
 
     fn cancel(&self, task: SimTask) {
         unreachable!("task {} is cancelled, and no worker ends", task.index());

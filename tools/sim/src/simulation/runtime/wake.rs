@@ -13,7 +13,7 @@ use crate::simulation::state::CpuState;
 use crate::simulation::task::TaskState;
 use crate::trace::Observer;
 use std::sync::atomic::Ordering::Relaxed;
-use warmcore_sched::{Distance, Host, Policy, TargetQueue, Task, View, WakeSource};
+use warmcore_sched::{Distance, Host, Policy, Share, TargetQueue, Task, View, WakeSource};
 use warmcore_types::{CpuId, Nanos};
 
 impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
@@ -22,7 +22,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         let task = &mut self.state.tasks[id as usize];
         match &task.sched.task {
             Some(known) if known.state().allowed() == task.allowed => known.clone(),
-            _ => task.sched.task.insert(SimTask::new(id, task.allowed)).clone(),
+            _ => task.sched.task.insert(SimTask::new(id, task.allowed, Share::NO_TENANT)).clone(),
         }
     }
 
