@@ -12,7 +12,7 @@ use warmcore_results::{HostInfo, Row};
 /// Arguments of `warmcore predict compare`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The prediction, as in `reports/2026-11-24-amd-epyc-2cpu/prediction.json`
+    /// The prediction, as in `reports/2026-11-22-amd-epyc-2cpu/predicted/prediction.json`
     #[arg(long, value_name = "FILE")]
     prediction: PathBuf,
     /// What `warmcore bench wake` and `warmcore bench http` wrote
