@@ -1,10 +1,12 @@
 //! `warmcore predict`: the ratios of measured cases as a simulation predicts them, and how far they are off.
 //!
-//! `probe` measures what single calls of Warmcore's runtime and of tokio's cost on this machine, with which cases are
-//! simulated; `compare` compares the simulated ratios with those that `warmcore bench` measured. A prediction names its probe file. It is compared only with measurements on the same
+//! Three steps, each with a file: `probe` measures what single calls of Warmcore's runtime and of tokio's cost on this
+//! machine; `cases` simulates ten cases with these costs; `compare` holds the simulated ratios against those that
+//! `warmcore bench` measured. A prediction names its probe file. It is compared only with measurements on the same
 //! processor model, so that neither the probe nor the simulator can be adjusted to the measurement unnoticed: the
 //! prediction is committed before it is compared.
 
+mod cases;
 mod compare;
 mod probe;
 
@@ -26,6 +28,8 @@ enum Step {
         #[arg(long, value_name = "FILE")]
         json: PathBuf,
     },
+    /// Simulates the cases on both runtimes, with the costs of a probe
+    Cases(cases::Args),
     /// Compares a prediction with what `warmcore bench` measured
     Compare(compare::Args),
 }
@@ -34,6 +38,7 @@ enum Step {
 pub fn command(args: &Args) -> anyhow::Result<()> {
     match &args.step {
         Step::Probe { json } => probe::command(json),
+        Step::Cases(args) => cases::command(args),
         Step::Compare(args) => compare::command(args),
     }
 }

@@ -13,6 +13,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod cases;
 pub mod cids;
 pub mod costs;
 mod error;

@@ -4,6 +4,7 @@
 //! high is as wrong as a factor of two too low. The sum over all cases is compared with that of a null model, which
 //! always answers 1.0. Where the measured interval does not contain 1.0, the predicted ratio has to be on the same side.
 
+use super::cases::{Prediction, SCHEMA};
 use anyhow::{Context, ensure};
 use serde::Deserialize;
 use std::path::{Path, PathBuf};
@@ -12,38 +13,12 @@ use warmcore_results::{HostInfo, Row};
 /// Arguments of `warmcore predict compare`.
 #[derive(Debug, clap::Args)]
 pub(super) struct Args {
-    /// The prediction, as in `reports/2026-11-22-amd-epyc-2cpu/predicted/prediction.json`
+    /// What `warmcore predict cases` wrote
     #[arg(long, value_name = "FILE")]
     prediction: PathBuf,
     /// What `warmcore bench wake` and `warmcore bench http` wrote
     #[arg(value_name = "FILE", required = true)]
     measured: Vec<PathBuf>,
-}
-
-/// The version of a prediction's fields.
-const SCHEMA: u32 = 1;
-
-/// The part of a prediction that matters here.
-#[derive(Debug, Deserialize)]
-struct Prediction {
-    schema: u32,
-    /// Where the costs were probed.
-    machine: Probed,
-    cases: Vec<Predicted>,
-}
-
-/// The machine of a probe.
-#[derive(Debug, Deserialize)]
-struct Probed {
-    /// The processor's name, as the kernel reports it.
-    cpu: String,
-}
-
-/// A predicted ratio of Warmcore's metric over tokio's.
-#[derive(Debug, Deserialize)]
-struct Predicted {
-    case: String,
-    ratio: f64,
 }
 
 /// The part of a file of results that matters here.

@@ -1,0 +1,185 @@
+//! Cases: ten cases of `warmcore bench` as programs, to predict their ratios from a probe of a machine.
+//!
+//! Each case has the tasks, messages, working sets and threads of the measured one: [`wake`] has the cases of
+//! `bench wake`, [`http`] that of `bench http`. What a step of a task takes and what a call of a scheduler costs comes
+//! from a [`ProbeFile`]. Nothing comes from a measurement of the cases themselves.
+//!
+//! A case is simulated on the scheduler core with Warmcore's policy and with tokio's rules (`SimPolicyKind::WorkSteal`), for a while of virtual time after a warm-up.
+//! Random lengths differ by seed: each step of a task varies by up to 10 %, since a machine repeats no step exactly.
+//!
+//! # Not simulated
+//!
+//! Preemption of workers by other processes, interrupts, the frequency of the CPUs; the allocator; how instructions and
+//! data of the runtime itself compete for the caches; the kernel's choice of a CPU for a thread (each worker has its
+//! own). [`outside`](crate::simulation::OutsideCosts) says how threads beside the workers are simulated.
+
+use crate::error::Error;
+use crate::policy::SimPolicyKind;
+use crate::program::{Length, Program, TaskId};
+use crate::simulation::{Scheduler, Settings, Simulation};
+use crate::trace::{Observer, SwitchReason};
+use warmcore_sched::{PolicyKind, WakeSource};
+use warmcore_types::{CpuId, Nanos};
+
+mod http;
+mod probe;
+#[cfg(test)]
+mod tests;
+mod wake;
+
+pub use probe::{ProbeFile, Probed, SCHEMA, StepCosts};
+
+/// A runtime whose cases are simulated.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Side {
+    /// Warmcore's runtime with its default policy.
+    Warmcore,
+    /// Tokio's multi-threaded runtime with default settings.
+    Tokio,
+}
+
+/// What is read off a simulation.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Metric {
+    /// How often per second tasks pass the mark of this name.
+    Rate(&'static str),
+    /// The 99th percentile of the time from a wake of the task of this name to its run, in ns.
+    DelayP99(&'static str),
+}
+
+/// A case of `warmcore bench`.
+#[derive(Debug, Clone, Copy)]
+pub struct Case {
+    /// Its name there.
+    pub name: &'static str,
+    /// The name of its metric there.
+    pub metric: &'static str,
+    measures: Metric,
+    programs: fn(&StepCosts) -> Vec<Program>,
+    /// The virtual time that is measured.
+    measure: Nanos,
+}
+
+/// The cases, in the order of a report.
+pub const CASES: [Case; 10] = [
+    Case::new("pingpong.channel.1", "round trips", |steps| wake::pingpong(steps, 1)),
+    Case::new("pingpong.channel.16", "round trips", |steps| wake::pingpong(steps, 16)),
+    Case::new("messaging.1", "messages", |steps| wake::messaging(steps, 1)),
+    Case::new("messaging.4", "messages", |steps| wake::messaging(steps, 4)),
+    Case::new("warm.yield.chase.4x256K", "touches", |_| wake::warm_yield()),
+    Case::new("warm.message.chase.4x256K", "touches", wake::warm_message),
+    Case {
+        measures: Metric::DelayP99("quick"),
+        measure: Nanos(2_000_000_000),
+        ..Case::new("noisy.20us", "p99", |_| wake::noisy())
+    },
+    Case::new("spawn.task", "spawned and joined", |steps| wake::spawn(steps, false)),
+    Case::new("spawn.outside", "spawned and joined", |steps| wake::spawn(steps, true)),
+    Case::new("hello.8", "requests", http::hello),
+];
+
+/// The mark of a case with a rate.
+const DONE: &str = "done";
+
+/// The virtual time before the measured one.
+const WARM_UP: Nanos = Nanos(5_000_000);
+
+/// The part of a step's length by which the step varies, in percent.
+const JITTER: u32 = 10;
+
+/// A step of this mean length.
+fn about(ns: u64) -> Length {
+    Length::Around(Nanos(ns), JITTER)
+}
+
+impl Case {
+    const fn new(name: &'static str, metric: &'static str, programs: fn(&StepCosts) -> Vec<Program>) -> Self {
+        Self { name, metric, measures: Metric::Rate(DONE), programs, measure: Nanos(30_000_000) }
+    }
+
+    /// Simulates the case on a runtime. Returns its metric: per second, or ns.
+    ///
+    /// # Errors
+    /// A probe of a machine that can't be simulated, or a deadlock of the case.
+    pub fn simulate(&self, probe: &ProbeFile, side: Side, seed: u64) -> Result<f64, Error> {
+        let (topology, costs) = probe.machine()?;
+        let (calls, outside) = (probe.calls(side), probe.outside(side));
+        let settings = Settings { calls, outside, op_budget: Some(OP_BUDGET), ..Settings::runtime() };
+        let policy = match side {
+            Side::Warmcore => SimPolicyKind::Product(PolicyKind::default()),
+            Side::Tokio => SimPolicyKind::WorkSteal,
+        };
+        let delays = Delays::default();
+        self.run(probe, side, Simulation::runtime_watched(&topology, &costs, settings, policy, seed, delays))
+    }
+
+    fn run<S: Scheduler>(
+        &self,
+        probe: &ProbeFile,
+        side: Side,
+        mut sim: Simulation<S, Delays>,
+    ) -> Result<f64, Error> {
+        for program in (self.programs)(&probe.steps(side)) {
+            sim.spawn(&program)?;
+        }
+        let before = sim.run(WARM_UP)?;
+        let after = sim.run(Nanos(WARM_UP.0 + self.measure.0))?;
+        if let Some(waiting) = after.deadlock() {
+            return Err(Error::new(
+                self.name,
+                format!("nothing happens any more: {waiting}"),
+                "mend the case",
+            ));
+        }
+        Ok(match self.measures {
+            Metric::Rate(mark) => {
+                (after.mark(mark) - before.mark(mark)) as f64 * 1e9 / (after.now.0 - before.now.0) as f64
+            }
+            Metric::DelayP99(task) => sim.into_observer().p99(task),
+        })
+    }
+}
+
+/// The operations of a poll after which tokio's channels make a task yield. Warmcore has the same budget for each poll
+/// of a task that was made to yield.
+const OP_BUDGET: u32 = 128;
+
+/// Records the time from each wake of a task to its next run.
+#[derive(Debug, Default)]
+struct Delays {
+    /// By task: its name, when it was woken and does not run yet, and its delays so far.
+    tasks: Vec<(String, Option<u64>, Vec<u64>)>,
+}
+
+impl Delays {
+    /// The 99th percentile of the delays of the task of this name.
+    fn p99(self, name: &str) -> f64 {
+        let named = self.tasks.into_iter().find(|task| task.0 == name);
+        let mut delays = named.map(|task| task.2).unwrap_or_default();
+        delays.sort_unstable();
+        delays.get(delays.len() * 99 / 100).map_or(f64::NAN, |ns| *ns as f64)
+    }
+}
+
+impl Observer for Delays {
+    fn waking(&mut self, now: Nanos, _: WakeSource, wakee: TaskId) {
+        self.tasks[wakee.0 as usize].1 = Some(now.0);
+    }
+
+    fn switch(&mut self, now: Nanos, _: CpuId, _: Option<(TaskId, SwitchReason)>, next: Option<TaskId>) {
+        let Some(next) = next else { return };
+        let task = &mut self.tasks[next.0 as usize];
+        if let Some(woken) = task.1.take() {
+            task.2.push(now.0 - woken);
+        }
+    }
+
+    fn task_created(&mut self, _: Nanos, task: TaskId, name: &str) {
+        let at = task.0 as usize;
+        if at == self.tasks.len() {
+            self.tasks.push((name.to_owned(), None, Vec::new()));
+        } else {
+            self.tasks[at] = (name.to_owned(), None, Vec::new());
+        }
+    }
+}

@@ -1,0 +1,23 @@
+//! The case of `warmcore bench http`: a server that does nothing, with eight connections.
+
+use super::{DONE, StepCosts, about};
+use crate::program::Program;
+
+const CONNECTIONS: usize = 8;
+
+/// Eight connections with one outstanding request each, a server's task for each, and the clients beside them.
+///
+/// The measured client has two threads with four connections each and one epoll instance per thread; here each
+/// connection has a thread of its own. The kernel's work for a request is part of the server's and the client's.
+pub(super) fn hello(steps: &StepCosts) -> Vec<Program> {
+    let connection = |i: usize| {
+        let (request, answer) = (format!("request {i}"), format!("answer {i}"));
+        let serve = |p: Program| p.receive(&request).run(about(steps.request)).send_to_socket(&answer);
+        let ask = |p: Program| p.run(about(steps.ask)).send_to_socket(&request).receive(&answer).mark(DONE);
+        [
+            Program::new(format!("connection {i}")).forever(serve),
+            Program::new(format!("client {i}")).outside().forever(ask),
+        ]
+    };
+    (0..CONNECTIONS).flat_map(connection).collect()
+}
