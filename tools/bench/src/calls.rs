@@ -2,7 +2,7 @@
 //!
 //! A simulation of the wake and HTTP cases needs to know how long a poll, a wake, a spawn and an unpark take. The
 //! probe measures each of them alone: with one worker, or with one task, so that no measured case is among them. Each
-//! number is the first quartile of [`ROUNDS`] rounds, because a disturbance only adds time; a round measures every number
+//! number is the first quartile of `ROUNDS` rounds, because a disturbance only adds time; a round measures every number
 //! once on each runtime. All numbers are ns. A probe takes about 10 s.
 //!
 //! | name | what is measured |

@@ -65,7 +65,7 @@ pub const CASES: &[Case] = &[
     Case::new("scope", scope::run),
 ];
 
-/// A case of [`warm`].
+/// A case of [`mod@warm`].
 const fn warm(name: &'static str, run: fn(&CaseCtx) -> anyhow::Result<Vec<Row>>) -> Case {
     Case::new(name, run).needs_two_cpus().with_parts(&warm::PARTS)
 }

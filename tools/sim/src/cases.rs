@@ -1,7 +1,7 @@
 //! Cases: ten cases of `warmcore bench` as programs, to predict their ratios from a probe of a machine.
 //!
-//! Each case has the tasks, messages, working sets and threads of the measured one: [`wake`] has the cases of
-//! `bench wake`, [`http`] that of `bench http`. What a step of a task takes and what a call of a scheduler costs comes
+//! Each case has the tasks, messages, working sets and threads of the measured one: `wake` has the cases of
+//! `bench wake`, `http` that of `bench http`. What a step of a task takes and what a call of a scheduler costs comes
 //! from a [`ProbeFile`]. Nothing comes from a measurement of the cases themselves.
 //!
 //! A case is simulated on the scheduler core with Warmcore's policy and with tokio's rules (`SimPolicyKind::WorkSteal`), for a while of virtual time after a warm-up.
