@@ -1,7 +1,5 @@
 //! Policies that only a simulation has: with random facts every answer names a CPU that is allowed and online, if there
-//! is one; with the facts in `fixtures/wakes` the answers are the golden ones; and under a policy that never steals, a
-//! CPU is idle beside a waiting task for longer than Home's bound, so the test in `crates/sched/tests/conserve.rs` can
-//! fail.
+//! is one; with the facts in `fixtures/wakes` the answers are the golden ones.
 
 #[path = "../../../crates/sched/tests/common/answers.rs"]
 mod answers;
@@ -11,12 +9,10 @@ mod common;
 mod golden;
 
 use answers::{Habits, Helps, MACHINES, case};
-use common::drawn;
-use common::model::{Model, Outcome, Task, Then, WAKEUP_COST};
 use proptest::prelude::*;
 use warmcore_sched::{Home, Policy, SharedQueue, SleepHistory};
 use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
-use warmcore_types::{CpuId, Nanos};
+use warmcore_types::Nanos;
 
 const OURS: [SimPolicyKind; 3] =
     [SimPolicyKind::PrevCpu, SimPolicyKind::GlobalFifo, SimPolicyKind::WorkSteal];
@@ -117,32 +113,4 @@ fn a_task_whose_cpus_are_all_offline_runs_on_another() {
 #[test]
 fn every_policy_says_what_the_files_say() {
     golden::check(&SimPolicyKind::all(), |_| false);
-}
-
-const US: u64 = 1_000;
-const MS: u64 = 1_000_000;
-
-/// The longest poll, in ns.
-const POLL_MAX: u64 = 16 * US;
-
-/// The bound of `crates/sched/tests/conserve.rs` for Home on the machine of `run`: the migration cost × (distance
-/// factor 4 + 1), or 200 µs if that is more, plus a poll and four kicks.
-fn bound() -> u64 {
-    (Policy::migration_cost(&Home::DEFAULT, Nanos(POLL_MAX)).0 * 5).max(200 * US) + POLL_MAX + 4 * WAKEUP_COST
-}
-
-/// Runs two tasks per CPU that yield, all on the first CPU at first.
-fn run(policy: impl Policy) -> Outcome {
-    let topology = drawn(2, 12, 2, 1);
-    let task = || Task::new((15 * US, POLL_MAX), Then::Yield).at_home(0);
-    let tasks = (0..2 * topology.cpus.len()).map(|_| task()).collect();
-    Model::new(&topology, policy, &[], tasks).run(Some(CpuId(0)), 10 * MS, 20 * MS)
-}
-
-#[test]
-fn under_prev_cpu_a_cpu_sleeps_beside_a_task_that_waits() {
-    let (home, prev_cpu) = (run(Home::DEFAULT), run(SimPolicyKind::PrevCpu));
-    assert!(home.idle_beside_work <= bound(), "{home:?}");
-    assert!(prev_cpu.idle_beside_work > 2 * bound(), "{prev_cpu:?}");
-    assert!(prev_cpu.moves == 0 && home.polls > 20 * prev_cpu.polls, "{home:?}; {prev_cpu:?}");
 }

@@ -2,7 +2,6 @@
 #![allow(dead_code)] // Each test uses a part.
 
 pub mod host;
-pub mod model;
 pub mod script;
 
 use warmcore_sched::{SchedDomains, View};
