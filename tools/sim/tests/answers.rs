@@ -1,5 +1,6 @@
 //! Policies that only a simulation has: with random facts every answer names a CPU that is allowed and online, if there
-//! is one; with the facts in `fixtures/wakes` the answers are the golden ones.
+//! is one; with the facts in `fixtures/wakes` the answers are the golden ones; and a policy that wraps another one forwards
+//! every method.
 
 #[path = "../../../crates/sched/tests/common/answers.rs"]
 mod answers;
@@ -113,4 +114,42 @@ fn a_task_whose_cpus_are_all_offline_runs_on_another() {
 #[test]
 fn every_policy_says_what_the_files_say() {
     golden::check(&SimPolicyKind::all(), |_| false);
+}
+
+/// The names of the methods of a trait, or of the implementation of a trait for a type, in a source file of the workspace.
+fn methods(path: &str, of: &str) -> Vec<String> {
+    let path = format!("{}/../../{path}", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).expect(&path);
+    let (_, rest) = text.split_once(of).unwrap_or_else(|| panic!("no `{of}` in {path}"));
+    let (body, _) = rest.split_once("\n}\n").expect("it ends");
+    let names = body.lines().filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
+    names.map(str::to_owned).collect()
+}
+
+/// A method with a default that a wrapper lacks would answer for the wrapped policy.
+#[test]
+fn policies_that_wrap_others_forward_every_method() {
+    let mut policy = methods("crates/sched/src/policy.rs", "pub trait Policy {");
+    // The scheduler core does not call it.
+    policy.retain(|method| method != "balance");
+    let view = methods("crates/sched/src/facts.rs", "pub trait View {");
+    assert!(policy.len() > 15 && view.len() > 10, "{policy:?}, {view:?}");
+    let counted = "tools/sim/src/simulation/runtime/counted.rs";
+    for (path, of, all) in [
+        (counted, "Policy for Counted<P> {", &policy),
+        (counted, "View for CountingView<'_, V> {", &view),
+        ("tools/sim/src/policy/kind.rs", "impl Policy for SimPolicyKind {", &policy),
+    ] {
+        let forwarded = methods(path, of);
+        let missing: Vec<_> = all.iter().filter(|method| !forwarded.contains(method)).collect();
+        assert!(missing.is_empty(), "{path}: `{of}` does not forward {missing:?}");
+    }
+    let kind = methods("crates/sched/src/policy/kind.rs", "impl Policy for PolicyKind {");
+    for (path, of) in
+        [("home.rs", "impl Policy for Home {"), ("shared_queue.rs", "impl Policy for SharedQueue {")]
+    {
+        let of = methods(&format!("crates/sched/src/policy/{path}"), of);
+        let missing: Vec<_> = of.iter().filter(|method| !kind.contains(method)).collect();
+        assert!(missing.is_empty(), "`PolicyKind` does not forward {missing:?}");
+    }
 }
