@@ -308,7 +308,7 @@ fn tasks_on_one_cpu_start_all_others_one_unpark_after_the_other() {
 /// A task that is polled first on the CPU with this index, may run anywhere from then on, and is queued there.
 fn begin_on(machine: &Machine, index: usize) -> Program {
     let pinned = Program::new("task").on(Allowed::Cpu(machine.topology.cpus[index].id));
-    pinned.run(1).allow(Allowed::Anywhere).yield_now()
+    pinned.run(20 * US).allow(Allowed::Anywhere).yield_now()
 }
 
 fn check_moves(what: &str, machine: &Machine, tasks: Vec<Program>, most: f64) {

@@ -31,6 +31,8 @@ struct Point {
     /// The virtual time, in ns.
     time: f64,
     wakes: f64,
+    /// Polls, without those that follow a poll of the same task on its CPU.
+    switches: f64,
     /// Polls on another CPU than the task's last one.
     moves: f64,
     /// Time for which tasks were queued, in ns.
@@ -59,6 +61,7 @@ impl Point {
         };
         for task in report.tasks.iter().filter(|task| only.is_empty() || task.name == only) {
             point.wakes += task.counts.wakes as f64;
+            point.switches += task.counts.switches as f64;
             point.moves += task.counts.moves() as f64;
             point.waited += task.counts.wait_ns as f64;
         }
@@ -71,9 +74,10 @@ impl Point {
     }
 
     fn add(&mut self, more: Self) {
-        let Self { time, wakes, moves, waited, busy, searches, taken, done, resident } = more;
+        let Self { time, wakes, switches, moves, waited, busy, searches, taken, done, resident } = more;
         self.time += time;
         self.wakes += wakes;
+        self.switches += switches;
         self.moves += moves;
         self.waited += waited;
         self.busy += busy;
@@ -122,7 +126,7 @@ fn curve(xs: &[u64], other: PolicyKind, only: &str, load: impl Fn(u64) -> Load) 
 /// A task that begins on this CPU and may run anywhere from its second poll on.
 fn begin_on(name: &str, cpu: usize) -> Program {
     let pinned = Program::new(name).on(Allowed::Cpu(topology(cpu + 1).cpus[cpu].id));
-    pinned.run(1).allow(Allowed::Anywhere).yield_now()
+    pinned.run(20 * US).allow(Allowed::Anywhere).yield_now()
 }
 
 /// A task on the first CPU spawns tasks that each do so many polls.
@@ -144,14 +148,18 @@ fn lifo_order_finds_data_in_the_cache_where_the_tasks_of_a_cpu_have_more_than_it
         let programs = (0..4 * n as usize).map(|i| begin_on("task", i % 4).forever(body)).collect();
         Load { cpus: 4, programs, time: 20 * MS }
     }) {
+        // A round begins with the task that ended the last one: one poll in n follows one of the same task.
+        // The first poll of each task is without a mark.
+        let repeats = |point: &Point| 1.0 - (point.switches - point.wakes) / point.done;
+        assert!((repeats(&home) * n - 1.0).abs() < 0.1 && repeats(&fifo) < 0.01, "{n}: {}", repeats(&home));
         if n <= 4.0 {
             // All sets fit, in any order.
             assert!(home.resident > 0.99 && fifo.resident > 0.99, "{n}");
         } else {
             // In a cycle through more sets than fit, the set that comes next is the one that was evicted last. A round in
-            // the other direction begins with the sets that are still there: at least two of them, at most four.
+            // the other direction begins with the four sets that are still there.
             assert!(fifo.resident < 0.01, "{n}");
-            assert!(home.resident * n >= 2.0 && home.resident * n <= 4.0, "{n}");
+            assert!((home.resident * n - 4.0).abs() < 0.2, "{n}: {}", home.resident);
             assert!(home.done > fifo.done, "{n}: less time for the same data");
         }
     }
@@ -185,7 +193,7 @@ fn where_no_worker_may_search_a_burst_stays_on_its_cpu() {
         // Without idle workers the tasks of a CPU would end at alone ÷ CPUs. At the end of a burst CPUs idle for up to a
         // steal delay of 320 µs: 2.5 % with two CPUs, 10 % with eight, more with 16. 70 % of the CPUs' number is left.
         assert!(alone / home.time > 0.7 * cpus, "{cpus}: {}", alone / home.time);
-        assert!(none.time > 0.99 * alone && none.moves == 0.0, "{cpus}");
+        assert!(none.time > 0.99 * alone && none.taken == 0.0, "{cpus}");
     }
 }
 
@@ -242,7 +250,7 @@ fn sleepers(percent: u64) -> Load {
 ///
 /// In Linux a task whose CPU was taken moves. Under `Home` it wakes late instead, as its timer belongs to the worker that
 /// polls the new task. So the curve is of rounds, and not of moves: at a load of 20 % a sleeper moves in 0.5 % of its wakes
-/// with hot windows and without; at 40 % in 0.9 % with and in 0.3 % without, as a sleeper that wakes late does not wait in a
+/// with hot windows and without; at 40 % in 1.0 % with and in 0.3 % without, as a sleeper that wakes late does not wait in a
 /// queue and cannot be stolen.
 #[test]
 fn hot_windows_keep_cpus_for_tasks_that_sleep_briefly() {
@@ -260,7 +268,7 @@ fn hot_windows_keep_cpus_for_tasks_that_sleep_briefly() {
 }
 
 /// As posted for shared_runq: tasks move more, wait less, and CPUs are busier. Whether more gets done depends on what a move
-/// costs: here 0.6 % more at a load of 60 %, 3 % less at 95 %.
+/// costs: here 0.6 % more at a load of 60 %, 4 % less at 95 %.
 #[test]
 fn a_shared_queue_moves_more_timers_the_higher_the_load_and_they_wait_less() {
     let mut before = 0.0;
@@ -268,7 +276,7 @@ fn a_shared_queue_moves_more_timers_the_higher_the_load_and_they_wait_less() {
         let moved = shared.moves / shared.wakes;
         assert!(moved > before && moved > 10.0 * home.moves / home.wakes, "{percent} %: {moved}");
         before = moved;
-        assert!(shared.waited / shared.wakes < 0.6 * home.waited / home.wakes, "{percent} %");
+        assert!(shared.waited / shared.wakes < 0.7 * home.waited / home.wakes, "{percent} %");
         assert!(shared.busy > home.busy, "{percent} %");
     }
 }
