@@ -1,11 +1,11 @@
-//! Policies that only a simulation runs, and the trait through which it runs them and the product's policies.
+//! Policies that only a simulation runs, and the trait of those of a simulated kernel.
 //!
-//! [`Kernel`] is Linux's placement with settings. [`SimPolicyKind`] has the product's policies, and some that place
-//! tasks as other runtimes do. Those of other runtimes and [`Kernel`] exist for comparison; the product does not offer
-//! them.
+//! A simulated kernel ([`KernelScheduler`](crate::simulation::KernelScheduler)) asks a [`KernelPolicy`], which may ask for
+//! facts that a runtime does not have ([`KernelView`]). [`Kernel`] is Linux's placement with settings.
 //!
-//! A simulation asks a [`SimPolicy`]. Each [`Policy`] of the product is one, by the implementation below. [`Kernel`]
-//! implements it directly, because it asks for facts that a runtime does not have ([`KernelView`]).
+//! The simulated workers of a runtime ([`RuntimeScheduler`](crate::simulation::RuntimeScheduler)) ask a
+//! [`Policy`](warmcore_sched::Policy) of the scheduler core. [`SimPolicyKind`] has the product's policies, and some that
+//! place tasks as other runtimes do. Those and [`Kernel`] exist for comparison; the product does not offer them.
 
 pub mod kernel;
 mod kind;
@@ -14,8 +14,8 @@ pub use kernel::Kernel;
 pub use kind::SimPolicyKind;
 
 use warmcore_sched::{
-    Allowed, Distance, Policy, QueueOrder, SYSCTL_MIGRATION_COST, SchedDomains, SleepHistory, StealDecision,
-    StealOrder, View, Wake, WakeDecision,
+    Allowed, Distance, SYSCTL_MIGRATION_COST, SchedDomains, SleepHistory, StealDecision, View, Wake,
+    WakeDecision,
 };
 use warmcore_types::{CpuId, Nanos};
 
@@ -87,7 +87,7 @@ pub trait KernelView: View {
     fn newidle_cost(&self, _cpu: CpuId, _within: Distance) -> Nanos {
         Nanos(0)
     }
-    /// Whether the CPU has just run out of tasks. If not, it was kicked by [`cpu_to_notify`](SimPolicy::cpu_to_notify),
+    /// Whether the CPU has just run out of tasks. If not, it was kicked by [`cpu_to_notify`](KernelPolicy::cpu_to_notify),
     /// or searches at the time that its last search set.
     fn is_newly_idle(&self, _cpu: CpuId) -> bool {
         true
@@ -108,21 +108,17 @@ pub trait KernelView: View {
     }
 }
 
-/// A policy that a simulation can run. The first methods are methods of [`Policy`], with more facts to ask for. The
-/// other methods concern state that only a simulated kernel has.
-pub trait SimPolicy {
-    /// See [`Policy::wake`].
+/// A policy of a simulated kernel. It places each task on a CPU's run queue; tasks may be in a shared queue as well. The
+/// first methods are methods of [`Policy`](warmcore_sched::Policy), with more facts to ask for. The other methods concern
+/// state that only a simulated kernel has.
+pub trait KernelPolicy {
+    /// See [`Policy::wake`](warmcore_sched::Policy::wake).
     fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision;
 
-    /// See [`Policy::steal`].
+    /// See [`Policy::steal`](warmcore_sched::Policy::steal).
     fn steal(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, now: Nanos) -> StealDecision;
 
-    /// See [`Policy::steal_order`].
-    fn steal_order(&self) -> StealOrder {
-        StealOrder::Last
-    }
-
-    /// See [`Policy::cpu_to_notify`].
+    /// See [`Policy::cpu_to_notify`](warmcore_sched::Policy::cpu_to_notify).
     fn cpu_to_notify(
         &self,
         machine: &SchedDomains,
@@ -131,28 +127,10 @@ pub trait SimPolicy {
         now: Nanos,
     ) -> Option<CpuId>;
 
-    /// See [`Policy::balance`].
+    /// See [`Policy::balance`](warmcore_sched::Policy::balance).
     fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let _ = (machine, view, me, other);
         0
-    }
-
-    /// See [`Policy::queue_order`].
-    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        let _ = average_poll;
-        QueueOrder::Fifo
-    }
-
-    /// See [`Policy::max_lifo_polls`].
-    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        let _ = average_poll;
-        0
-    }
-
-    /// See [`Policy::migration_cost`].
-    fn migration_cost(&self, average_poll: Nanos) -> Nanos {
-        let _ = average_poll;
-        Nanos(0)
     }
 
     /// The number of shared queues in the simulation: one per shard, unless the policy has its own numbering.
@@ -179,46 +157,5 @@ pub trait SimPolicy {
     /// ([`AverageIdle`](kernel::AverageIdle)).
     fn sysctl_migration_cost(&self) -> Nanos {
         SYSCTL_MIGRATION_COST
-    }
-}
-
-impl<P: Policy> SimPolicy for P {
-    #[inline]
-    fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision {
-        Policy::wake(self, machine, view, wake)
-    }
-
-    fn steal(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, now: Nanos) -> StealDecision {
-        Policy::steal(self, machine, view, me, now)
-    }
-
-    fn steal_order(&self) -> StealOrder {
-        Policy::steal_order(self)
-    }
-
-    fn cpu_to_notify(
-        &self,
-        machine: &SchedDomains,
-        view: &impl KernelView,
-        at: CpuId,
-        now: Nanos,
-    ) -> Option<CpuId> {
-        Policy::cpu_to_notify(self, machine, view, at, now)
-    }
-
-    fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
-        Policy::balance(self, machine, view, me, other)
-    }
-
-    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        Policy::queue_order(self, average_poll)
-    }
-
-    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        Policy::max_lifo_polls(self, average_poll)
-    }
-
-    fn migration_cost(&self, average_poll: Nanos) -> Nanos {
-        Policy::migration_cost(self, average_poll)
     }
 }

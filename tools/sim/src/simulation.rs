@@ -71,7 +71,7 @@ pub use outside::OutsideCosts;
 pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
 pub use runtime::RuntimeScheduler;
 pub use scheduler::Scheduler;
-pub use settings::{Order, Settings};
+pub use settings::Settings;
 pub use state::CpuCounts;
 pub use task::TaskCounts;
 

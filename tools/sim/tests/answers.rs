@@ -12,7 +12,7 @@ mod golden;
 use answers::{Habits, Helps, MACHINES, case};
 use proptest::prelude::*;
 use warmcore_sched::{Home, Policy, SharedQueue, SleepHistory};
-use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
+use warmcore_sim::policy::{Kernel, KernelPolicy, SimPolicyKind};
 use warmcore_types::Nanos;
 
 const OURS: [SimPolicyKind; 3] =
@@ -91,7 +91,7 @@ fn the_first_sleep_counts_an_eighth_as_posted_and_whole_for_home() {
         both.into_iter().for_each(|task| _ = task.sleep(Nanos(now)));
         now += slept;
         Kernel::default().learn_sleep(&mut posted, Nanos(now));
-        Home::DEFAULT.learn_sleep(&mut ours, Nanos(now));
+        ours.wake(Nanos(now));
         averages.push((posted.average.0, ours.average.0));
     }
     // A sleep that is as long as the migration cost is a long one as posted; for Home it is the longest short one.

@@ -11,7 +11,7 @@ use warmcore_sched::{
     Allowed, Distance, SchedDomains, StealDecision, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
 };
 use warmcore_sim::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost, QueueRule};
-use warmcore_sim::policy::{Enqueued, Kernel, KernelView, SimPolicy};
+use warmcore_sim::policy::{Enqueued, Kernel, KernelPolicy, KernelView};
 use warmcore_types::{CpuId, Nanos};
 
 const LINUX: Kernel = Kernel {

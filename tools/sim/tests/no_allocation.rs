@@ -6,9 +6,9 @@ mod common;
 use common::{Cpu, Facts, all_machines};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
-use warmcore_sched::{Allowed, Wake, WakeSource, Wakee};
+use warmcore_sched::{Allowed, Policy, Wake, WakeSource, Wakee};
 use warmcore_sim::policy::kernel::{AverageIdle, Flips, Newidle, NewidleCost};
-use warmcore_sim::policy::{Enqueued, Kernel, KernelView, SimPolicy, SimPolicyKind};
+use warmcore_sim::policy::{Enqueued, Kernel, KernelPolicy, KernelView, SimPolicyKind};
 use warmcore_types::{CpuId, Nanos};
 
 impl KernelView for Facts {}

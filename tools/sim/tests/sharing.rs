@@ -2,7 +2,8 @@
 
 use warmcore_sched::{Allowed, Policy};
 use warmcore_sim::costs::Costs;
-use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
+use warmcore_sim::policy::kernel::QueueRule;
+use warmcore_sim::policy::{Kernel, SimPolicyKind};
 use warmcore_sim::program::Program;
 use warmcore_sim::simulation::{KernelScheduler, Report, RuntimeScheduler, Settings, Simulation};
 use warmcore_topo::Topology;
@@ -15,8 +16,15 @@ fn drawn(llcs: u32, cores: u32) -> Topology {
     Topology::from_machine(&text, "drawn").unwrap()
 }
 
-fn sim<P: SimPolicy>(topology: &Topology, settings: Settings, policy: P) -> Simulation<KernelScheduler<P>> {
-    Simulation::new(topology, &Costs::of(topology), settings, policy, 1)
+fn sim(topology: &Topology, kernel: Kernel) -> Simulation<KernelScheduler<Kernel>> {
+    Simulation::new(topology, &Costs::of(topology), Settings::kernel(), kernel, 1)
+}
+
+/// Linux without a shared queue, and with one of each version.
+fn kernels() -> [Kernel; 3] {
+    let plain = Kernel::default();
+    let with = |queue_rule| Kernel { wake_queue: true, queue_rule, ..plain };
+    [plain, with(QueueRule::V1), with(QueueRule::V3)]
 }
 
 fn runtime<P: Policy>(topology: &Topology, settings: Settings, policy: P) -> Simulation<RuntimeScheduler<P>> {
@@ -52,31 +60,31 @@ fn a_task_that_may_no_longer_run_on_its_cpu_moves_to_an_allowed_one() {
 
 #[test]
 fn tasks_in_a_shared_queue_get_their_share_of_a_cpu() {
-    for policy in SimPolicyKind::all() {
-        let mut sim = sim(&drawn(1, 1), Settings::default(), policy);
+    for kernel in kernels() {
+        let mut sim = sim(&drawn(1, 1), kernel);
         for name in ["a", "b", "c"] {
             sim.spawn(&Program::new(name).forever(|p| p.run(MS))).unwrap();
         }
         let ran = ran_ms(&sim.run(Nanos(3_000 * MS)).unwrap());
-        assert!(ran.iter().all(|ms| (900..=1_100).contains(ms)), "{policy}: {ran:?}");
+        assert!(ran.iter().all(|ms| (900..=1_100).contains(ms)), "{kernel:?}: {ran:?}");
     }
 }
 
 #[test]
 fn a_long_sleep_gives_no_claim_to_as_long_a_run() {
-    for policy in SimPolicyKind::all() {
-        let mut sim = sim(&drawn(1, 1), Settings::default(), policy);
+    for kernel in kernels() {
+        let mut sim = sim(&drawn(1, 1), kernel);
         let hog = Program::new("hog").on(Allowed::Cpu(CpuId(0))).forever(|p| p.run(MS).sleep(1));
         sim.spawn(&hog).unwrap();
         sim.spawn(&Program::new("sleeper").run(1_000).sleep(2_000 * MS).run(3_000 * MS)).unwrap();
         let ran = ran_ms(&sim.run(Nanos(3_000 * MS)).unwrap());
-        assert!((400..=600).contains(&ran[1]), "{policy}: {ran:?}");
+        assert!((400..=600).contains(&ran[1]), "{kernel:?}: {ran:?}");
     }
 }
 
 #[test]
 fn time_does_not_go_back_if_run_is_called_with_an_earlier_time() {
-    let mut sim = sim(&drawn(1, 1), Settings::kernel(), Kernel::default());
+    let mut sim = sim(&drawn(1, 1), Kernel::default());
     sim.spawn(&Program::new("a").run(100_000)).unwrap();
     assert_eq!(sim.run(Nanos(50_000)).unwrap().now, Nanos(50_000));
     assert_eq!(sim.run(Nanos(100)).unwrap().now, Nanos(50_000));

@@ -12,7 +12,7 @@ use warmcore_sched::{Allowed, Policy, PolicyKind, TargetQueue, WakeSource};
 use warmcore_sim::cids::CidRules;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::memory::{Access, Pages};
-use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
+use warmcore_sim::policy::{Kernel, KernelPolicy, SimPolicyKind};
 use warmcore_sim::program::{Length, Program, TaskId};
 use warmcore_sim::simulation::process::Plan;
 use warmcore_sim::simulation::{Observer, Outcome, Report, Scheduler, Settings, Simulation, SwitchReason};
@@ -247,7 +247,7 @@ fn spawn<S: Scheduler>(sim: &mut Simulation<S, Books>, load: &Load) {
 
 const END: Nanos = Nanos(60_000_000_000);
 
-fn run<P: SimPolicy>(
+fn run<P: KernelPolicy>(
     topology: &Topology,
     settings: Settings,
     policy: P,
@@ -315,11 +315,10 @@ fn no_wake_is_lost_no_task_is_on_two_cpus_and_time_goes_on() {
     property("simulation", name, CASES, any_of_them(), |case| {
         let (topology, load) = (case.topology(), &case.load);
         for policy in SimPolicyKind::all() {
-            check(&run(&topology, settings(case.kind), policy, load), load);
             check(&run_runtime(&topology, policy, load), load);
         }
         for kernel in kernels() {
-            check(&run(&topology, Settings::kernel(), kernel, load), load);
+            check(&run(&topology, settings(case.kind), kernel, load), load);
         }
     });
 }

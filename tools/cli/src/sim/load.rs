@@ -1,9 +1,9 @@
 //! `warmcore sim load`: simulates tasks from a file on another machine, under each policy.
 //!
-//! There is a simulation per policy and seed; all policies have the same tasks and the same random durations. The
-//! kernel's policies run with `Settings::kernel`, the runtimes' policies with the default settings, in which an idle
-//! CPU is notified of a waiting task at once. After a signal, the result has the seeds that were finished under all
-//! policies.
+//! There is a simulation per policy and seed; all policies have the same tasks and the same random durations. The kernel's
+//! policies place tasks on a simulated kernel, with ticks, time slices and preemption. The runtimes' policies run on the
+//! product's scheduler core, with a worker per CPU: no task is preempted, and a call of the core takes no time of its own.
+//! After a signal, the result has the seeds that were finished under all policies.
 //!
 //! A second of 64 CPUs that switch every 50 µs is a million events and takes a fifth of a second.
 
@@ -19,9 +19,9 @@ use warmcore_papers::Options;
 use warmcore_report::{self as report, SimulatedLoad};
 use warmcore_results as results;
 use warmcore_sim::costs::Costs;
-use warmcore_sim::policy::{Kernel, SimPolicy, SimPolicyKind};
+use warmcore_sim::policy::{Kernel, SimPolicyKind};
 use warmcore_sim::program::rt_app;
-use warmcore_sim::simulation::{Observer, Report, Settings, Simulation};
+use warmcore_sim::simulation::{Observer, Report, Scheduler, Settings, Simulation};
 use warmcore_sim::trace::Trace;
 use warmcore_topo::Topology;
 use warmcore_types::Nanos;
@@ -35,8 +35,10 @@ const LASTS: Nanos = Nanos(1_000_000_000);
 /// A policy by its name on the command line.
 #[derive(Debug, Clone, Copy)]
 enum LoadPolicy {
-    Linux(Kernel),
-    Ours(SimPolicyKind),
+    /// Of a simulated kernel.
+    Kernel(Kernel),
+    /// Of the workers of a runtime.
+    Runtime(SimPolicyKind),
 }
 
 fn all() -> Vec<(&'static str, LoadPolicy)> {
@@ -47,8 +49,8 @@ fn all() -> Vec<(&'static str, LoadPolicy)> {
         ("kernel-wake-queue", Kernel { wake_queue: true, ..kernel }),
         ("kernel-sis-node", Kernel { sis_node: true, ..kernel }),
     ];
-    let kinds = SimPolicyKind::all().map(|kind| (kind.name(), LoadPolicy::Ours(kind)));
-    linux.into_iter().map(|(name, kernel)| (name, LoadPolicy::Linux(kernel))).chain(kinds).collect()
+    let kinds = SimPolicyKind::all().map(|kind| (kind.name(), LoadPolicy::Runtime(kind)));
+    linux.into_iter().map(|(name, kernel)| (name, LoadPolicy::Kernel(kernel))).chain(kinds).collect()
 }
 
 /// The names that `--policy` accepts.
@@ -61,7 +63,9 @@ Example:
   warmcore sim load --tasks web.json --machine epyc9654_2p --seeds 5
   warmcore sim load --tasks web.json --policy home --trace home.trace
 The file is rt-app's: { \"tasks\": { \"web\": { \"instance\": 8, \"run\": 100, \"sleep\": 900 } } }, in µs; fixtures/sim/web.json
-has more. A deadlock is reported with the tasks that wait for each other, and the command that replays it.";
+has more. A deadlock is reported with the tasks that wait for each other, and the command that replays it.
+Under kernel* tasks are threads of a simulated Linux, which preempts them. Under the other policies they are tasks of a
+runtime with a worker per CPU, on Warmcore's scheduler core: a task keeps its CPU until it sleeps, waits, yields or ends.";
 
 /// Arguments of `warmcore sim load`.
 #[derive(Debug, clap::Args)]
@@ -169,20 +173,19 @@ struct Scenario<'a> {
 
 impl Scenario<'_> {
     fn run<O: Observer>(&self, who: LoadPolicy, seed: u64, observer: O) -> anyhow::Result<(Report, O)> {
+        let (topology, costs) = (self.topology, self.costs);
         match who {
-            LoadPolicy::Linux(kernel) => self.under(kernel, Settings::kernel(), seed, observer),
-            LoadPolicy::Ours(kind) => self.under(kind, Settings::default(), seed, observer),
+            LoadPolicy::Kernel(kernel) => {
+                self.finish(Simulation::watched(topology, costs, Settings::kernel(), kernel, seed, observer))
+            }
+            LoadPolicy::Runtime(kind) => {
+                let settings = Settings::runtime();
+                self.finish(Simulation::runtime_watched(topology, costs, settings, kind, seed, observer))
+            }
         }
     }
 
-    fn under<O: Observer>(
-        &self,
-        policy: impl SimPolicy,
-        settings: Settings,
-        seed: u64,
-        observer: O,
-    ) -> anyhow::Result<(Report, O)> {
-        let mut sim = Simulation::watched(self.topology, self.costs, settings, policy, seed, observer);
+    fn finish<S: Scheduler, O: Observer>(&self, mut sim: Simulation<S, O>) -> anyhow::Result<(Report, O)> {
         for program in &self.load.programs {
             sim.spawn(program)?;
         }

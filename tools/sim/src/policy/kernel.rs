@@ -8,7 +8,7 @@
 //!
 //! `balance.rs`: a CPU that runs out of tasks searches its domains from the innermost to the outermost for a waiting
 //! task. With [`Newidle::Gated`] it does not search a domain if it is usually idle for less time than the search up to
-//! that domain costs. A CPU that was kicked ([`cpu_to_notify`](SimPolicy::cpu_to_notify), asked at each tick of a CPU
+//! that domain costs. A CPU that was kicked ([`cpu_to_notify`](KernelPolicy::cpu_to_notify), asked at each tick of a CPU
 //! where stealable tasks wait) searches whatever the cost, but each domain at most once per interval (1 ms for each CPU
 //! of the domain).
 //!
@@ -28,12 +28,11 @@
 //!   has the cost of the search; `newidle_cost` is the highest cost of these calls so far in a domain, faded with time.
 //! - [`StealDecision::From`] takes, of the tasks in that CPU's queue that may run on the stealing CPU, the one that has
 //!   not run for the longest time. [`StealDecision::Shard`] takes the first task of the shared wake queue, if it may
-//!   run there, and removes it from the CPU where it waits ([`SimPolicy::enters`]).
+//!   run there, and removes it from the CPU where it waits ([`KernelPolicy::enters`]).
 //! - `usage_in` averages the time that CPUs *run*. With pairs of tasks that wake each other, many CPUs are leaving an
 //!   idle state at any time: none of them counts as idle, and `usage_in` does not count them as running. So wakes
 //!   continue to search, which keeps the machine in this state.
-//! - With `Settings::keep_idle_only`, as in `Settings::kernel`, a hot window opens only for a task that blocks while no
-//!   task is queued on its CPU.
+//! - A hot window opens only for a task that blocks while no task is queued on its CPU.
 //!
 //! # Source
 //! Linux 6.6: `select_task_rq_fair`, `wake_affine`, `select_idle_sibling`, `select_idle_cpu`, `find_idlest_cpu`,
@@ -50,7 +49,7 @@ pub use balance::{CACHE_NICE_TRIES, CACHE_NICE_TRIES_FAR};
 pub(crate) use record::Usage;
 pub use record::{AverageIdle, Flips, NewidleCost};
 
-use super::{Enqueued, KernelView, SimPolicy};
+use super::{Enqueued, KernelPolicy, KernelView};
 use warmcore_sched::{
     Allowed, Distance, SHARD_CPUS_MAX, SYSCTL_MIGRATION_COST, SchedDomains, SleepHistory, StealDecision,
     Wake, WakeDecision,
@@ -156,7 +155,7 @@ impl Default for Kernel {
     }
 }
 
-impl SimPolicy for Kernel {
+impl KernelPolicy for Kernel {
     fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision {
         Decision { kernel: self, machine, view }.wake(wake)
     }

@@ -1,12 +1,14 @@
 //! Kernel: a simulated kernel, a [`Scheduler`] that gives CPUs to tasks as Linux does.
 //!
-//! `state` has what it stores and what policies see; `queue` the order of tasks on a CPU; `switch` gives CPUs to tasks;
-//! `search` takes tasks from other CPUs; `wake` queues woken tasks.
+//! `state` and `task` have what it stores; `view` what policies see of it; `queue` the order of tasks on a CPU; `switch`
+//! gives CPUs to tasks; `search` takes tasks from other CPUs; `wake` queues woken tasks.
 
 mod queue;
 mod search;
-pub(super) mod state;
+mod state;
 mod switch;
+mod task;
+mod view;
 mod wake;
 
 pub use state::KernelScheduler;
@@ -16,19 +18,19 @@ use super::settings::Settings;
 use super::state::State;
 use super::{Simulation, event_class};
 use crate::costs::Costs;
-use crate::policy::SimPolicy;
+use crate::policy::KernelPolicy;
 use crate::trace::{Observer, SwitchReason};
 use warmcore_sched::WakeSource;
 use warmcore_topo::Topology;
 
-impl<P: SimPolicy> Simulation<KernelScheduler<P>> {
+impl<P: KernelPolicy> Simulation<KernelScheduler<P>> {
     /// An idle machine without tasks, under a simulated kernel.
     pub fn new(topology: &Topology, costs: &Costs, settings: Settings, policy: P, seed: u64) -> Self {
         Self::watched(topology, costs, settings, policy, seed, ())
     }
 }
 
-impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
+impl<P: KernelPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
     /// As [`Simulation::new`], with an observer.
     pub fn watched(
         topology: &Topology,
@@ -38,16 +40,16 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         seed: u64,
         observer: O,
     ) -> Self {
-        let new = |machine: &_, memory: &mut _| KernelScheduler::new(policy, machine, &settings, memory);
-        let mut sim = Self::of(topology, costs, settings.clone(), seed, observer, new);
+        let new = |machine: &_, memory: &mut _| KernelScheduler::new(policy, machine, memory);
+        let mut sim = Self::of(topology, costs, settings, seed, observer, new);
         sim.state.start();
         sim
     }
 }
 
-impl<P: SimPolicy> Scheduler for KernelScheduler<P> {
+impl<P: KernelPolicy> Scheduler for KernelScheduler<P> {
     type Cpu = state::KernelCpu;
-    type Task = state::KernelTask;
+    type Task = task::KernelTask;
 
     fn bytes(state: &State<Self>) -> usize {
         state.kernel_bytes()
@@ -58,14 +60,14 @@ impl<P: SimPolicy> Scheduler for KernelScheduler<P> {
     }
 
     fn begin<O: Observer>(sim: &mut Simulation<Self, O>, id: u32) {
-        sim.wake(id, WakeSource::Outside(None), false, 0);
+        sim.wake(id, WakeSource::Outside(None), 0);
     }
 
     fn expire<O: Observer>(sim: &mut Simulation<Self, O>, id: u32) {
         sim.timer(id);
     }
 
-    /// With fair order the task goes behind the first queued task. In batches `vruntime` is not used.
+    /// The task goes behind the first queued task.
     fn prepare_yield<O: Observer>(sim: &mut Simulation<Self, O>, cpu: u32) {
         let at = &sim.state.cpus[cpu as usize];
         let behind = at.sched.queue.least_vruntime(&sim.state.tasks);

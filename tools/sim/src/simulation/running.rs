@@ -48,8 +48,8 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     }
 
     /// Gives a CPU to a task, which the scheduler has made its current one. `is_same`: the task had it just before, which
-    /// counts as no switch. Returns the CPU that the task had before, if that was another one.
-    pub(super) fn give_cpu(&mut self, cpu: u32, id: u32, is_same: bool) -> Option<CpuId> {
+    /// counts as no switch.
+    pub(super) fn give_cpu(&mut self, cpu: u32, id: u32, is_same: bool) {
         let now = self.state.now;
         self.set_busy(cpu, true);
         let at = &mut self.state.cpus[cpu as usize];
@@ -69,20 +69,17 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         task.counts.switches += u64::from(!is_same);
         let from = std::mem::replace(&mut task.prev_cpu, cpu);
         let (process, user) = (task.process, task.user);
-        let moved_from = (from != NONE && from != cpu).then_some(CpuId(from));
-        if let Some(from) = moved_from {
-            let distance = self.state.machine.distance(from, CpuId(cpu));
+        if from != NONE && from != cpu {
+            let distance = self.state.machine.distance(CpuId(from), CpuId(cpu));
             self.state.task(id).counts.moves_by_distance[distance as usize] += 1;
         }
         if process != NONE {
             self.processes[process as usize].enter(user, CpuId(cpu), Nanos(now));
         }
-        moved_from
     }
 
-    /// Takes the CPU from its task. Returns the task and how long it had the CPU. The scheduler queues the task if it is
-    /// still runnable.
-    pub(super) fn take_cpu(&mut self, cpu: u32, reason: SwitchReason) -> (u32, u64) {
+    /// Takes the CPU from its task. Returns the task. The scheduler queues it if it is still runnable.
+    pub(super) fn take_cpu(&mut self, cpu: u32, reason: SwitchReason) -> u32 {
         let now = self.state.now;
         let at = &self.state.cpus[cpu as usize];
         let (id, ran) = (at.current, now - at.on_since);
@@ -96,7 +93,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         if process != NONE {
             self.processes[process as usize].leave(user, CpuId(cpu), Nanos(now));
         }
-        (id, ran)
+        id
     }
 
     /// Removes a task that has ended from its process, and frees its index if it was forked and has no children left.

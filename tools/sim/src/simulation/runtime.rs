@@ -34,9 +34,6 @@ use warmcore_sched::{Core, Next, Policy};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
-/// The longest poll that is not long, if `Settings::long_run` does not say.
-const LONG_POLL: Nanos = Nanos(1_000_000);
-
 /// What the scheduler stores about a CPU.
 #[derive(Debug, Default)]
 pub struct RuntimeCpu {
@@ -81,7 +78,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         seed: u64,
         observer: O,
     ) -> Self {
-        let long_poll = settings.long_run.unwrap_or(LONG_POLL);
+        let long_poll = settings.long_poll;
         let mut sim = Self::of(topology, costs, settings, seed, observer, |machine, memory| {
             let host = SimHost::new(machine.clone(), policy);
             let cores =

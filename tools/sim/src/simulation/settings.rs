@@ -1,9 +1,9 @@
 //! Settings: how the host of a simulation schedules, except for placement; and what its operations cost ([`Costs`]).
 //!
-//! [`Settings::kernel`] is a kernel: fair order, ticks, time slices, preemption by wakees that have run little.
-//! [`Settings::runtime`] is a runtime: it does not preempt tasks, and the policy decides the order of a batch. The
-//! default preempts as a kernel does, but notifies idle CPUs at once and searches at a runtime's costs. Times are in
-//! whole ns; with the default costs the wake of an idle CPU in C1 takes 1500 ns.
+//! [`Settings::kernel`] is for a simulated kernel: ticks, time slices, preemption by wakees that have run little.
+//! [`Settings::runtime`] is for the workers of a runtime, which preempt no task. Both have all fields; a field that only
+//! one of the two schedulers reads says so. Times are in whole ns; with the default costs the wake of an idle CPU in C1
+//! takes 1500 ns.
 //!
 //! # Source
 //!
@@ -30,34 +30,21 @@ const LOOK_LINES_RUNTIME: u32 = 1;
 /// Cache lines that move with a task in a runtime: the queue's lock, the task's slot in the queue, and its header.
 const TAKE_LINES_RUNTIME: u32 = 3;
 
-/// The order in which tasks queue on a CPU.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub enum Order {
-    /// The task that has run least comes first, as in the kernel.
-    #[default]
-    Fair,
-    /// In batches, as in a runtime: the policy chooses the direction of a batch, and a task that is queued while a
-    /// batch runs is in the next one, unless it enters the LIFO slot (for the one task that runs next).
-    Rounds,
-}
-
 /// How the host schedules.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Settings {
-    /// The order in which tasks queue.
-    pub order: Order,
     /// Ticks per second on a CPU that runs a task, such as 250 or 1000. 0: no ticks.
     pub hz: u32,
-    /// A task that has run for this long is preempted at a tick if others are queued. `None`: never.
+    /// A task that has run for this long is preempted at a tick if others are queued. `None`: never. Kernel only.
     pub slice: Option<Nanos>,
     /// A wakee whose `vruntime` (its run time, as the kernel compares it between tasks) is smaller than the current
-    /// task's by more than this preempts it, with fair order. `None`: never.
+    /// task's by more than this preempts it. `None`: never. Kernel only.
     pub wake_granularity: Option<Nanos>,
     /// When a sleeper is woken, its `vruntime` is raised to this much below that of its CPU (the least of the CPU's
-    /// tasks) if it is less.
+    /// tasks) if it is less. Kernel only.
     pub sleeper_credit: Nanos,
-    /// A task that has run for this long in a row counts as stuck. `None`: no task does.
-    pub long_run: Option<Nanos>,
+    /// A poll that takes this long is a long one: its worker counts as stuck until it ends. Runtime only.
+    pub long_poll: Nanos,
     /// The speed of each of two busy threads of a core, in thousandths. `None`: as in the machine's costs.
     pub smt_per_mille: Option<u32>,
     /// The least interval between scans for unused concurrency ids of a process.
@@ -65,19 +52,12 @@ pub struct Settings {
     /// The time of each charge and each uncharge, as if a stock served it. An uncharge takes no time if the charge of
     /// all its units was refused.
     pub charge: Nanos,
-    /// Whether the policy is asked for a CPU to notify not only at ticks, but also when a task is queued on a running
-    /// CPU, when such a CPU switches and more tasks are queued, and when a CPU that was kicked or searched has found a
-    /// task. If not, it is asked at ticks only, as in the kernel.
-    pub notify_at_once: bool,
-    /// Whether a CPU's hot window (a time for which the CPU is kept for its last task) opens only if no task is queued
-    /// there when that task blocks.
-    pub keep_idle_only: bool,
     /// Cache lines that a search reads of each CPU's run queue. 0: that takes no time.
     pub look_lines: u32,
     /// Cache lines that move with a task from another CPU's run queue: the queue's lock and links, and the task's
     /// own. 0: moving takes no time.
     pub take_lines: u32,
-    /// How long a runtime's scheduler takes for its own work.
+    /// How long a runtime's scheduler takes for its own work. Runtime only, except `unpark_latency`.
     pub calls: CallCosts,
     /// Steps in a row without time passing after which a program is in error.
     pub steps_max: u32,
@@ -87,51 +67,30 @@ pub struct Settings {
     pub outside: OutsideCosts,
 }
 
-impl Default for Settings {
-    fn default() -> Self {
+impl Settings {
+    /// The settings of a kernel, for [`Kernel`](crate::policy::Kernel).
+    pub fn kernel() -> Self {
         Self {
-            order: Order::Fair,
             hz: 250,
             slice: Some(Nanos(3_000_000)),
             wake_granularity: Some(Nanos(4_000_000)),
             sleeper_credit: Nanos(12_000_000),
-            long_run: None,
+            long_poll: Nanos(1_000_000),
             smt_per_mille: None,
             compaction: Nanos(100_000_000),
             charge: Nanos(5),
-            notify_at_once: true,
-            keep_idle_only: false,
-            look_lines: LOOK_LINES_RUNTIME,
-            take_lines: TAKE_LINES_RUNTIME,
+            look_lines: LOOK_LINES_KERNEL,
+            take_lines: TAKE_LINES_KERNEL,
             calls: CallCosts::default(),
             steps_max: 1_000_000,
             op_budget: None,
             outside: OutsideCosts::default(),
         }
     }
-}
 
-impl Settings {
-    /// The settings of a kernel, for [`Kernel`](crate::policy::Kernel).
-    pub fn kernel() -> Self {
-        Self {
-            notify_at_once: false,
-            keep_idle_only: true,
-            look_lines: LOOK_LINES_KERNEL,
-            take_lines: TAKE_LINES_KERNEL,
-            ..Self::default()
-        }
-    }
-
-    /// The settings of a runtime's workers, which do not preempt tasks.
+    /// The settings of a runtime's workers.
     pub fn runtime() -> Self {
-        Self {
-            order: Order::Rounds,
-            slice: None,
-            wake_granularity: None,
-            long_run: Some(Nanos(1_000_000)),
-            ..Self::default()
-        }
+        Self { look_lines: LOOK_LINES_RUNTIME, take_lines: TAKE_LINES_RUNTIME, ..Self::kernel() }
     }
 }
 

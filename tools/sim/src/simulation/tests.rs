@@ -1,9 +1,8 @@
-use super::kernel::state::KernelTask;
 use super::*;
 use crate::memory::Access;
 use crate::policy::kernel::{Newidle, QueueRule};
-use crate::policy::{Enqueued, Kernel, KernelView, SimPolicy, SimPolicyKind};
-use warmcore_sched::{Allowed, PolicyKind};
+use crate::policy::{Enqueued, Kernel, KernelPolicy, KernelView, SimPolicyKind};
+use warmcore_sched::Allowed;
 use warmcore_topo::MACHINES;
 use warmcore_types::NodeId;
 
@@ -231,7 +230,8 @@ fn budgets_refuse_what_does_not_fit() {
 
 #[test]
 fn a_task_and_a_cpu_are_as_small_as_promised() {
-    assert!(size_of::<task::Task<KernelTask>>() <= 512, "{}", size_of::<task::Task<KernelTask>>());
+    let of_task = size_of::<task::Task<<KernelScheduler<Kernel> as Scheduler>::Task>>();
+    assert!(of_task <= 512, "{of_task}");
     let topology = Topology::from_machine(MACHINES, "epyc9654_2p").unwrap();
     let (cpus, ..) = sim(&topology).bytes();
     assert!(cpus / 384 <= 2048, "{}", cpus / 384);
@@ -241,24 +241,22 @@ fn a_task_and_a_cpu_are_as_small_as_promised() {
 fn every_policy_finishes_the_same_work() {
     let topology = drawn(2, 4, 2);
     for policy in SimPolicyKind::all() {
-        for settings in [Settings::default(), Settings::runtime()] {
-            let mut sim = Simulation::new(&topology, &Costs::of(&topology), settings, policy, 3);
-            for i in 0..24 {
-                let of = Program::new(format!("c{i}")).repeat(50, |p| {
-                    p.run(5_000..=20_000)
-                        .wake(format!("s{i}"))
-                        .wait()
-                        .mark("trips")
-                        .sleep(Length::Exponential(Nanos(30_000)))
-                });
-                sim.spawn(&of).unwrap();
-                let of = Program::new(format!("s{i}")).daemon();
-                sim.spawn(&of.forever(|p| p.wait().run(1_000..=9_000).wake(format!("c{i}")))).unwrap();
-            }
-            let report = sim.run(END).unwrap();
-            assert!(report.is_complete(), "{policy}: {:?}", report.deadlock());
-            assert_eq!(report.mark("trips"), 24 * 50, "{policy}");
+        let mut sim = Simulation::runtime(&topology, &Costs::of(&topology), Settings::runtime(), policy, 3);
+        for i in 0..24 {
+            let of = Program::new(format!("c{i}")).repeat(50, |p| {
+                p.run(5_000..=20_000)
+                    .wake(format!("s{i}"))
+                    .wait()
+                    .mark("trips")
+                    .sleep(Length::Exponential(Nanos(30_000)))
+            });
+            sim.spawn(&of).unwrap();
+            let of = Program::new(format!("s{i}")).daemon();
+            sim.spawn(&of.forever(|p| p.wait().run(1_000..=9_000).wake(format!("c{i}")))).unwrap();
         }
+        let report = sim.run(END).unwrap();
+        assert!(report.is_complete(), "{policy}: {:?}", report.deadlock());
+        assert_eq!(report.mark("trips"), 24 * 50, "{policy}");
     }
 }
 
@@ -546,7 +544,7 @@ fn an_idle_cpu_puts_a_wakee_into_the_shared_queue_itself() {
 #[derive(Default)]
 struct CountedEnqueues(Kernel, std::cell::RefCell<std::collections::BTreeMap<String, u64>>);
 
-impl SimPolicy for CountedEnqueues {
+impl KernelPolicy for CountedEnqueues {
     fn wake(
         &self,
         machine: &SchedDomains,
@@ -706,44 +704,35 @@ impl Observer for Begun {
     }
 }
 
-/// cpu0's queue is the oldest, but its oldest task soon runs: of the two tasks that are queued then, on cpu0 and on
-/// cpu1, the older one is on cpu1.
+/// Three tasks wait on two CPUs, and a third CPU runs out of tasks.
 #[test]
 fn a_shared_queue_is_first_in_first_out_over_all_cpus_of_its_cache() {
-    for policy in [SimPolicyKind::Product(PolicyKind::SharedQueue), SimPolicyKind::WorkSteal] {
-        let topology = drawn(1, 3, 1);
-        let (costs, settings) = (Costs::of(&topology), Settings::runtime());
-        let mut sim = Simulation::watched(&topology, &costs, settings, policy, 1, Begun::default());
-        let at_home = |name: &str, cpu| {
-            let first = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).run(1_000);
-            first.allow(Allowed::Anywhere).wait().run(100_000)
-        };
-        let wakes = |name: &str, cpu, wakees: &[&str]| {
-            let mut program = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).after(1_000_000).run(1_000_000);
-            for wakee in wakees {
-                program = program.wake(*wakee).run(2_000_000);
-            }
-            program.run(50_000_000)
-        };
-        let mut ids = Vec::new();
-        for (name, cpu) in [("first", 0), ("third", 0), ("second", 1)] {
-            ids.push((sim.spawn(&at_home(name, cpu)).unwrap(), name));
+    let topology = drawn(1, 3, 1);
+    let (costs, kernel) = (Costs::of(&topology), Kernel { wake_queue: true, ..Kernel::default() });
+    let settings = Settings { hz: 0, wake_granularity: None, ..Settings::kernel() };
+    let mut sim = Simulation::watched(&topology, &costs, settings, kernel, 1, Begun::default());
+    let at_home = |name: &str, cpu| {
+        let first = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).run(1_000);
+        first.allow(Allowed::Anywhere).wait().run(100_000)
+    };
+    let wakes = |name: &str, cpu, wakees: &[&str]| {
+        let mut program = Program::new(name).on(Allowed::Cpu(CpuId(cpu))).after(1_000_000).run(1_000_000);
+        for wakee in wakees {
+            program = program.wake(*wakee).run(2_000_000);
         }
-        sim.spawn(&wakes("waker", 0, &["first", "third"])).unwrap();
-        sim.spawn(&wakes("other", 1, &["second"]).after(2_000_000)).unwrap();
-        let busy = Program::new("busy").on(Allowed::Cpu(CpuId(2))).run(10_000_000);
-        sim.spawn(&busy).unwrap();
-        assert!(sim.run(END).unwrap().is_complete());
-        let begun = sim.observer.on.iter().filter(|(cpu, _)| *cpu == CpuId(2));
-        let order: Vec<&str> = begun
-            .filter_map(|(_, task)| ids.iter().find(|(id, _)| id == task).map(|(_, name)| *name))
-            .collect();
-        match policy {
-            SimPolicyKind::Product(_) => assert_eq!(order, ["first", "second", "third"]),
-            // A stealing CPU asks one CPU after the other, and takes the oldest task of its queue.
-            _ => assert!(order.iter().position(|n| *n == "first") < order.iter().position(|n| *n == "third")),
-        }
+        program.run(50_000_000)
+    };
+    let mut ids = Vec::new();
+    for (name, cpu) in [("first", 0), ("third", 0), ("second", 1)] {
+        ids.push((sim.spawn(&at_home(name, cpu)).unwrap(), name));
     }
+    sim.spawn(&wakes("waker", 0, &["first", "third"])).unwrap();
+    sim.spawn(&wakes("other", 1, &["second"]).after(2_000_000)).unwrap();
+    sim.spawn(&Program::new("busy").on(Allowed::Cpu(CpuId(2))).run(10_000_000)).unwrap();
+    assert!(sim.run(END).unwrap().is_complete());
+    let begun = sim.observer.on.iter().filter(|(cpu, _)| *cpu == CpuId(2));
+    let name = |(_, task): &(CpuId, TaskId)| ids.iter().find(|(id, _)| id == task).map(|(_, name)| *name);
+    assert_eq!(begun.filter_map(name).collect::<Vec<_>>(), ["first", "second", "third"]);
 }
 
 /// One cache under two nodes: the shared queue holds only a task of the other node, and in this node two tasks are

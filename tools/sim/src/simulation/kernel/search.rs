@@ -5,13 +5,12 @@
 //!
 //! # Source
 //!
-//! Linux `newidle_balance`; `worker.rs` of the runtime for batches and `balance`.
+//! Linux `newidle_balance`, `load_balance`.
 
 use super::KernelScheduler;
 use super::switch::Next;
-use crate::policy::{Enqueued, SimPolicy};
+use crate::policy::{Enqueued, KernelPolicy};
 use crate::random::{Purpose, below};
-use crate::simulation::settings::Order;
 use crate::simulation::{Simulation, event_class};
 use crate::trace::Observer;
 use warmcore_sched::StealDecision;
@@ -23,13 +22,13 @@ const STEAL_ATTEMPTS_MAX: u8 = 4;
 /// After `STEAL_ATTEMPTS_MAX` failed attempts the CPU searches again after this time.
 const SEARCH_RETRY_NS: u64 = 1_000_000;
 
-/// Checks in a row that must find a neighbour to take tasks from before tasks are moved.
+/// Ticks in a row whose balance must find tasks to take before tasks are moved.
 const IMBALANCE_CHECKS: u32 = 3;
 
-/// The nearest CPUs that `balance` chooses from.
+/// The nearest CPUs, of which the balance at a tick chooses one.
 const NEIGHBOURS: usize = 8;
 
-impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
+impl<P: KernelPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
     /// Searches as the policy decides. A search whose reads of cache lines take time ends with an event.
     pub(super) fn search(&mut self, cpu: u32) -> Next {
         loop {
@@ -47,11 +46,11 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         }
     }
 
-    /// Ends a search. If a task was queued here meanwhile, or on no CPU in the shard's shared queue, it runs; otherwise
-    /// the search's result is applied. If that is no longer possible, the CPU searches again.
+    /// Ends a search. If a task was queued here meanwhile, it runs; otherwise the search's result is applied. If that is
+    /// no longer possible, the CPU searches again.
     pub(super) fn finish_search(&mut self, cpu: u32, found: StealDecision) -> Next {
         self.end_search_time(cpu);
-        self.pick_local(cpu, None)
+        self.dequeue(cpu, 0, None)
             .or_else(|| self.apply_steal(cpu, found))
             .unwrap_or_else(|| self.search(cpu))
     }
@@ -119,7 +118,7 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         at.sched.parts = [0; 6];
         // Index 0 is the CPU that searches, which `others` does not count.
         let is_whole = looked[1..].iter().sum::<u32>() >= others;
-        let is_gated = self.settings.order == Order::Fair && overloaded && is_vain && !is_whole;
+        let is_gated = overloaded && is_vain && !is_whole;
         at.counts.gated += u64::from(is_gated && at.sched.is_newly_idle);
         for (distance, looks) in looked.into_iter().enumerate().filter(|(_, looks)| *looks > 0) {
             let cost = u64::from(looks) * self.times.search[distance] / 1000;
@@ -146,22 +145,16 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
     /// Moves a task from another CPU's queue to this one's. Returns how long that takes; `None` if none there may run
     /// here.
     fn steal(&mut self, me: CpuId, from: CpuId) -> Option<u64> {
-        let (id, injected) = self.state.steal(me, from, self.state.sched.policy.steal_order())?;
+        let (id, injected) = self.state.steal(me, from)?;
         let leaving = injected.map_or(0, |queue| self.lock_queue(me.0, queue));
         Some(self.steal_ns(me, from) + leaving + self.enqueue_stolen(me.0, id))
     }
 
     /// Moves the first task of a shared queue to this CPU's queue. Returns how long that takes; `None` if there is none
     /// or it may not run here.
-    pub(super) fn pop_inject(&mut self, me: CpuId, queue: usize) -> Option<u64> {
+    fn pop_inject(&mut self, me: CpuId, queue: usize) -> Option<u64> {
         let (id, on) = self.state.pop_inject(queue, me)?;
-        if on.is_none() && self.settings.order == Order::Fair {
-            // It was woken onto no CPU, so the sleeper's credit is limited now, by this CPU's clock.
-            self.state.migrate_vruntime(id, me.0, self.settings.sleeper_credit.0);
-        }
-        let from = on.or(self.state.tasks[id as usize].prev_cpu());
-        let cost = self.lock_queue(me.0, queue) + from.map_or(0, |from| self.steal_ns(me, from));
-        Some(cost + self.enqueue_stolen(me.0, id))
+        Some(self.lock_queue(me.0, queue) + self.steal_ns(me, on) + self.enqueue_stolen(me.0, id))
     }
 
     /// The time for the cache lines that move with a task from another CPU's queue.
@@ -174,7 +167,7 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         self.state.migrate_vruntime(id, cpu, u64::MAX);
         let allowed = self.state.tasks[id as usize].allowed;
         let queue = self.state.sched.policy.enters(&self.state.machine, CpuId(cpu), allowed, Enqueued::Moved);
-        self.state.enqueue(cpu, id, false, queue);
+        self.state.enqueue(cpu, id, queue);
         self.state.cpus[cpu as usize].counts.pulled += 1;
         queue.map_or(0, |queue| self.lock_queue(cpu, queue))
     }
@@ -185,8 +178,9 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         self.memory.write_line(kernel, self.state.sched.queue_lines[queue], Nanos(self.state.now)).0
     }
 
-    /// Compares this CPU's queue with that of one of the nearest CPUs, chosen at random. If this check and those before
-    /// it, `IMBALANCE_CHECKS` in a row, found tasks to take, the last one takes them. Returns what that costs.
+    /// The periodic balance of a busy CPU: compares its queue with that of one of the nearest CPUs, chosen at random. If
+    /// this check and those before it, `IMBALANCE_CHECKS` in a row, found tasks to take, the last one takes them. Returns
+    /// what that costs.
     pub(super) fn balance(&mut self, cpu: u32) -> u64 {
         let me = CpuId(cpu);
         let near = self.state.machine.cpus().saturating_sub(1).min(NEIGHBOURS);

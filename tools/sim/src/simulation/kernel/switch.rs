@@ -1,14 +1,14 @@
 //! Switch: which task has a CPU of the simulated kernel, and what happens when it gets or loses it.
 //!
-//! A CPU without a task takes one from its own queue, to which it first moves the first task of its shard's shared
-//! queue if that one is queued on no CPU; else it searches (`search`); otherwise it goes idle.
+//! A CPU without a task takes the first one of its own queue; if that is empty it searches (`search`), and goes idle if it
+//! finds none.
 //!
 //! # Source
 //!
 //! Linux `__schedule`, `pick_next_task_fair`, `scheduler_tick`.
 
 use super::KernelScheduler;
-use crate::policy::{Enqueued, SimPolicy};
+use crate::policy::{Enqueued, KernelPolicy};
 use crate::program::TaskId;
 use crate::simulation::state::CpuState;
 use crate::simulation::task::NONE;
@@ -37,7 +37,7 @@ impl Next {
     }
 }
 
-impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
+impl<P: KernelPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
     /// Handles the event that a CPU has left its idle state, or that its search is over.
     pub(super) fn finish_wakeup(&mut self, cpu: u32) {
         let mut entering = 0;
@@ -51,10 +51,6 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         };
         let next = next.after(entering);
         self.switch_to(cpu, None, next);
-        if matches!(next, Next::Run(..)) && self.settings.notify_at_once {
-            // A CPU that found a task makes the next CPU search, now that it no longer searches itself.
-            self.notify_idle_cpu(cpu);
-        }
     }
 
     /// Takes the CPU from its task, and chooses what the CPU does next. Returns what the switch costs if a task has to
@@ -64,11 +60,7 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         if reason == SwitchReason::Exited {
             self.reap_task(prev);
         }
-        let cost = self.context_switch(cpu, Some((prev, reason)), next);
-        if self.settings.notify_at_once && self.state.cpus[cpu as usize].sched.queue.stealable > 0 {
-            self.notify_idle_cpu(cpu);
-        }
-        cost
+        self.context_switch(cpu, Some((prev, reason)), next)
     }
 
     /// Switches to the chosen task and runs it.
@@ -142,38 +134,27 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         let at = &mut self.state.cpus[cpu as usize].sched;
         at.vruntime_at = self.state.now;
         at.average_idle.found_task();
-        if self.give_cpu(cpu, id, is_same).is_some() {
-            self.state.task(id).sched.accrued_cost = Nanos(0);
-        }
+        self.give_cpu(cpu, id, is_same);
     }
 
     /// Takes the CPU from its task. Returns the task.
     fn put_prev_task(&mut self, cpu: u32, reason: SwitchReason) -> u32 {
         let now = self.state.now;
         self.update_vruntime(cpu);
-        let (id, ran) = self.take_cpu(cpu, reason);
+        let id = self.take_cpu(cpu, reason);
         self.state.set_current(cpu, NONE);
         let at = &mut self.state.cpus[cpu as usize].sched;
         let allowed = self.state.tasks[id as usize].allowed;
         let task = &mut self.state.tasks[id as usize].sched;
         task.last_ran = now;
-        task.burst += ran;
-        if reason != SwitchReason::Runnable {
-            let burst = std::mem::take(&mut task.burst);
-            let average = |old: u64| if old == 0 { burst } else { old - old / 8 + burst / 8 };
-            task.average_run = average(task.average_run);
-            at.average_run = average(at.average_run);
-            task.migration_cost = self.state.sched.policy.migration_cost(Nanos(task.average_run));
-        }
         match reason {
-            SwitchReason::Blocked if self.settings.keep_idle_only && at.queue.len() > 0 => {
-                task.sleeps.since = Nanos(now)
-            }
+            // A CPU is kept for its last task only if no task is queued there.
+            SwitchReason::Blocked if at.queue.len() > 0 => task.sleeps.since = Nanos(now),
             SwitchReason::Blocked => at.hot_until = task.sleeps.sleep_on(Nanos(now), Nanos(at.hot_until)).0,
             SwitchReason::Runnable => {
                 let machine = &self.state.machine;
                 let queue = self.state.sched.policy.enters(machine, CpuId(cpu), allowed, Enqueued::PutBack);
-                self.state.enqueue(cpu, id, false, queue);
+                self.state.enqueue(cpu, id, queue);
             }
             SwitchReason::Exited => {}
         }
@@ -194,7 +175,7 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
 
     /// Chooses what a CPU does next. `had`: the task that just had it. `is_interrupted`: that task is still runnable.
     fn pick_next_task(&mut self, cpu: u32, had: Option<u32>, is_interrupted: bool) -> Next {
-        if let Some(next) = self.pick_local(cpu, had) {
+        if let Some(next) = self.dequeue(cpu, 0, had) {
             return next;
         }
         let (now, has_surplus) = (Nanos(self.state.now), self.state.has_surplus());
@@ -212,25 +193,6 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         // While it searches, the CPU neither runs nor is idle.
         self.state.set_cpu_state(cpu, CpuState::Coming, false);
         self.search(cpu)
-    }
-
-    /// Takes the task that is to run next from this CPU's queue, after moving the first task of the shard's shared
-    /// queue here if that one is queued on no CPU. `had`: the task that had the CPU.
-    pub(super) fn pick_local(&mut self, cpu: u32, had: Option<u32>) -> Option<Next> {
-        let shard = self.state.cpus[cpu as usize].shard as usize;
-        let mut cost = 0;
-        if self.has_unassigned_task(shard) {
-            // Takes one task at a time. The runtime takes several at once, to take the lock only once for them.
-            cost = self.pop_inject(CpuId(cpu), shard).unwrap_or(0);
-        }
-        self.dequeue(cpu, cost, had)
-    }
-
-    /// Whether the first task of the shard's shared queue is queued on no CPU. A task that is also queued on a CPU
-    /// runs in that CPU's order.
-    fn has_unassigned_task(&self, shard: usize) -> bool {
-        let first = self.state.sched.inject_queues[shard].first();
-        first.is_some_and(|id| self.state.tasks[id as usize].sched.queued_on == NONE)
     }
 
     /// Takes the next task queued here, for `cost` and the cost of leaving a shared queue. A task that keeps its CPU
@@ -261,7 +223,7 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         let at = &self.state.cpus[cpu as usize];
         let on_since = at.on_since;
         let stealable = at.sched.queue.stealable > 0;
-        let waits = at.sched.queue.len() > 0 || self.has_unassigned_task(at.shard as usize);
+        let waits = at.sched.queue.len() > 0;
         if stealable {
             self.notify_idle_cpu(cpu);
         }

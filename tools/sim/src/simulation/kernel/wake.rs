@@ -12,9 +12,8 @@
 
 use super::KernelScheduler;
 use crate::policy::kernel::Flips;
-use crate::policy::{Enqueued, SimPolicy};
+use crate::policy::{Enqueued, KernelPolicy};
 use crate::program::TaskId;
-use crate::simulation::settings::Order;
 use crate::simulation::state::CpuState;
 use crate::simulation::task::{NONE, TaskState};
 use crate::simulation::{Simulation, event_class};
@@ -22,7 +21,7 @@ use crate::trace::Observer;
 use warmcore_sched::{TargetQueue, Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
-impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
+impl<P: KernelPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
     /// Wakes a blocked or new task, by the task that runs on `cpu`. Returns the cost for the waker.
     pub(super) fn wake_by(&mut self, id: u32, cpu: u32, is_sync: bool) -> u64 {
         let waker = self.state.cpus[cpu as usize].current;
@@ -33,7 +32,7 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         let llc = self.llc_cpus(cpu);
         self.state.sched.wakes_wide = Flips::is_wide(&waker_flips, &wakee_flips, llc);
         self.state.cpus[cpu as usize].sched.sleeps_next = is_sync;
-        let cost = self.wake(id, WakeSource::Cpu(CpuId(cpu)), true, 0);
+        let cost = self.wake(id, WakeSource::Cpu(CpuId(cpu)), 0);
         self.state.sched.wakes_wide = false;
         self.state.cpus[cpu as usize].sched.sleeps_next = false;
         cost
@@ -52,16 +51,15 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
             CpuState::Idle => self.exit_latency(prev_cpu),
             _ => 0,
         };
-        let cost = self.wake(id, WakeSource::Cpu(CpuId(prev_cpu)), false, delay);
+        let cost = self.wake(id, WakeSource::Cpu(CpuId(prev_cpu)), delay);
         if self.is_running(prev_cpu) {
             // The interrupt delays the task that runs there.
             self.delay(prev_cpu, cost);
         }
     }
 
-    /// Makes a blocked or new task runnable. `by_task`: another task wakes it, not a timer or the end of its delay.
-    /// `delay`: the time until the wake begins. Returns the cost for the waker.
-    pub(super) fn wake(&mut self, id: u32, waker: WakeSource, by_task: bool, delay: u64) -> u64 {
+    /// Makes a blocked or new task runnable. `delay`: the time until the wake begins. Returns the cost for the waker.
+    pub(super) fn wake(&mut self, id: u32, waker: WakeSource, delay: u64) -> u64 {
         let from = match waker {
             WakeSource::Cpu(cpu) => cpu.0,
             WakeSource::Outside(_) => NONE,
@@ -78,46 +76,28 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         task.state = TaskState::Queued;
         task.queued_at = now.0;
         let prev_cpu = task.prev_cpu();
-        let woken_from = (task.sched.woken_from != NONE).then_some(CpuId(task.sched.woken_from));
         let may_stay = prev_cpu.filter(|prev_cpu| self.state.machine.allows(task.allowed, *prev_cpu));
-        let wakee = Wakee {
-            prev_cpu: may_stay,
-            migration_cost: task.sched.migration_cost,
-            accrued_cost: task.sched.accrued_cost,
-            woken_from,
-            allowed: task.allowed,
-        };
+        let wakee = Wakee { prev_cpu: may_stay, allowed: task.allowed, ..Wakee::default() };
         self.state.sched.wakee_was_on = (task.sched.was_on != NONE).then_some(CpuId(task.sched.was_on));
         self.state.sched.cpus_examined.set(0);
         let wake = Wake { now, wakee, waker };
         let placed = self.state.sched.policy.wake(&self.state.machine, &self.state, &wake);
         let looks = u64::from(self.state.sched.cpus_examined.get());
+        let TargetQueue::Cpu(to) = placed.to else {
+            panic!("a policy of a kernel placed task {id} on no CPU: {placed:?}")
+        };
         let is_new = prev_cpu.is_none();
-        let why = match placed.to {
+        let why = match may_stay {
             _ if is_new => Enqueued::New,
-            TargetQueue::Cpu(cpu) if may_stay == Some(cpu) => Enqueued::WokenOnPrevCpu,
+            Some(prev_cpu) if prev_cpu == to => Enqueued::WokenOnPrevCpu,
             _ => Enqueued::WokenElsewhere,
         };
         let task = &mut self.state.tasks[id as usize];
         task.sched.was_on = task.prev_cpu;
-        task.sched.accrued_cost = placed.accrued_cost;
-        task.sched.woken_from = match waker {
-            WakeSource::Cpu(cpu) | WakeSource::Outside(Some(cpu)) if prev_cpu != Some(cpu) => cpu.0,
-            _ => NONE,
-        };
         task.counts.wakes += 1;
         self.observer.queued(now, TaskId(id), placed.to);
-        let mut queue = match placed.to {
-            TargetQueue::Shard(shard) => Some(shard),
-            TargetQueue::Cpu(cpu) => {
-                self.state.sched.policy.enters(&self.state.machine, cpu, wakee.allowed, why)
-            }
-        };
-        if let TargetQueue::Cpu(cpu) = placed.to
-            && !is_new
-            && from != cpu.0
-            && self.state.cpu(cpu).state != CpuState::Running
-        {
+        let mut queue = self.state.sched.policy.enters(&self.state.machine, to, wakee.allowed, why);
+        if !is_new && from != to.0 && self.state.cpu(to).state != CpuState::Running {
             // A CPU that runs no task puts the wakee on its run queue itself once it is awake (`ttwu_queue_wakelist`),
             // so the wakee enters the shared queue only then.
             self.state.task(id).sched.enters = queue.take().map_or(NONE, |queue| queue as u32);
@@ -126,51 +106,23 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
             Some(queue) if from != NONE => self.lock_queue(from, queue),
             _ => 0,
         };
-        match placed.to {
-            TargetQueue::Cpu(cpu) => {
-                if let Some(prev_cpu) = prev_cpu {
-                    let distance = self.state.machine.distance(prev_cpu, cpu);
-                    self.state.task(id).counts.wakes_by_distance[distance as usize] += 1;
-                }
-                self.enqueue_wakee(cpu.0, id, from, by_task, queue, delay);
-            }
-            TargetQueue::Shard(shard) => {
-                self.state.push_inject(shard, id);
-                if let Some(cpu) = placed.kick.filter(|cpu| self.state.cpu(*cpu).state == CpuState::Idle) {
-                    self.record_idle_end(cpu.0);
-                    self.kick(cpu.0, delay, from != cpu.0);
-                }
-            }
+        if let Some(prev_cpu) = prev_cpu {
+            let distance = self.state.machine.distance(prev_cpu, to);
+            self.state.task(id).counts.wakes_by_distance[distance as usize] += 1;
         }
+        self.enqueue_wakee(to.0, id, from != to.0, queue, delay);
         looks * self.times.look[warmcore_sched::Distance::Llc as usize] / 1000 + entering
     }
 
     /// Queues a woken task on a CPU. Kicks that CPU if it is idle, cuts its search short if it searches, or preempts
-    /// its task if that is due. If it runs a task, an idle CPU may be notified.
-    fn enqueue_wakee(
-        &mut self,
-        cpu: u32,
-        id: u32,
-        from: u32,
-        by_task: bool,
-        enters: Option<usize>,
-        delay: u64,
-    ) {
-        let (order, credit) = (self.settings.order, self.settings.sleeper_credit.0);
-        if order == Order::Fair {
-            self.state.migrate_vruntime(id, cpu, credit);
-        }
-        let at = &self.state.cpus[cpu as usize];
-        let (state, average) = (at.state, Nanos(at.sched.average_run));
-        let is_lifo = order == Order::Rounds
-            && by_task
-            && from == cpu
-            && self.state.sched.policy.max_lifo_polls(average) > 0;
-        self.state.enqueue(cpu, id, is_lifo, enters);
-        match state {
+    /// its task if that is due. `is_remote`: the waker runs on another CPU, or on none.
+    fn enqueue_wakee(&mut self, cpu: u32, id: u32, is_remote: bool, enters: Option<usize>, delay: u64) {
+        self.state.migrate_vruntime(id, cpu, self.settings.sleeper_credit.0);
+        self.state.enqueue(cpu, id, enters);
+        match self.state.cpus[cpu as usize].state {
             CpuState::Idle => {
                 self.record_idle_end(cpu);
-                self.kick(cpu, delay, from != cpu);
+                self.kick(cpu, delay, is_remote);
             }
             CpuState::Coming => {
                 self.record_idle_end(cpu);
@@ -178,21 +130,13 @@ impl<P: SimPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
                     self.cut_search(cpu);
                 }
             }
-            CpuState::Running => {
-                self.maybe_preempt(cpu, id, from != cpu);
-                if self.settings.notify_at_once {
-                    self.notify_idle_cpu(cpu);
-                }
-            }
+            CpuState::Running => self.maybe_preempt(cpu, id, is_remote),
         }
     }
 
-    /// With fair order: preempts the current task for a wakee whose `vruntime` is smaller by more than the granularity.
+    /// Preempts the current task for a wakee whose `vruntime` is smaller by more than the granularity.
     fn maybe_preempt(&mut self, cpu: u32, id: u32, is_remote: bool) {
-        let Some(granularity) = self.settings.wake_granularity.filter(|_| self.settings.order == Order::Fair)
-        else {
-            return;
-        };
+        let Some(granularity) = self.settings.wake_granularity else { return };
         let at = &self.state.cpus[cpu as usize];
         let current = at.current;
         if current == NONE {

@@ -24,7 +24,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
 
     /// Ends the poll of the current task. Returns what [`work`](Self::work) returns.
     pub(super) fn end_poll(&mut self, cpu: u32, reason: SwitchReason) -> Option<u64> {
-        let (id, _) = self.take_cpu(cpu, reason);
+        let id = self.take_cpu(cpu, reason);
         let at = &mut self.state.cpus[cpu as usize];
         at.current = NONE;
         let sampled_since = at.sched.sampled_since.take();
