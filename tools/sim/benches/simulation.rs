@@ -6,7 +6,7 @@
 //! shown as wakes per second: a wake is one run of a task in all of them.
 //!
 //! `cargo bench --bench simulation -- profile` runs Linux's placement on the first machine only, in 20 rounds;
-//! `profile-home` Home's; `profile-8192` the largest; `growth` those of 16 to 8192 CPUs.
+//! `profile-home` Home's; `profile-8192` Home's on the largest; `growth` those of 16 to 8192 CPUs.
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -105,17 +105,17 @@ fn main() {
         return runtime(HOME, of, 20);
     }
     if is_asked("profile-8192") {
-        return growth(&[8192], 1);
+        return growth(&[8192], false, 3);
     }
     if !is_asked("growth") {
         kernel("kernel", of, linux, 5);
         kernel("kernel with hot windows", of, Kernel { hot_windows: true, ..linux }, 5);
         SimPolicyKind::all().into_iter().for_each(|policy| runtime(policy, of, 3));
     }
-    growth(&[16, 64, 224, 1024, 4096, 8192], 3);
+    growth(&[16, 64, 224, 1024, 4096, 8192], true, 3);
 }
 
-fn growth(sizes: &[u32], rounds: usize) {
+fn growth(sizes: &[u32], with_kernel: bool, rounds: usize) {
     for cpus in sizes.iter().copied() {
         // Sixteen CPUs an LLC, at most 64 LLCs a socket.
         let llcs = cpus / 16;
@@ -126,7 +126,9 @@ fn growth(sizes: &[u32], rounds: usize) {
         );
         let topology = Topology::from_machine(&text, "drawn").expect("it fits");
         let of = (&topology, &Costs::of(&topology));
-        kernel("kernel", of, Kernel::default(), rounds);
+        if with_kernel {
+            kernel("kernel", of, Kernel::default(), rounds);
+        }
         runtime(HOME, of, rounds);
     }
 }
