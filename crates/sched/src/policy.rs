@@ -30,7 +30,7 @@ pub trait Policy {
     /// What the CPU `me` does when it has no tasks.
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision;
 
-    /// Which task of a backlog is moved, by [`StealDecision::From`] and by [`balance`](Policy::balance).
+    /// Which task of a backlog is moved by [`StealDecision::From`].
     fn steal_order(&self) -> StealOrder {
         StealOrder::Last
     }
@@ -47,14 +47,6 @@ pub trait Policy {
     /// it found, and parked CPUs would stay parked while tasks wait.
     fn cpu_to_notify(&self, machine: &SchedDomains, view: &impl View, at: CpuId, now: Nanos)
     -> Option<CpuId>;
-
-    /// How many tasks of the backlog of `other` are to move to `me`, which has a backlog itself.
-    ///
-    /// For schedulers that do not count polls: they ask now and then, and move tasks only if the answer stays the same
-    /// for as long as a move costs. A scheduler that counts polls calls [`shares`](Self::shares) instead.
-    fn balance(&self, _machine: &SchedDomains, _view: &impl View, _me: CpuId, _other: CpuId) -> u32 {
-        0
-    }
 
     /// Whether a CPU that is never idle takes tasks from a CPU whose tasks get fewer polls. [`Shares`](crate::Shares)
     /// computes how many.

@@ -44,13 +44,6 @@ proptest! {
     }
 
     #[test]
-    fn a_balance_takes_no_more_than_makes_both_even((which, facts, _) in case()) {
-        for policy in PolicyKind::all() {
-            answers::a_balance_makes_both_even_at_most(&policy, &MACHINES[which].1, &facts)?;
-        }
-    }
-
-    #[test]
     fn under_home_an_idle_cpu_is_kicked_for_a_new_task((which, facts, mut wake) in case()) {
         let machine = &MACHINES[which].1;
         (wake.wakee.prev_cpu, wake.waker) = (None, WakeSource::Outside(None));

@@ -109,8 +109,8 @@ pub trait KernelView: View {
 }
 
 /// A policy of a simulated kernel. It places each task on a CPU's run queue; tasks may be in a shared queue as well. The
-/// first methods are methods of [`Policy`](warmcore_sched::Policy), with more facts to ask for. The other methods concern
-/// state that only a simulated kernel has.
+/// first three methods are methods of [`Policy`](warmcore_sched::Policy), with more facts to ask for; the others concern
+/// what only a simulated kernel does.
 pub trait KernelPolicy {
     /// See [`Policy::wake`](warmcore_sched::Policy::wake).
     fn wake(&self, machine: &SchedDomains, view: &impl KernelView, wake: &Wake) -> WakeDecision;
@@ -127,7 +127,8 @@ pub trait KernelPolicy {
         now: Nanos,
     ) -> Option<CpuId>;
 
-    /// See [`Policy::balance`](warmcore_sched::Policy::balance).
+    /// The periodic balance of a busy CPU: how many tasks of the backlog of `other` are to move to `me`, which has tasks
+    /// itself.
     fn balance(&self, machine: &SchedDomains, view: &impl KernelView, me: CpuId, other: CpuId) -> u32 {
         let _ = (machine, view, me, other);
         0

@@ -49,13 +49,6 @@ proptest! {
     }
 
     #[test]
-    fn a_balance_takes_no_more_than_makes_both_even((which, facts, _) in case()) {
-        for policy in OURS {
-            answers::a_balance_makes_both_even_at_most(&policy, &MACHINES[which].1, &facts)?;
-        }
-    }
-
-    #[test]
     fn a_policy_of_the_product_by_name_answers_as_the_policy((which, facts, wake) in case()) {
         let machine = &MACHINES[which].1;
         let plain = [
@@ -129,9 +122,7 @@ fn methods(path: &str, of: &str) -> Vec<String> {
 /// A method with a default that a wrapper lacks would answer for the wrapped policy.
 #[test]
 fn policies_that_wrap_others_forward_every_method() {
-    let mut policy = methods("crates/sched/src/policy.rs", "pub trait Policy {");
-    // The scheduler core does not call it.
-    policy.retain(|method| method != "balance");
+    let policy = methods("crates/sched/src/policy.rs", "pub trait Policy {");
     let view = methods("crates/sched/src/facts.rs", "pub trait View {");
     assert!(policy.len() > 15 && view.len() > 10, "{policy:?}, {view:?}");
     let counted = "tools/sim/src/simulation/runtime/counted.rs";

@@ -141,9 +141,6 @@ impl Policy for Impatient {
     ) -> Option<CpuId> {
         Home::DEFAULT.cpu_to_notify(machine, view, at, now)
     }
-    fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
-        Home::DEFAULT.balance(machine, view, me, other)
-    }
     fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
         Home::DEFAULT.queue_order(average_poll)
     }

@@ -158,16 +158,6 @@ impl Policy for Home {
         find_idle(machine, view, at, self.hot_clock(now), &Wakee::default()).map(|found| found.cpu)
     }
 
-    /// If twice as many tasks wait there as here, and two more: as many light tasks as make both equal, or one heavy task.
-    fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
-        let (here, there) = (view.backlog(me), view.backlog(other));
-        if there < here.saturating_mul(2).saturating_add(2) || !view.can_steal(me, other) {
-            return 0;
-        }
-        let migration_cost = migration_cost_over(view.migration_cost_at(other), machine.distance(me, other));
-        if migration_cost < WAKEUP_COST { (there - here) / 2 } else { 1 }
-    }
-
     fn shares(&self) -> bool {
         true
     }

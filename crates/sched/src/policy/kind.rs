@@ -110,10 +110,6 @@ impl Policy for PolicyKind {
         ask!(self, cpu_to_notify(machine, view, at, now))
     }
 
-    fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
-        ask!(self, balance(machine, view, me, other))
-    }
-
     fn steal_order(&self) -> StealOrder {
         ask!(self, steal_order())
     }

@@ -177,19 +177,6 @@ pub fn a_steal_is_from_where_tasks_wait<P: Policy + Display>(
     Ok(())
 }
 
-/// Between two busy CPUs no more tasks move than until both have the same number.
-pub fn a_balance_makes_both_even_at_most<P: Policy + Display>(
-    policy: &P,
-    machine: &SchedDomains,
-    facts: &Facts,
-) -> Checked {
-    let (me, other) = (CpuId(0), CpuId(machine.cpus() as u32 - 1));
-    let (here, there) = (facts.backlog(me), facts.backlog(other));
-    let come = policy.balance(machine, facts, me, other);
-    prop_assert!(come == 0 || here.saturating_add(come) <= there - come, "{policy}: {come}");
-    Ok(())
-}
-
 /// If all CPUs on which a task may run are offline, it runs on another CPU.
 pub fn a_task_whose_cpus_are_gone_runs_elsewhere<P: Policy + Display>(policy: &P) {
     let machine = crate::common::whole(&crate::common::drawn(1, 2, 2, 1));

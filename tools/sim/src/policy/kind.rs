@@ -160,10 +160,6 @@ impl Policy for SimPolicyKind {
         }
     }
 
-    fn balance(&self, machine: &SchedDomains, view: &impl View, me: CpuId, other: CpuId) -> u32 {
-        self.product().map_or(0, |kind| kind.balance(machine, view, me, other))
-    }
-
     fn shares(&self) -> bool {
         self.product().is_some_and(|kind| kind.shares())
     }
