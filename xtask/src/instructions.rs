@@ -122,14 +122,15 @@ pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
 
 /// Builds the bench and returns its path.
 ///
-/// The runtime, its driver and the recorder are built with one codegen unit each. With several, moving a line between two
+/// The scheduler core, the runtime, its driver and the recorder are built with one codegen unit each. With several, moving a line between two
 /// files changes which functions are inlined, and the count of a poll by 20 instructions.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let mut cargo = cargo(root, &["bench", "--package", "warmcore-runtime", "--bench", "poll"]);
     cargo.args(["--features", "counted-clock"]);
-    cargo.args(["--config", "profile.bench.package.warmcore-runtime.codegen-units=1"]);
-    cargo.args(["--config", "profile.bench.package.warmcore-driver.codegen-units=1"]);
-    cargo.args(["--config", "profile.bench.package.warmcore-record.codegen-units=1"]);
+    for package in ["sched", "runtime", "driver", "record"] {
+        let codegen_units = format!("profile.bench.package.warmcore-{package}.codegen-units=1");
+        cargo.args(["--config", &codegen_units]);
+    }
     cargo.args(["--no-run", "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
     let messages = said(&mut cargo)?;
     let bench = messages.lines().filter(|line| line.contains("\"kind\":[\"bench\"]"));

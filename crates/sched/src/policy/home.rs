@@ -136,6 +136,7 @@ impl Policy for Home {
     }
 
     /// As many tasks as make the last one wait longer than the steal delay and the move.
+    #[inline]
     fn notify_threshold(&self, average_poll: Nanos) -> u32 {
         let price = later(self.min_steal_delay, self.migration_cost(average_poll)).0;
         u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(2)
@@ -164,6 +165,7 @@ impl Policy for Home {
 
     /// None for light tasks: they find their data in the cache in any order, and in order of arrival a task finds more
     /// messages at once.
+    #[inline]
     fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
         let in_time = LIFO_TIME_MAX.0 / average_poll.0.max(1);
         if average_poll >= self.lifo_order_min_poll { LIFO_POLLS_MAX.min(in_time as u32) } else { 0 }
@@ -177,6 +179,7 @@ impl Policy for Home {
         self.max_searching.min(workers)
     }
 
+    #[inline]
     fn migration_cost(&self, average_poll: Nanos) -> Nanos {
         Nanos(average_poll.0.saturating_mul(MIGRATION_COST_PER_POLL).min(MIGRATION_COST_MAX.0))
     }

@@ -32,8 +32,10 @@ impl<H: Host> Core<H> {
         let now = self.now();
         self.interval_start.set(self.read_clock(host));
         self.restart_long_poll_check(self.now());
-        self.queue_deferred(host);
         let workers = host.workers();
+        if workers.policy().defers_yields() {
+            self.queue_deferred(host);
+        }
         if self.remote.status.stealable.load(Relaxed) > 0 && workers.count_idle() > 0 {
             workers.notify_parked(host, self.me, now);
         }
@@ -62,7 +64,7 @@ impl<H: Host> Core<H> {
             1 => 1,
             polls => polls + self.next_rand() % 2,
         };
-        let polls = policy.event_interval().unwrap_or(polls).max(1);
+        let polls = policy.event_interval().map_or(polls, |polls| polls.max(1));
         self.event_interval.set(polls);
         self.ticks_left.set(polls);
         self.notify_threshold.set(policy.notify_threshold(Nanos(average)));
@@ -84,6 +86,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Compares itself with a random neighbour: if the tasks there get fewer polls than those here, takes some.
+    #[cold]
     fn balance(&self, host: &H, now: Nanos) {
         self.balance_at.set(Nanos(now.0 + BALANCE_EVERY.0));
         let workers = host.workers();

@@ -51,6 +51,8 @@ impl<H: Host> Core<H> {
     }
 
     /// Places a task that another worker polled last, or none. Returns it if it belongs into this worker's run queue.
+    /// Not inlined, so that a wake on the task's previous worker does not save the registers that this needs.
+    #[inline(never)]
     fn schedule_remote(&self, host: &H, task: H::Task) -> Option<H::Task> {
         let workers = host.workers();
         let placed = workers.place_task(host, task.state(), self.now(), WakeSource::Cpu(self.me));
@@ -100,9 +102,6 @@ impl<H: Host> Core<H> {
     /// Queues the tasks that yielded, under a policy that defers them until the driver was polled.
     #[cold]
     pub(super) fn queue_deferred(&self, host: &H) {
-        if self.deferred.borrow().is_empty() {
-            return;
-        }
         let is_lifo = self.max_lifo_polls.get() > 0;
         loop {
             let Some(queued) = self.deferred.borrow_mut().pop_front() else { break };
