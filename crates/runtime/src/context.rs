@@ -2,7 +2,7 @@
 //!
 //! A worker's thread has a pointer to its `Worker`. A thread in `block_on`, and a thread that entered a runtime, has
 //! that runtime. [`schedule`] is called for every wake that makes a task runnable. If the current thread is a worker of
-//! the task's runtime, it calls `Worker::schedule`, else `Shared::schedule_external`. [`measured`] wraps every poll of
+//! the task's runtime, it calls `Core::schedule`, else `Workers::schedule_external`. [`measured`] wraps every poll of
 //! a task's future.
 //!
 //! A wake by a task that runs on the worker that polled the woken task last reads the pointer, makes a few
@@ -77,7 +77,11 @@ pub(crate) fn clear_current() {
 /// A driver that has tasks of its own, as tokio's has those of `tokio::spawn`, calls it so that the runtime notices if
 /// they keep one worker busy while others idle: `TokioDriverConfig::on_run`. Costs a load, unless such tasks exist.
 pub fn driver_runs(run_seq: u64) {
-    with_worker(|worker| worker.into_iter().for_each(|worker| worker.driver_runs(run_seq)));
+    with_worker(|worker| {
+        if let Some(worker) = worker {
+            worker.shared.foreign.begin(&worker.shared, worker.me(), run_seq);
+        }
+    });
 }
 
 /// The current thread's runtime: the runtime that it entered last, else the runtime of its worker.
@@ -209,7 +213,7 @@ pub(crate) fn schedule(runnable: Runnable<Header>, info: ScheduleInfo) {
     }
     with_worker(|worker| match worker {
         Some(worker) if std::ptr::eq(&*worker.shared, &*task.header().scheduler.shared) => {
-            worker.schedule(task, info.woken_while_running);
+            worker.core.schedule(&worker.shared, task, info.woken_while_running);
         }
         _ => schedule_external(task),
     });
@@ -228,7 +232,7 @@ fn record_wake(header: &Header, is_in_poll: bool) {
 #[cold]
 fn schedule_external(task: RunnableTask) {
     let shared = task.header().scheduler.shared.clone();
-    shared.schedule_external(task);
+    shared.workers.schedule_external(&shared, task, shared.worker_here());
 }
 
 /// Calls `poll`, which polls a task. If the poll is measured, its duration counts as run time of the task's tenant; if

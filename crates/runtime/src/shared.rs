@@ -129,12 +129,6 @@ impl Shared {
     pub(crate) fn worker_here(&self) -> Option<CpuId> {
         *self.worker_on.get(warmcore_sys::rseq::cpu_hint()? as usize)?
     }
-
-    /// Schedules a task that a thread woke which is no worker of this runtime.
-    #[cold]
-    pub(crate) fn schedule_external(&self, task: RunnableTask) {
-        self.workers.schedule_external(self, task, self.worker_here());
-    }
 }
 
 impl Host for Shared {

@@ -1,14 +1,13 @@
-//! Watchdog: one worker that has nothing to do sees whether the others get on.
+//! Watchdog: one parked worker that checks whether another worker is in a long poll.
 //!
-//! Model.   While somebody runs, one of the workers that sleep sleeps with an alarm. When it rings it compares
-//!          which poll each worker is in with what it saw last time: the same one is a long poll. That worker is
-//!          *stuck*: what waits there may be taken, and the watcher serves its driver, until it comes back.
-//!          Where no poll was long in the last second the alarm rings seldom.
-//! Number.  A worker is stuck at the second look that finds it so, and not before the runtime's limit: 1.25 ms
-//!          where polls are long, 20 ms where none was.
-//!          It is the first that falls asleep while another runs; who goes to work while all others sleep sets
-//!          the alarm of one of them.
-//! Writers. `watcher`: workers that fall asleep or wake. `seen`: the watcher.
+//! While a worker runs, one of the parked workers is the watcher, and parks until the next check. A check compares the
+//! poll that each worker is in with the one of the check before. A worker that has been in one poll for as long as the
+//! runtime's limit is *stuck*: other workers steal the tasks that wait there, and the watcher serves its driver. The
+//! mark is cleared when the poll ends. If no poll was long in the last second, checks are rare.
+//!
+//! The first worker that parks while another one runs becomes the watcher. A worker that ends its park while there is no
+//! watcher appoints a parked one. So a long poll is found at the second check, and not before the runtime's limit: within
+//! 1.25 ms if polls were long lately, else within 20 ms.
 
 use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::Line;
@@ -16,27 +15,29 @@ use warmcore_types::{CpuId, Nanos};
 
 mod check;
 
-/// Between two looks where polls were long lately.
+/// Time between two checks if a poll was long lately.
 const SHORT_INTERVAL: Nanos = Nanos(250_000);
 
-/// Between two looks where none was.
+/// Time between two checks otherwise.
 const LONG_INTERVAL: Nanos = Nanos(10_000_000);
 
-/// Lately.
+/// A poll was long lately if one was found in this time.
 const RECENT: Nanos = Nanos(1_000_000_000);
 
 const NO_WORKER: u32 = u32::MAX;
 
-/// See the head of this file.
+/// The watcher and what it has seen: see the module's documentation.
 #[derive(Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
 pub(crate) struct Watchdog {
+    /// The watcher's number, or [`NO_WORKER`]. Written by workers that park or wake.
     watcher: AtomicU32,
-    /// When it is to look.
+    /// Time of the next check. Written as `watcher` is.
     at: AtomicU64,
-    /// When a poll was last long.
+    /// When a long poll was last found. Written by the watcher.
     last_long_poll: AtomicU64,
+    /// The poll that each worker was in at the last check, and since when. Written by the watcher.
     seen: Mutex<Vec<(u64, Nanos)>>,
 }
 
@@ -54,14 +55,14 @@ impl Watchdog {
         at
     }
 
-    /// It has other things to do.
+    /// Ends the watch of worker `me`, if it is the watcher, because it has other things to do.
     pub(crate) fn end(&self, me: CpuId) {
         if self.watcher.load(Relaxed) == me.0 {
             let _ = self.watcher.compare_exchange(me.0, NO_WORKER, Relaxed, Relaxed);
         }
     }
 
-    /// Whether this worker is the one, and it is time.
+    /// Whether worker `me` is the watcher, and the check is due.
     pub(crate) fn is_due(&self, me: CpuId, now: Nanos) -> bool {
         self.watcher.load(Relaxed) == me.0 && now.0 >= self.at.load(Relaxed)
     }

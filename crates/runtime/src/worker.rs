@@ -65,12 +65,6 @@ impl Worker {
         self.shared.remote(self.me())
     }
 
-    /// Schedules a task that was woken on this thread. `is_yield`: it was woken during its own poll.
-    #[inline]
-    pub(crate) fn schedule(&self, task: RunnableTask, is_yield: bool) {
-        self.core.schedule(&self.shared, task, is_yield);
-    }
-
     /// Polls tasks until the runtime has shut down, or until another thread runs the worker.
     fn run(&self) {
         while !self.is_handed_off.get() {
@@ -163,11 +157,6 @@ impl Worker {
         }
         shared.foreign.check(shared, me, woke);
         core.resume();
-    }
-
-    /// Called when the driver returns from a wait; `n` is its `run_seq`.
-    pub(crate) fn driver_runs(&self, n: u64) {
-        self.shared.foreign.begin(&self.shared, self.me(), n);
     }
 
     /// Called when the runtime has shut down and every task has ended.

@@ -19,7 +19,6 @@ use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::sync::Arc;
 use warmcore_types::Nanos;
 
-#[cfg(test)]
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests;
 

@@ -145,7 +145,7 @@ impl<H: Host> Core<H> {
             me,
             shard: workers.inject_queues[workers.machine().shard_of(me)].clone(),
             inject_queue: workers.inject_queues[policy.inject_queue_of(workers.machine(), me)].clone(),
-            virtual_times: workers.virtual_times().clone(),
+            virtual_times: workers.virtual_times.clone(),
             mode: Cell::new(Mode::Awake),
             now: Cell::new(now),
             clock_is_stale: Cell::new(false),

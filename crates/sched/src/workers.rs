@@ -92,8 +92,8 @@ pub struct Workers<H: Host> {
     /// in each poll.
     publishes_more: bool,
     /// [`Policy::max_searching`].
-    max_searching: u32,
-    virtual_times: Arc<VirtualTimes>,
+    pub(crate) max_searching: u32,
+    pub(crate) virtual_times: Arc<VirtualTimes>,
     /// The number of workers that search for tasks. Counted only if the policy has a limit.
     #[line(contended = "searching")]
     pub(crate) searching: Padded<AtomicU32>,
@@ -319,11 +319,6 @@ impl<H: Host> Workers<H> {
         self.max_searching < self.remotes.len() as u32
     }
 
-    /// The largest number of workers that may search at a time.
-    pub(crate) fn max_searching(&self) -> u32 {
-        self.max_searching
-    }
-
     /// Publishes how many tasks wait in a run queue, and since when. The caller holds the queue's lock.
     #[inline]
     pub(crate) fn publish_status(
@@ -368,11 +363,6 @@ impl<H: Host> Workers<H> {
         let queued = waiting + (polls % 2) as u32;
         let parks = remote.counters.parks.load(Relaxed) + remote.counters.steal_operations.load(Relaxed);
         Pace { polls: polls / 2, parks, queued }
-    }
-
-    /// The tenants' virtual times.
-    pub(crate) fn virtual_times(&self) -> &Arc<VirtualTimes> {
-        &self.virtual_times
     }
 }
 

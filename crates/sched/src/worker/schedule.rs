@@ -105,16 +105,11 @@ impl<H: Host> Core<H> {
         let is_lifo = self.max_lifo_polls.get() > 0;
         loop {
             let Some(queued) = self.deferred.borrow_mut().pop_front() else { break };
-            let (waiting, in_slot) = self.push_deferred(host, queued, is_lifo);
+            let (waiting, in_slot) = self.push(host, queued, is_lifo);
             if host.workers().policy().notifies(waiting, self.notify_threshold.get(), in_slot) {
                 self.notify_parked(host);
             }
         }
-    }
-
-    #[inline(never)]
-    fn push_deferred(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool) -> (u32, bool) {
-        self.push(host, queued, is_lifo)
     }
 
     #[cold]

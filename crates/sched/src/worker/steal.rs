@@ -32,7 +32,7 @@ impl<H: Host> Core<H> {
         if !workers.limits_searching() {
             return self.steal_as_decided(host, now);
         }
-        let limit = workers.max_searching();
+        let limit = workers.max_searching;
         let below = |searching| (searching < limit).then_some(searching + 1);
         if workers.searching.fetch_update(SeqCst, SeqCst, below).is_err() {
             return SearchOutcome::Nothing(None);
