@@ -93,7 +93,7 @@ pub trait Policy {
 
     /// How many polls a worker does between two looks at its injection queue while tasks wait in its own queue. A worker
     /// without tasks looks at once.
-    fn inject_interval(&self) -> u32 {
+    fn inject_interval(&self, _average_poll: Nanos) -> u32 {
         1
     }
 

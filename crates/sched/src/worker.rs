@@ -101,8 +101,6 @@ pub struct Core<H: Host> {
     was_idle: Cell<bool>,
     /// How often in a row the LIFO slot may be served.
     max_lifo_polls: Cell<u32>,
-    /// Polls between two looks at the injection queue while tasks wait here.
-    inject_interval: u32,
     /// Polls until the next one that is measured.
     until_sample: Cell<u32>,
     /// [`SAMPLE_MASK`], or 0 while each poll is measured. The next measured poll is drawn with it.
@@ -140,7 +138,6 @@ impl<H: Host> Core<H> {
         let remote = workers.remotes[me.index()].clone();
         let polls = remote.status.poll_seq.load(Relaxed);
         let policy = workers.policy();
-        let inject_interval = policy.inject_interval().max(1);
         Self {
             me,
             shard: workers.inject_queues[workers.machine().shard_of(me)].clone(),
@@ -157,7 +154,6 @@ impl<H: Host> Core<H> {
             notify_threshold: Cell::new(2),
             was_idle: Cell::new(true),
             max_lifo_polls: Cell::new(policy.max_lifo_polls(Nanos(0))),
-            inject_interval,
             until_sample: Cell::new(0),
             sample_mask: Cell::new(SAMPLE_MASK),
             stands_for: Cell::new(2),
@@ -233,10 +229,11 @@ impl<H: Host> Core<H> {
         if self.remote.inbox.has_tasks() {
             self.drain_inbox(host);
         }
+        let mut injected = None;
         if !self.inject_queue.is_empty() {
-            self.look_at_inject_queue(host);
+            injected = self.look_at_inject_queue(host);
         }
-        let Some(queued) = self.pop(host) else { return Next::Search };
+        let Some(queued) = injected.or_else(|| self.pop(host)) else { return Next::Search };
         if self.was_idle.get() {
             self.end_idle(host);
         }
@@ -320,23 +317,28 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Takes tasks from the injection queue, if it is time for that or no task waits here.
+    /// Takes tasks from the injection queue, if it is time for that or no task waits here. Returns the one that runs next,
+    /// under a policy that looks rarely: that takes one task per look, as tasks wait here too.
     #[cold]
-    fn look_at_inject_queue(&self, host: &H) {
+    fn look_at_inject_queue(&self, host: &H) -> Option<Queued<H::Task>> {
         let polls = self.remote.status.poll_seq.load(Relaxed) / 2;
-        if polls.is_multiple_of(self.inject_interval.into()) {
-            // Under a policy that looks rarely, one task per look, as tasks wait here too.
-            let at_most = if self.inject_interval == 1 { usize::MAX } else { 1 };
-            self.pop_inject(host, at_most);
-        } else if ignore_poison(self.remote.run_queue.lock()).len() == 0 {
-            self.pop_inject(host, usize::MAX);
+        let average = Nanos(self.remote.status.mean_poll_ns.load(Relaxed).into());
+        let interval = host.workers().policy().inject_interval(average);
+        if interval > 1 && polls.is_multiple_of(interval.into()) {
+            let mut next = None;
+            self.inject_queue.pop(1, 1, |task| next = Some(Queued { task, since: self.now() }));
+            return next;
         }
+        if interval <= 1 || ignore_poison(self.remote.run_queue.lock()).len() == 0 {
+            self.pop_inject(host);
+        }
+        None
     }
 
     /// Moves a share of the injection queue to this worker. If tasks are left, notifies another worker of the shard.
-    fn pop_inject(&self, host: &H, at_most: usize) {
+    fn pop_inject(&self, host: &H) {
         let queue = host.workers().policy().inject_queue_of(host.workers().machine(), self.me);
-        let is_left = self.take_injected(host, queue, at_most) && !self.inject_queue.is_empty();
+        let is_left = self.take_injected(host, queue) && !self.inject_queue.is_empty();
         if is_left && self.inject_queue.idle() > 0 {
             host.workers().notify_for_inject(host, queue, None);
         }

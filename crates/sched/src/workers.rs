@@ -40,6 +40,10 @@ pub struct Remote<H: Host> {
     /// Written by the worker.
     #[line(owner = "worker")]
     pub status: Padded<WorkerStatus>,
+    /// Whether the worker was notified and counts as searching until it has searched or has a task, under a policy that
+    /// limits how many search. Set by the thread that notifies it, cleared by the worker.
+    #[line(contended = "notified")]
+    pub(crate) is_notified: Padded<AtomicBool>,
     /// Whether the worker is in a long poll. Set by the thread that finds it there, cleared by the worker.
     #[line(contended = "watchdog")]
     pub is_stuck: Padded<AtomicBool>,
@@ -114,6 +118,7 @@ impl<H: Host> Workers<H> {
                     policy.steals_lifo_slot(),
                 ))),
                 status: Padded::new(WorkerStatus::default()),
+                is_notified: Padded::new(AtomicBool::new(false)),
                 is_stuck: Padded::new(AtomicBool::new(false)),
                 counters: Padded::new(Counters::default()),
             })
@@ -266,6 +271,32 @@ impl<H: Host> Workers<H> {
         was_parked
     }
 
+    /// Unparks a worker if it is parked, to search: it counts as searching from now on. Returns whether it was parked.
+    fn notify(&self, host: &H, worker: CpuId) -> bool {
+        let is_notified = &self.remote(worker).is_notified;
+        if !self.limits_searching() || self.max_searching == 0 {
+            return self.try_unpark(host, worker);
+        }
+        // ORDERING: SeqCst; counted first, as the worker may begin to search as soon as it is unparked. For `searching` see
+        // `Core::steal_work`.
+        self.searching.fetch_add(1, SeqCst);
+        let was_counted = is_notified.swap(true, SeqCst);
+        let was_parked = self.try_unpark(host, worker);
+        if was_counted {
+            self.searching.fetch_sub(1, SeqCst);
+        } else if !was_parked {
+            self.end_notified(worker);
+        }
+        was_parked
+    }
+
+    /// The worker does not count as searching any more because it was notified. Returns whether it did, and was the last
+    /// one that searched.
+    pub(crate) fn end_notified(&self, worker: CpuId) -> bool {
+        // ORDERING: SeqCst; as in `notify`.
+        self.remote(worker).is_notified.swap(false, SeqCst) && self.searching.fetch_sub(1, SeqCst) == 1
+    }
+
     /// Unparks a worker because a task is in the injection queue of `shard`: the worker `first`, else one of the shard,
     /// else any.
     pub(crate) fn notify_for_inject(&self, host: &H, shard: usize, first: Option<CpuId>) {
@@ -284,13 +315,13 @@ impl<H: Host> Workers<H> {
             }
             // A worker that wakes clears the mark of its own shard only, so only the shard's workers are unparked here.
             let own = first.filter(|cpu| self.machine.shard_of(*cpu) == shard);
-            if own.into_iter().chain(cpus.iter().copied()).any(|cpu| self.try_unpark(host, cpu)) {
+            if own.into_iter().chain(cpus.iter().copied()).any(|cpu| self.notify(host, cpu)) {
                 return;
             }
             queue.wakeup_pending.store(false, SeqCst);
         }
         let all = std::iter::once(near).chain(self.machine.others(near));
-        all.take_while(|cpu| !self.try_unpark(host, *cpu)).for_each(drop);
+        all.take_while(|cpu| !self.notify(host, *cpu)).for_each(drop);
     }
 
     /// Tasks wait at the worker `at`: unparks the worker that the policy names, if it names one.
@@ -302,7 +333,7 @@ impl<H: Host> Workers<H> {
         }
         // A worker that another thread unparked meanwhile is not parked any more, so this ends.
         while let Some(cpu) = self.policy.cpu_to_notify(&self.machine, self, at, now) {
-            if self.try_unpark(host, cpu) {
+            if self.notify(host, cpu) {
                 break;
             }
         }

@@ -14,25 +14,41 @@
 //! | `spawn`, `child`, `join` | spawning a task that counts down, in a task; running it; joining it when it has ended |
 //! | `outside.push` | a wake by a thread that is no worker, while the only worker runs a task |
 //! | `outside.spawn` | a spawn by a thread that is no worker, while the only worker runs a task |
-//! | `unpark`, `unpark.latency` | a wake while the only worker is parked: the call, and from the call to the poll |
-//! | `unpark.two`, `unpark.two.latency` | the same with two workers, both parked |
-//! | `cycle` | CPU time of the worker from one park to the next, with one poll |
-//! | `http.server`, `http.client` | CPU time of a request on one connection to a server with one worker |
+//! | `unpark.N`, `latency.N` | a wake N µs after the only worker's last poll: the call, and from the call to the poll |
+//! | `cycle` | CPU time of the worker from one such wake to the next, with one poll, 10 µs apart |
+//! | `http.server`, `http.client` | CPU time of a request to a server with one worker; eight requests come at once |
 //!
 //! Besides, `steps` has `chase.warm` and `chase.moved`: a chase through 256 KiB that this CPU chased last, and that the
-//! other CPU chased last.
+//! other CPU chased last; `send` and `receive` for a message of a channel whose other side is on the same CPU (`.warm`)
+//! or on another one (`.moved`); and `eventfd`, a write to a descriptor that no thread waits for.
 
 mod steps;
 mod waking;
 
 use crate::measure::check_interrupted;
+use crate::runtimes::cpus;
 use crate::wake::{Executor, Ours, Tokio};
 use anyhow::Context;
 use std::collections::BTreeMap;
+use std::time::Duration;
 use warmcore_runtime::Runtime;
+use warmcore_sys::affinity;
 
 /// The number of rounds, of about 0.3 s each.
 const ROUNDS: usize = 31;
+
+/// The pauses before a wake of a worker that has no tasks, in µs, and the names of their numbers. After the shortest one
+/// the worker is on its way to sleep, after the longest one its CPU sleeps deeply.
+const PAUSES: [(u64, [&str; 2]); 5] = [
+    (2, ["unpark.2", "latency.2"]),
+    (10, ["unpark.10", "latency.10"]),
+    (50, ["unpark.50", "latency.50"]),
+    (300, ["unpark.300", "latency.300"]),
+    (2000, ["unpark.2000", "latency.2000"]),
+];
+
+/// The pause with which the CPU time of a park is measured: the worker sleeps, and its CPU not deeply.
+const CYCLE_PAUSE: u64 = 10;
 
 /// Numbers by their names, in ns.
 pub type Numbers = BTreeMap<String, f64>;
@@ -73,10 +89,11 @@ impl Rounds {
 /// # Errors
 /// A runtime or a thread that can't be made, a thread that can't be pinned, or a signal.
 pub fn probe(progress: impl Fn(usize, usize)) -> anyhow::Result<Calls> {
-    let ours = [1, 2].map(ours);
-    let [ours_one, ours_two] = ours.map(|runtime| runtime.map(Ours::over));
-    let [tokio_one, tokio_two] = [1, 2].map(tokio);
-    let (ours_one, ours_two, tokio_one, tokio_two) = (ours_one?, ours_two?, tokio_one?, tokio_two?);
+    let (ours, theirs) = (Ours::over(ours(1)?), self::tokio(1)?);
+    // Warmcore's worker is pinned to the first CPU.
+    let allowed = affinity::allowed().context("can't read on which CPUs this thread may run")?;
+    let last = *cpus().last().context("this process may run on no CPU")?;
+    affinity::pin(last).context("can't pin this thread")?;
     let [mut warmcore, mut tokio, mut steps] = [(); 3].map(|()| Rounds::default());
     for round in 0..=ROUNDS {
         check_interrupted()?;
@@ -84,16 +101,19 @@ pub fn probe(progress: impl Fn(usize, usize)) -> anyhow::Result<Calls> {
             // The first round warms up.
             (warmcore, tokio, steps) = Default::default();
         }
-        measure(ours_one, ours_two, &mut warmcore)?;
-        measure(tokio_one, tokio_two, &mut tokio)?;
+        measure(ours, &mut warmcore)?;
+        measure(theirs, &mut tokio)?;
         steps.add(steps::chases()?);
+        steps.add(steps::messages()?);
+        steps.add([("eventfd", steps::eventfd_write()?)]);
         progress(round, ROUNDS);
     }
+    affinity::set_allowed(&allowed).context("can't undo a pin")?;
     Ok(Calls { warmcore: warmcore.quartiles(), tokio: tokio.quartiles(), steps: steps.quartiles() })
 }
 
-/// Measures each number once on a runtime with one worker (`one`) and on the same runtime with two workers.
-fn measure<H: Executor>(one: H, two: H, into: &mut Rounds) -> anyhow::Result<()> {
+/// Measures each number once on a runtime with one worker.
+fn measure<H: Executor>(one: H, into: &mut Rounds) -> anyhow::Result<()> {
     into.add([("yield.1", waking::yields(one, 1)), ("yield.64", waking::yields(one, 64))]);
     into.add([("hop", waking::hops(one)), ("hop.channel", waking::channel_hops(one))]);
     into.add([("channel", waking::channel(one))]);
@@ -101,10 +121,13 @@ fn measure<H: Executor>(one: H, two: H, into: &mut Rounds) -> anyhow::Result<()>
     into.add([("spawn", spawn), ("child", child), ("join", join)]);
     let (push, outside_spawn) = waking::pushes(one);
     into.add([("outside.push", push), ("outside.spawn", outside_spawn)]);
-    let parked = waking::unparks(one);
-    into.add([("unpark", parked.call), ("unpark.latency", parked.latency), ("cycle", parked.cycle)]);
-    let parked = waking::unparks(two);
-    into.add([("unpark.two", parked.call), ("unpark.two.latency", parked.latency)]);
+    for (us, [unpark, latency]) in PAUSES {
+        let [call, to_poll, cycle] = waking::unparks(one, Duration::from_micros(us));
+        into.add([(unpark, call), (latency, to_poll)]);
+        if us == CYCLE_PAUSE {
+            into.add([("cycle", cycle)]);
+        }
+    }
     let (server, client) = steps::requests(one)?;
     into.add([("http.server", server), ("http.client", client)]);
     Ok(())
@@ -129,8 +152,8 @@ mod tests {
     fn every_number_is_measured_on_both_runtimes_and_is_a_time() {
         let (ours, tokio) = (ours(1).map(Ours::over).unwrap(), tokio(1).unwrap());
         let [mut ours_found, mut tokio_found] = [Rounds::default(), Rounds::default()];
-        measure(ours, ours, &mut ours_found).unwrap();
-        measure(tokio, tokio, &mut tokio_found).unwrap();
+        measure(ours, &mut ours_found).unwrap();
+        measure(tokio, &mut tokio_found).unwrap();
         let [ours, tokio] = [ours_found, tokio_found].map(Rounds::quartiles);
         assert!(ours.keys().eq(tokio.keys()));
         for (name, ns) in ours.iter().chain(&tokio) {

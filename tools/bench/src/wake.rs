@@ -41,6 +41,7 @@ pub const CASES: &[Case] = &[
     Case::new("spawn.one", |ctx| spawn::run(ctx, spawn::From::One)),
     Case::new("spawn.outside", |ctx| spawn::run(ctx, spawn::From::Outside)),
     Case::new("pingpong.channel.1", |ctx| pingpong::run(ctx, pingpong::Through::Channel, 1)).needs_two_cpus(),
+    Case::new("pingpong.channel.4", |ctx| pingpong::run(ctx, pingpong::Through::Channel, 4)).needs_two_cpus(),
     Case::new("pingpong.channel.16", |ctx| pingpong::run(ctx, pingpong::Through::Channel, 16))
         .needs_two_cpus(),
     Case::new("pingpong.oneshot.1", |ctx| pingpong::run(ctx, pingpong::Through::Oneshot, 1)).needs_two_cpus(),
@@ -48,6 +49,7 @@ pub const CASES: &[Case] = &[
         .needs_two_cpus(),
     Case::new("parked", parked::run).needs_two_cpus(),
     Case::new("messaging.1", |ctx| messaging::run(ctx, 1)).needs_two_cpus(),
+    Case::new("messaging.2", |ctx| messaging::run(ctx, 2)).needs_two_cpus(),
     Case::new("messaging.4", |ctx| messaging::run(ctx, 4)).needs_two_cpus(),
     Case::new("messaging.16", |ctx| messaging::run(ctx, 16)).needs_two_cpus(),
     warm("warm.yield.chase", |ctx| warm::run(ctx, Between::Yield, Touch::Chase)),
@@ -58,6 +60,7 @@ pub const CASES: &[Case] = &[
     warm("warm.sleep.sequential", |ctx| warm::run(ctx, Between::Sleep, Touch::Sequential)),
     Case::new("storm", storm::run),
     Case::new("noisy.20us", |ctx| noisy::run(ctx, Duration::from_micros(20))).needs_two_cpus(),
+    Case::new("noisy.50us", |ctx| noisy::run(ctx, Duration::from_micros(50))).needs_two_cpus(),
     Case::new("noisy.200us", |ctx| noisy::run(ctx, Duration::from_micros(200))).needs_two_cpus(),
     Case::new("timers", timers::run),
     Case::new("idle", timers::idle).without_slices(),

@@ -261,7 +261,9 @@ pub struct Program {
     pub(crate) starts_at: Arc<TaskAffinity>,
     pub(crate) process: Option<ProcessId>,
     pub(crate) is_daemon: bool,
-    pub(crate) is_outside: bool,
+    /// `Some(None)`: an outside thread of its own runs it, `Some(Some(_))`: the thread of that number.
+    pub(crate) outside: Option<Option<u32>>,
+    pub(crate) tenant: u64,
     pub(crate) delay: Option<Length>,
     /// (step, location in a file): the location of this step and of those after it, up to the next step that is listed.
     pub(crate) locations: Arc<Vec<(u32, Arc<str>)>>,
@@ -307,10 +309,22 @@ impl Program {
         self
     }
 
+    /// Gives its tasks a tenant of the usual weight, which Warmcore's scheduler core knows. 0: none.
+    pub fn for_tenant(mut self, tenant: u64) -> Self {
+        self.tenant = tenant;
+        self
+    }
+
     /// Makes it an outside thread, which no scheduler of the simulation places: see
-    /// [`OutsideCosts`](crate::simulation::OutsideCosts).
+    /// [`Outside`](crate::simulation::Outside).
     pub fn outside(mut self) -> Self {
-        self.is_outside = true;
+        self.outside = Some(None);
+        self
+    }
+
+    /// Lets the outside thread of this number run it, in turn with its other programs.
+    pub fn on_thread(mut self, number: u32) -> Self {
+        self.outside = Some(Some(number));
         self
     }
 

@@ -65,9 +65,9 @@ mod task;
 mod tests;
 
 pub use crate::trace::{Observer, SwitchReason};
-pub use call_costs::CallCosts;
+pub use call_costs::{ByIdle, CallCosts};
 pub use kernel::KernelScheduler;
-pub use outside::OutsideCosts;
+pub use outside::Outside;
 pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
 pub use runtime::RuntimeScheduler;
 pub use scheduler::Scheduler;
@@ -86,12 +86,13 @@ mod event_class {
     pub(super) const LONG_POLL: u8 = PREEMPT;
     pub(super) const TICK: u8 = 5;
     pub(super) const SEARCH: u8 = 6;
-    /// An outside thread continues.
+    /// An outside thread begins, continues or preempts.
     pub(super) const OUTSIDE: u8 = 7;
 }
 
-/// The CPU or task of an event. `generation`: for STEP, AWAKE and SEARCH that of the CPU when the event was pushed, and
-/// the event is stale if the CPU has another one when the event is due; for PREEMPT the task to preempt; else 0.
+/// The CPU, task or thread of an event. `generation`: for STEP, AWAKE and SEARCH that of the CPU when the event was pushed, and
+/// the event is stale if the CPU has another one when the event is due; for OUTSIDE that of the thread; for PREEMPT the task
+/// to preempt; else 0.
 #[derive(Debug, Clone, Copy)]
 struct Target {
     index: u32,
@@ -115,6 +116,7 @@ pub struct Simulation<S: Scheduler, O = ()> {
     names: Names,
     wait_queues: Vec<WaitQueue>,
     channels: Vec<Channel>,
+    threads: outside::Threads,
     marks: Vec<(String, u64)>,
     processes: Vec<process::Process>,
     accounts: account::Budgets,
@@ -163,6 +165,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             names: Names::default(),
             wait_queues: Vec::new(),
             channels: Vec::new(),
+            threads: outside::Threads::default(),
             marks: Vec::new(),
             processes: Vec::new(),
             accounts: account::Budgets::new(cpus),
@@ -259,7 +262,11 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         let of = &self.codes[code as usize];
         let mut task = Task::new(code, entity, of.starts_at);
         task.is_daemon = of.program.is_daemon;
-        task.is_outside = of.program.is_outside;
+        task.tenant = of.program.tenant;
+        if let Some(thread) = of.program.outside {
+            task.is_outside = true;
+            task.thread = self.threads.thread_of(thread, self.state.cpus.len());
+        }
         let inherited = if parent == NONE { NONE } else { self.state.tasks[parent as usize].process };
         task.process = of.program.process.map_or(inherited, |process| process.0);
         task.parent = parent;
@@ -341,9 +348,9 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             event_class::STEP | event_class::AWAKE | event_class::SEARCH if !is_current(self) => return true,
             event_class::STEP => return self.finish_step(index),
             event_class::AWAKE => S::finish_wakeup(self, index),
-            event_class::OUTSIDE => self.run_outside(index),
+            event_class::OUTSIDE => return self.run_thread(index, generation),
             event_class::TIMER | event_class::BEGIN if self.state.tasks[index as usize].is_outside => {
-                self.run_outside(index)
+                _ = self.wake_outside(index)
             }
             event_class::TIMER => S::expire(self, index),
             event_class::BEGIN => S::begin(self, index),

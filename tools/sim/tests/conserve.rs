@@ -16,7 +16,7 @@ use warmcore_sched::{Allowed, Home, Policy, SchedDomains, TargetQueue};
 use warmcore_sim::costs::Costs;
 use warmcore_sim::policy::SimPolicyKind;
 use warmcore_sim::program::{Length, Program, TaskId};
-use warmcore_sim::simulation::{CallCosts, Observer, Settings, Simulation, SwitchReason};
+use warmcore_sim::simulation::{ByIdle, CallCosts, Observer, Settings, Simulation, SwitchReason};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, LlcId, Nanos};
 
@@ -242,7 +242,7 @@ fn simulate(
     on_one_cpu: bool,
     [from, until]: [u64; 2],
 ) -> Outcome {
-    let calls = CallCosts { unpark_latency: UNPARK, ..CallCosts::default() };
+    let calls = CallCosts { unpark_latency: ByIdle([(0, UNPARK); 5]), ..CallCosts::default() };
     // Without ticks, and siblings do not slow each other down: a poll takes as long as its program says.
     let settings = Settings { hz: 0, smt_per_mille: Some(1000), calls, ..Settings::runtime() };
     let costs = Costs::of(&machine.topology);

@@ -130,6 +130,9 @@ impl<H: Host> Core<H> {
     pub(super) fn end_idle(&self, host: &H) {
         self.was_idle.set(false);
         self.end_park();
+        if host.workers().limits_searching() && host.workers().end_notified(self.me) {
+            self.notify_next(host, self.now());
+        }
         host.resumed(self.me, self.now());
     }
 

@@ -34,7 +34,9 @@ impl<H: Host> Core<H> {
         }
         let limit = workers.max_searching;
         let below = |searching| (searching < limit).then_some(searching + 1);
-        if workers.searching.fetch_update(SeqCst, SeqCst, below).is_err() {
+        // ORDERING: SeqCst; as for `searching`: a worker that was notified is counted already.
+        let is_counted = self.remote.is_notified.swap(false, SeqCst);
+        if !is_counted && workers.searching.fetch_update(SeqCst, SeqCst, below).is_err() {
             return SearchOutcome::Nothing(None);
         }
         let mut outcome = self.steal_as_decided(host, now);
@@ -66,7 +68,7 @@ impl<H: Host> Core<H> {
         for _ in 0..workers.remotes.len().min(ATTEMPTS_MAX) + 1 {
             match workers.policy().steal(workers.machine(), workers, self.me, now) {
                 StealDecision::Shard(queue) => {
-                    if self.take_injected(host, queue, usize::MAX) {
+                    if self.take_injected(host, queue) {
                         return SearchOutcome::Tasks { is_last: false };
                     }
                 }
@@ -88,11 +90,11 @@ impl<H: Host> Core<H> {
     }
 
     /// Moves a share of an injection queue to this worker's run queue. Returns whether a task came.
-    pub(super) fn take_injected(&self, host: &H, queue: usize, at_most: usize) -> bool {
+    pub(super) fn take_injected(&self, host: &H, queue: usize) -> bool {
         let (workers, mut taken) = (host.workers(), self.taken.borrow_mut());
         let sharers = workers.machine().cpus_of(queue).len();
         let take = |task| taken.push(Queued { task, since: self.now() });
-        workers.inject_queues[queue].pop(sharers, at_most, take);
+        workers.inject_queues[queue].pop(sharers, usize::MAX, take);
         self.push_taken(host, &mut taken, self.now())
     }
 

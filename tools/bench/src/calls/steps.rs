@@ -1,4 +1,4 @@
-//! Steps of the cases that are not calls of a scheduler: a chase through a working set, and an HTTP request.
+//! Steps of the cases that are not calls of a scheduler: a chase through a working set, a message, an HTTP request.
 
 use crate::http::handler::{Handler, connection};
 use crate::runtimes::cpus;
@@ -13,7 +13,8 @@ use warmcore_sys::{affinity, clock};
 
 const KIB: usize = 256;
 const CHASES: usize = 20;
-const REQUESTS: u64 = 500;
+const REQUESTS: u64 = 480;
+const CONNECTIONS: usize = 8;
 
 /// The ns of a chase through a set that this CPU chased last, and that the other CPU chased last.
 pub(super) fn chases() -> anyhow::Result<Vec<(&'static str, f64)>> {
@@ -44,44 +45,97 @@ pub(super) fn chases() -> anyhow::Result<Vec<(&'static str, f64)>> {
     Ok(found)
 }
 
-/// The CPU time of the server and of the client for a request, in ns: one connection, one request at a time.
+/// The CPU time of the server and of the client for a request, in ns. The client sends a request on each connection, then
+/// reads all answers.
 pub(super) fn requests<H: Executor>(executor: H) -> anyhow::Result<(f64, f64)> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     let address = listener.local_addr()?;
-    let client = TcpStream::connect(address)?;
-    client.set_nodelay(true)?;
-    let (server, _) = listener.accept()?;
-    server.set_nodelay(true)?;
-    server.set_nonblocking(true)?;
-    let task = executor.spawn_nth(0, async move {
-        if let Ok(stream) = tokio::net::TcpStream::from_std(server) {
-            connection(TokioIo::new(stream), Handler::Hello).await;
-        }
-    });
+    let (mut clients, mut tasks) = (Vec::new(), Vec::new());
+    for _ in 0..CONNECTIONS {
+        let client = TcpStream::connect(address)?;
+        client.set_nodelay(true)?;
+        clients.push(client);
+        let (server, _) = listener.accept()?;
+        server.set_nodelay(true)?;
+        server.set_nonblocking(true)?;
+        tasks.push(executor.spawn_nth(0, async move {
+            if let Ok(stream) = tokio::net::TcpStream::from_std(server) {
+                connection(TokioIo::new(stream), Handler::Hello).await;
+            }
+        }));
+    }
     let (say, told) = mpsc::channel();
     let thread = std::thread::Builder::new().name("client".into()).spawn(move || {
         let own = clock::ThreadCpu::current();
-        ask(&client, REQUESTS / 10)?;
+        ask(&clients, REQUESTS / 10)?;
         let before = (clock::process_cpu().0, own.read().0);
-        ask(&client, REQUESTS)?;
+        ask(&clients, REQUESTS)?;
         let after = (clock::process_cpu().0, own.read().0);
         let _ = say.send((after.0 - before.0, after.1 - before.1));
         anyhow::Ok(())
     })?;
     let (all, own) = told.recv().map_err(|_| anyhow::anyhow!("the client of the probe gave up"))?;
     thread.join().map_err(|_| anyhow::anyhow!("the client of the probe panicked"))??;
-    executor.join_all(vec![task]);
+    executor.join_all(tasks);
     let each = |ns: u64| ns as f64 / REQUESTS as f64;
     Ok((each(all.saturating_sub(own)), each(own)))
 }
 
-/// Sends requests one after another and reads the answers.
-fn ask(mut client: &TcpStream, requests: u64) -> anyhow::Result<()> {
+/// Sends so many requests and reads the answers.
+fn ask(clients: &[TcpStream], requests: u64) -> anyhow::Result<()> {
     let mut answer = [0; 4096];
-    for _ in 0..requests {
-        client.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
-        let read = client.read(&mut answer)?;
-        anyhow::ensure!(read > 0, "the server of the probe closed the connection");
+    for _ in 0..requests / clients.len() as u64 {
+        for mut client in clients {
+            client.write_all(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
+        }
+        for mut client in clients {
+            let read = client.read(&mut answer)?;
+            anyhow::ensure!(read > 0, "the server of the probe closed the connection");
+        }
     }
     Ok(())
+}
+
+/// The ns of a write to an event descriptor that no thread waits for.
+pub(super) fn eventfd_write() -> anyhow::Result<f64> {
+    const WRITES: u64 = 200;
+    let poll = mio::Poll::new()?;
+    let waker = mio::Waker::new(poll.registry(), mio::Token(0))?;
+    let began = clock::now().0;
+    for _ in 0..WRITES {
+        waker.wake()?;
+    }
+    Ok((clock::now().0 - began) as f64 / WRITES as f64)
+}
+
+/// The ns of a message of a channel for its sender and its receiver: on the CPU where all the channel's messages are sent
+/// and received, and on two CPUs, of which one sends and the other receives.
+pub(super) fn messages() -> anyhow::Result<Vec<(&'static str, f64)>> {
+    const HELD: usize = 64;
+    let (cpus, pin) = (cpus(), |cpu| affinity::pin(cpu).context("can't pin this thread"));
+    let allowed = affinity::allowed().context("can't read on which CPUs this thread may run")?;
+    let (sender, mut messages) = tokio::sync::mpsc::channel(HELD);
+    let mut found = Vec::new();
+    let other = *cpus.get(1).unwrap_or(&cpus[0]);
+    for (receives_on, [send, receive]) in
+        [(cpus[0], ["send.warm", "receive.warm"]), (other, ["send.moved", "receive.moved"])]
+    {
+        let (mut sent, mut received) = (Vec::new(), Vec::new());
+        for _ in 0..CHASES {
+            pin(cpus[0])?;
+            let began = clock::now().0;
+            (0..HELD).for_each(|_| _ = sender.try_send([1u8; 100]));
+            sent.push((clock::now().0 - began) as f64 / HELD as f64);
+            pin(receives_on)?;
+            let began = clock::now().0;
+            (0..HELD).for_each(|_| _ = std::hint::black_box(messages.try_recv()));
+            received.push((clock::now().0 - began) as f64 / HELD as f64);
+        }
+        for (name, mut all) in [(send, sent), (receive, received)] {
+            all.sort_by(f64::total_cmp);
+            found.push((name, all[all.len() / 2]));
+        }
+    }
+    affinity::set_allowed(&allowed).context("can't undo a pin")?;
+    Ok(found)
 }

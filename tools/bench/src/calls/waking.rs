@@ -1,7 +1,8 @@
 //! Polls, wakes, spawns and unparks, one kind at a time.
 //!
 //! The tasks of `yields`, `hops` and `spawns` run on one worker, which no other thread disturbs: `block_on` waits on
-//! the measuring thread until they end. `unparks` wakes a task again and again, with a pause in which the worker parks.
+//! the measuring thread until they end. `unparks` wakes a task again and again, with a pause in which the worker parks:
+//! the longer the pause, the deeper the worker's CPU sleeps.
 
 use crate::wake::Executor;
 use std::future::poll_fn;
@@ -15,9 +16,12 @@ use warmcore_sys::clock;
 const POLLS: u64 = 20_000;
 const SPAWNS: usize = 128;
 const PUSHES: u64 = 200;
-/// The number of wakes of a parked worker, and the pause before each.
-const UNPARKS: u64 = 60;
+/// The time after which a worker without tasks is parked for sure.
 const PAUSE: Duration = Duration::from_micros(300);
+/// The number of wakes of a worker after a pause, and of those with the longest pauses.
+const UNPARKS: u64 = 60;
+const LONG_UNPARKS: u64 = 10;
+const LONG_PAUSE: Duration = Duration::from_millis(1);
 
 /// The ns of a poll that yields, with this many tasks on one worker.
 pub(super) fn yields<H: Executor>(executor: H, tasks: u64) -> f64 {
@@ -192,51 +196,50 @@ pub(super) fn pushes<H: Executor>(executor: H) -> (f64, f64) {
     ((woken - began) as f64 / PUSHES as f64, (spawned - woken) as f64 / PUSHES as f64)
 }
 
-/// The times of a wake of a parked worker, in ns.
-pub(super) struct Parked {
-    /// The call of the thread that wakes.
-    pub(super) call: f64,
-    /// From the beginning of the call to the poll.
-    pub(super) latency: f64,
-    /// CPU time of all threads but the waking one, for one poll.
-    pub(super) cycle: f64,
-}
-
-/// Wakes a task of parked workers again and again. The times are first deciles, since a waker whose CPU is needed by
-/// another thread is preempted in its call; the CPU time is a mean.
-pub(super) fn unparks<H: Executor>(executor: H) -> Parked {
+/// Wakes a task of the only worker again and again, each time this long after its last poll. The calling thread spins
+/// meanwhile, on a CPU that is not the worker's if there is one. Returns the ns of the call, and those from its beginning
+/// to the poll: first deciles, since a waker whose CPU is needed by another thread is preempted in its call. Also returns
+/// the mean CPU time of all threads but the calling one, for a wake, its poll and the sleep before.
+pub(super) fn unparks<H: Executor>(executor: H, pause: Duration) -> [f64; 3] {
+    let unparks = if pause < LONG_PAUSE { UNPARKS } else { LONG_UNPARKS };
     let (flag, polled_at) = (Arc::new(Flag::default()), Arc::new(AtomicU64::new(0)));
     let (waits, polled) = (flag.clone(), polled_at.clone());
     let task = executor.spawn_nth(0, async move {
-        for _ in 0..UNPARKS {
+        for _ in 0..unparks {
             waits.wait().await;
             // ORDERING: Release; pairs with the Acquire below: the waking thread reads the time that it was waiting for.
             polled.store(clock::now().0, Release);
         }
     });
+    std::thread::sleep(PAUSE);
     let (mut calls, mut latencies) = (Vec::new(), Vec::new());
     let own = clock::ThreadCpu::current();
     let (cpu, own_cpu) = (clock::process_cpu().0, own.read().0);
-    for _ in 0..UNPARKS {
-        std::thread::sleep(PAUSE);
+    let mut last_poll = clock::now().0;
+    for _ in 0..unparks {
         polled_at.store(0, Relaxed);
-        let began = clock::now().0;
+        let began = loop {
+            let now = clock::now().0;
+            if now >= last_poll + pause.as_nanos() as u64 {
+                break now;
+            }
+            std::hint::spin_loop();
+        };
         flag.set();
         calls.push(clock::now().0 - began);
         // ORDERING: Acquire; pairs with the Release of the task.
         while polled_at.load(Acquire) == 0 {
             std::hint::spin_loop();
         }
-        latencies.push(polled_at.load(Relaxed).saturating_sub(began));
+        last_poll = polled_at.load(Relaxed);
+        latencies.push(last_poll.saturating_sub(began));
     }
     std::thread::sleep(PAUSE);
     let cycles = (clock::process_cpu().0 - cpu).saturating_sub(own.read().0 - own_cpu);
     executor.join_all(vec![task]);
-    calls.sort_unstable();
-    latencies.sort_unstable();
-    Parked {
-        call: calls[calls.len() / 10] as f64,
-        latency: latencies[latencies.len() / 10] as f64,
-        cycle: cycles as f64 / UNPARKS as f64,
-    }
+    let [call, latency] = [calls, latencies].map(|mut times| {
+        times.sort_unstable();
+        times[times.len() / 10] as f64
+    });
+    [call, latency, cycles as f64 / unparks as f64]
 }

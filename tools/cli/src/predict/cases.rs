@@ -6,7 +6,7 @@
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 use warmcore_results::{system, write_whole};
-use warmcore_sim::cases::{CASES, Case, ProbeFile, Probed, Side};
+use warmcore_sim::cases::{CASES, Case, ProbeFile, Probed, Side, UNMEASURED};
 
 /// The version of the file's fields.
 pub(super) const SCHEMA: u32 = 1;
@@ -20,6 +20,9 @@ pub(super) struct Args {
     /// The number of simulations of each case, each with different random numbers
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
+    /// Simulate other cases than the ten: those that were not measured before the model was made
+    #[arg(long)]
+    unmeasured: bool,
     /// The file to write
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -57,7 +60,11 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     let path = args.probe.display().to_string();
     let mut prediction = Prediction {
         schema: SCHEMA,
-        command: format!("warmcore predict cases --probe {path} --seeds {}", args.seeds),
+        command: format!(
+            "warmcore predict cases --probe {path} --seeds {}{}",
+            args.seeds,
+            if args.unmeasured { " --unmeasured" } else { "" }
+        ),
         when: system::utc_now(),
         probe: path,
         probed: probe.when.clone(),
@@ -68,7 +75,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
         "{:<28}{:<20}{:>14}{:>14}{:>9}{:>18}",
         "case", "metric", "warmcore", "tokio", "ratio", "of all seeds"
     );
-    for case in &CASES {
+    for case in if args.unmeasured { &UNMEASURED[..] } else { &CASES } {
         let row = predict(case, &probe, args.seeds)?;
         println!(
             "{:<28}{:<20}{:>14.0}{:>14.0}{:>9.3}{:>9.3}{:>9.3}",

@@ -7,7 +7,7 @@ use warmcore_results::{HostInfo, system, write_whole};
 use warmcore_topo::Topology;
 
 /// The version of the file's fields.
-const SCHEMA: u32 = 1;
+const SCHEMA: u32 = 2;
 
 /// The probe file.
 #[derive(Debug, serde::Serialize)]

@@ -5,10 +5,12 @@ use crate::program::Program;
 
 const CONNECTIONS: usize = 8;
 
-/// Eight connections with one outstanding request each, a server's task for each, and the clients beside them.
+/// The threads of the client, of which each serves its share of the connections in one loop.
+const CLIENTS: usize = 2;
+
+/// Eight connections with one outstanding request each, a server's task for each, and the client's threads beside them.
 ///
-/// The measured client has two threads with four connections each and one epoll instance per thread; here each
-/// connection has a thread of its own. The kernel's work for a request is part of the server's and the client's.
+/// The kernel's work for a request is part of the server's and the client's.
 pub(super) fn hello(steps: &StepCosts) -> Vec<Program> {
     let connection = |i: usize| {
         let (request, answer) = (format!("request {i}"), format!("answer {i}"));
@@ -16,7 +18,7 @@ pub(super) fn hello(steps: &StepCosts) -> Vec<Program> {
         let ask = |p: Program| p.run(about(steps.ask)).send_to_socket(&request).receive(&answer).mark(DONE);
         [
             Program::new(format!("connection {i}")).forever(serve),
-            Program::new(format!("client {i}")).outside().forever(ask),
+            Program::new(format!("client {i}")).on_thread((i % CLIENTS) as u32).forever(ask),
         ]
     };
     (0..CONNECTIONS).flat_map(connection).collect()

@@ -6,17 +6,21 @@
 use super::Side;
 use crate::costs::Costs;
 use crate::error::Error;
-use crate::simulation::{CallCosts, OutsideCosts};
+use crate::simulation::{ByIdle, CallCosts, Outside};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
 use warmcore_topo::Topology;
 
 /// The version of the file's fields.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// The size of the working set that the probe chases, and the size of a cache line.
 const CHASED_LINES: f64 = 256.0 * 1024.0 / 64.0;
+
+/// The time slice of the kernel's fair class on one CPU: `sysctl_sched_base_slice` of Linux 6.12 to 6.18. It grows with the
+/// logarithm of the number of CPUs.
+const BASE_SLICE_NS: u64 = 700_000;
 
 /// Numbers by their names, in ns.
 type Numbers = BTreeMap<String, f64>;
@@ -67,9 +71,7 @@ impl ProbeFile {
         if file.schema != SCHEMA {
             return Err(wrong(format!("has schema {}, and this program reads {SCHEMA}", file.schema)));
         }
-        for (numbers, names) in
-            [(&file.warmcore, CALLS), (&file.tokio, CALLS), (&file.steps, &["chase.warm", "chase.moved"])]
-        {
+        for (numbers, names) in [(&file.warmcore, CALLS), (&file.tokio, CALLS), (&file.steps, STEPS)] {
             if let Some(name) = names.iter().find(|name| !numbers.get(**name).is_some_and(|ns| *ns > 0.0)) {
                 return Err(wrong(format!("has no number `{name}`")));
             }
@@ -87,35 +89,47 @@ impl ProbeFile {
     ///
     /// A poll and the wake that causes it are measured together, and half of the time is taken for each. A task that
     /// yields alone makes tokio poll its driver after each poll, 64 such tasks once for all, so the difference is a poll
-    /// of the driver. Warmcore's driver is tokio's, so it takes as long there. Of the worker's CPU time from one park to
-    /// the next, half is taken for going to sleep. The lines that a search reads and that move with a task cost what the
+    /// of the driver. Warmcore's driver is tokio's, so it takes as long there. Of the worker's CPU time from one wake
+    /// to the next, half is taken for going to sleep. A worker that is on its way to sleep has its driver, so to unpark it is a
+    /// write to the driver's descriptor, on both sides. The lines that a search reads and that move with a task cost what the
     /// machine's lines cost.
     pub fn calls(&self, side: Side) -> CallCosts {
         let of = |name: &str| self.of(side, name);
         let driver = (self.tokio["yield.1"] - self.tokio["yield.64"]) * 64.0 / 63.0;
         let hop = of("hop");
+        let moves =
+            |what: &str| ns(self.steps[&format!("{what}.moved")] - self.steps[&format!("{what}.warm")]);
         CallCosts {
             poll: ns(hop / 2.0),
             wake: ns(hop / 2.0),
             push: ns(of("outside.push")),
-            unpark: ns(of("unpark.two") - of("outside.push")),
-            unpark_latency: ns(of("unpark.two.latency") - hop).max(1),
+            unpark: by_idle(&|name| of(&format!("unpark.{name}")) - of("outside.push")),
+            unpark_latency: by_idle(&|name| (of(&format!("latency.{name}")) - hop).max(1.0)),
+            unpark_jitter: super::JITTER,
+            unpark_awake: ns(self.steps["eventfd"]),
             park: ns((of("cycle") - hop) / 2.0),
             search: 0,
             maintain: ns(driver),
             spawn: 0,
+            send_moved: moves("send"),
+            receive_moved: moves("receive"),
         }
     }
 
-    /// What the wake of an outside thread costs: it is unparked as a worker is.
-    pub fn outside(&self, side: Side) -> OutsideCosts {
-        let calls = self.calls(side);
-        OutsideCosts { wake: calls.unpark, latency: calls.unpark_latency }
+    /// Threads beside this runtime: they are unparked as tokio's workers are, on both sides. Warmcore pins its workers and has
+    /// a driver per worker; tokio does neither.
+    pub fn outside(&self, side: Side) -> Outside {
+        let calls = self.calls(Side::Tokio);
+        let (wake, latency, sleep) = (calls.unpark, calls.unpark_latency, calls.park);
+        let slice = BASE_SLICE_NS * u64::from(1 + self.machine.cpus.min(8).ilog2());
+        let is_tokio = side == Side::Tokio;
+        Outside { wake, latency, sleep, slice, pins_workers: !is_tokio, has_one_driver: is_tokio }
     }
 
     /// What steps of tasks cost on this runtime.
     pub fn steps(&self, side: Side) -> StepCosts {
         let of = |name: &str| self.of(side, name);
+        let has_tenants = side == Side::Warmcore;
         let (poll, waits) = (of("hop"), of("hop.channel") - of("hop"));
         StepCosts {
             message: ns(of("channel")),
@@ -124,8 +138,9 @@ impl ProbeFile {
             child: ns(of("child") - poll),
             join: ns(of("join")),
             outside_spawn: ns(of("outside.spawn") - of("outside.push")),
-            request: ns(of("http.server") - of("cycle")),
+            request: ns(of("http.server")),
             ask: ns(of("http.client")),
+            has_tenants,
         }
     }
 
@@ -157,10 +172,19 @@ impl ProbeFile {
     }
 }
 
+/// The numbers of a runtime for each idle time, whose names are its µs.
+fn by_idle(of: &dyn Fn(u64) -> f64) -> ByIdle {
+    ByIdle([2, 10, 50, 300, 2000].map(|us| (us * 1000, ns(of(us)))))
+}
+
 /// Whole ns, at least 0.
 fn ns(value: f64) -> u64 {
     value.max(0.0).round() as u64
 }
+
+/// The numbers of code that no runtime executes.
+const STEPS: &[&str] =
+    &["chase.warm", "chase.moved", "eventfd", "receive.warm", "receive.moved", "send.warm", "send.moved"];
 
 /// The numbers of a runtime that a probe file has to have.
 const CALLS: &[&str] = &[
@@ -174,10 +198,16 @@ const CALLS: &[&str] = &[
     "join",
     "outside.push",
     "outside.spawn",
-    "unpark",
-    "unpark.latency",
-    "unpark.two",
-    "unpark.two.latency",
+    "unpark.2",
+    "unpark.10",
+    "unpark.50",
+    "unpark.300",
+    "unpark.2000",
+    "latency.2",
+    "latency.10",
+    "latency.50",
+    "latency.300",
+    "latency.2000",
     "cycle",
     "http.server",
     "http.client",
@@ -198,8 +228,10 @@ pub struct StepCosts {
     pub join: u64,
     /// Spawning a task by a thread that is no worker, without the push.
     pub outside_spawn: u64,
-    /// What a server does for an HTTP request, without its park and its wake.
+    /// What a server does for an HTTP request, with an eighth of a park.
     pub request: u64,
-    /// What a client does for an HTTP request.
+    /// What a client does for an HTTP request, with an eighth of a sleep.
     pub ask: u64,
+    /// Whether the runtime has tenants.
+    pub has_tenants: bool,
 }

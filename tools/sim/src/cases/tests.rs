@@ -17,16 +17,26 @@ fn probe() -> ProbeFile {
             ("join", 20.0),
             ("outside.push", 50.0),
             ("outside.spawn", 150.0),
-            ("unpark", 2_000.0),
-            ("unpark.latency", 9_000.0),
-            ("unpark.two", 2_000.0),
-            ("unpark.two.latency", 9_000.0),
-            ("cycle", 6_000.0),
             ("http.server", 15_000.0),
             ("http.client", 8_000.0),
+            ("cycle", 4_000.0),
         ];
-        named.map(|(name, ns)| (name.to_owned(), ns)).into_iter().collect::<BTreeMap<_, _>>()
+        let by_idle = [("unpark", 500.0), ("latency", 2_000.0)];
+        let idle = by_idle.into_iter().flat_map(|(name, ns)| {
+            [2, 10, 50, 300, 2000].map(|us| (format!("{name}.{us}"), ns + 100.0 * f64::from(us)))
+        });
+        let named = named.map(|(name, ns)| (name.to_owned(), ns));
+        named.into_iter().chain(idle).collect::<BTreeMap<_, _>>()
     };
+    let steps = [
+        ("chase.warm", 16_000.0),
+        ("chase.moved", 64_000.0),
+        ("eventfd", 300.0),
+        ("send.warm", 20.0),
+        ("send.moved", 60.0),
+        ("receive.warm", 20.0),
+        ("receive.moved", 60.0),
+    ];
     ProbeFile {
         schema: SCHEMA,
         command: String::new(),
@@ -35,13 +45,13 @@ fn probe() -> ProbeFile {
         l2_kib: 1024,
         warmcore: numbers(0.0),
         tokio: numbers(1.0),
-        steps: [("chase.warm".to_owned(), 16_000.0), ("chase.moved".to_owned(), 64_000.0)].into(),
+        steps: steps.map(|(name, ns)| (name.to_owned(), ns)).into(),
     }
 }
 
 #[test]
 fn every_case_has_a_number_on_both_runtimes_and_the_same_one_again() {
-    for mut case in CASES {
+    for mut case in CASES.into_iter().chain(UNMEASURED) {
         case.measure = Nanos(case.measure.0 / 10);
         for side in [Side::Warmcore, Side::Tokio] {
             let number = case.simulate(&probe(), side, 1).unwrap();

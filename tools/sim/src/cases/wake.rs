@@ -8,13 +8,8 @@ use crate::program::Program;
 const HELD: u32 = 64;
 const SIDE: usize = 20;
 
-/// The working set of a task, in KiB, and the number of tasks with one.
-const KIB: u32 = 256;
-const WARM_TASKS: usize = 4;
-
-/// The tasks that compute, and the length of their polls.
+/// The tasks that compute.
 const HOGS: usize = 64;
-const HOG_NS: u64 = 20_000;
 
 /// The tasks that are spawned before the first is joined.
 const BATCH: usize = 128;
@@ -59,34 +54,37 @@ pub(super) fn messaging(steps: &StepCosts, groups: usize) -> Vec<Program> {
 }
 
 /// A chase through all of a task's working set.
-fn chase(program: Program) -> Program {
-    program.touch_own(KIB, Pages::Touched, Access::Write).mark(DONE)
+fn chase(program: Program, kib: u32) -> Program {
+    program.touch_own(kib, Pages::Touched, Access::Write).mark(DONE)
 }
 
-/// Four tasks that chase through 256 KiB each and yield.
-pub(super) fn warm_yield() -> Vec<Program> {
-    let task = |i: usize| Program::new(format!("task {i}")).forever(|p| chase(p).yield_now());
-    (0..WARM_TASKS).map(task).collect()
+/// Tasks that chase through `kib` KiB each and yield.
+pub(super) fn warm_yield(tasks: usize, kib: u32) -> Vec<Program> {
+    let task = |i: usize| Program::new(format!("task {i}")).forever(|p| chase(p, kib).yield_now());
+    (0..tasks).map(task).collect()
 }
 
-/// Two pairs of tasks with 256 KiB each, of which one chases and then sends to its partner.
-pub(super) fn warm_message(steps: &StepCosts) -> Vec<Program> {
+/// Pairs of tasks with `kib` KiB each, of which one chases and then sends to its partner.
+pub(super) fn warm_message(steps: &StepCosts, tasks: usize, kib: u32) -> Vec<Program> {
     let waited = about(steps.message_waited);
     let task = |i: usize| {
         let (to, from) = (format!("to {}", i ^ 1), format!("to {i}"));
         let first = Program::new(format!("task {i}"));
         let first = if i % 2 == 1 { first.receive(&from) } else { first };
-        first.forever(|p| chase(p).run(waited).send(&to, 1).receive(&from))
+        first.forever(|p| chase(p, kib).run(waited).send(&to, 1).receive(&from))
     };
-    (0..WARM_TASKS).map(task).collect()
+    (0..tasks).map(task).collect()
 }
 
-/// 64 tasks that compute for 20 µs and yield, and one that a thread wakes about once per millisecond.
+/// 64 tasks that compute for `poll_ns` and yield, and one that a thread wakes about once per millisecond.
 ///
-/// On Warmcore's side the measured case has two tenants; here no task has one.
-pub(super) fn noisy() -> Vec<Program> {
-    let quick = Program::new("quick").forever(|p| p.receive("wakes").run(100));
-    let hog = |i: usize| Program::new(format!("hog {i}")).forever(|p| p.run(about(HOG_NS)).yield_now());
+/// On a runtime with tenants the hogs are in one and the other task is in another.
+pub(super) fn noisy(steps: &StepCosts, poll_ns: u64) -> Vec<Program> {
+    let [quicks, hogs] = if steps.has_tenants { [1, 2] } else { [0, 0] };
+    let quick = Program::new("quick").for_tenant(quicks).forever(|p| p.receive("wakes").run(100));
+    let poll = about(poll_ns);
+    let hog =
+        |i| Program::new(format!("hog {i}")).for_tenant(hogs).forever(|p: Program| p.run(poll).yield_now());
     let waker = Program::new("waker").outside();
     let waker = waker.forever(|p| p.sleep(800_000..=1_200_000).run(500).send("wakes", u32::MAX));
     std::iter::once(quick).chain((0..HOGS).map(hog)).chain([waker]).collect()

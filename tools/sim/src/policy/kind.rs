@@ -19,9 +19,8 @@
 //! When a task must wait and no CPU is searching, one parked CPU is kicked, if there is one. At most half of the CPUs
 //! search. On Warmcore's scheduler core, a task that yields waits until the driver was polled, which happens when nothing
 //! is queued and nothing was found elsewhere, and the slot is not stolen from; a busy worker looks at the injection
-//! queue every 61 polls. Not as in tokio: the parked worker that is kicked is the first one, not the one that parked
-//! last; of the stolen tasks the first one runs first; no queue overflows into the injection queue; the interval of the
-//! injection queue does not follow the length of the polls; each worker has a driver of its own.
+//! queue about every 200 µs. Not as in tokio: the parked worker that is kicked is the first one, not the one that parked
+//! last; of the stolen tasks the first one runs first; no queue overflows into the injection queue.
 //!
 //! # Source
 //! `PrevCpu`: seastar, glommio, a current-thread runtime per core. `GlobalFifo`: smol's executor; its
@@ -39,8 +38,12 @@ use warmcore_types::{CpuId, Nanos};
 /// The shard whose queue all CPUs share, under `GlobalFifo` and `WorkSteal`.
 const THE_QUEUE: usize = 0;
 
-/// Under `WorkSteal`: polls between two looks at the injection queue, and between two polls of the driver.
+/// Under `WorkSteal`: polls between two polls of the driver, and between two looks at the injection queue until the
+/// average poll is known.
 const WORK_STEAL_INTERVAL: u32 = 61;
+
+/// Under `WorkSteal`: the time between two looks at the injection queue, of 2 to 127 polls.
+const INJECT_EVERY: Nanos = Nanos(200_000);
 
 /// The policies by name. [`Kernel`](super::Kernel) is not among them: it has settings.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -209,10 +212,13 @@ impl Policy for SimPolicyKind {
         }
     }
 
-    fn inject_interval(&self) -> u32 {
+    fn inject_interval(&self, average_poll: Nanos) -> u32 {
         match self {
-            Self::WorkSteal => WORK_STEAL_INTERVAL,
-            _ => self.product().map_or(1, |kind| kind.inject_interval()),
+            Self::WorkSteal => match INJECT_EVERY.0.checked_div(average_poll.0) {
+                Some(polls) => polls.clamp(2, 127) as u32,
+                None => WORK_STEAL_INTERVAL,
+            },
+            _ => self.product().map_or(1, |kind| kind.inject_interval(average_poll)),
         }
     }
 

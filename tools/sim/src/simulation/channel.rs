@@ -5,6 +5,8 @@
 //! woken; a sender that comes later waits behind it. A message wakes the receiver only if the receiver waits. So a
 //! receiver that is woken once may find many messages.
 //!
+//! The lines of a message move from its sender's CPU to its receiver's (`Settings::calls`).
+//!
 //! Each operation of a task also counts against the budget of its poll (`Settings::op_budget`): a task that has used it
 //! up yields before the next operation.
 //!
@@ -15,8 +17,9 @@
 use super::Simulation;
 use super::scheduler::Scheduler;
 use super::step::StepOutcome;
-use super::task::{TaskState, WaitQueue};
+use super::task::{NONE, TaskState, WaitQueue};
 use crate::trace::{Observer, SwitchReason};
+use std::collections::VecDeque;
 
 #[cfg(test)]
 mod tests;
@@ -28,8 +31,10 @@ pub(crate) struct Channel {
     room: u32,
     /// Places that are neither taken by a message nor reserved.
     free: u32,
-    /// Messages that wait.
-    messages: u32,
+    /// Messages that wait: the CPU on which each was sent.
+    messages: VecDeque<u32>,
+    /// The CPU on which the last message was received.
+    received_on: u32,
     /// The wait queues of the senders and of the receiver.
     senders: u32,
     receiver: u32,
@@ -43,7 +48,7 @@ impl Channel {
             wait_queues.len() as u32 - 1
         };
         let (senders, receiver) = (queue("room in"), queue("a message in"));
-        Self { room: 0, free: 0, messages: 0, senders, receiver }
+        Self { room: 0, free: 0, messages: VecDeque::new(), received_on: NONE, senders, receiver }
     }
 
     /// Sets how many messages it holds, at the first sender. 0: the caller does not know.
@@ -57,6 +62,11 @@ impl Channel {
             (self.room, self.free) = (room, room);
         }
     }
+}
+
+/// 1 if a channel's lines move from the one CPU to the other, else 0. Those of threads outside are not known.
+fn moves(from: u32, to: u32) -> u64 {
+    u64::from(from != to && from != NONE && to != NONE)
 }
 
 impl<S: Scheduler, O: Observer> Simulation<S, O> {
@@ -87,10 +97,11 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// receiver's runtime wakes it.
     pub(super) fn send(&mut self, cpu: u32, channel: u32, is_socket: bool) -> u64 {
         let at = &mut self.channels[channel as usize];
-        at.messages += 1;
+        at.messages.push_back(cpu);
         let receiver = at.receiver;
         if !is_socket {
-            return self.wake_waiters(cpu, receiver, 1);
+            let moved = moves(at.received_on, cpu) * self.settings.calls.send_moved;
+            return moved + self.wake_waiters(cpu, receiver, 1);
         }
         if let Some(waiter) = self.wait_queues[receiver as usize].pop(&self.state.tasks) {
             if self.state.tasks[waiter as usize].is_outside {
@@ -105,7 +116,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// Waits until there is a message.
     pub(super) fn await_message(&mut self, id: u32, channel: u32) -> StepOutcome {
         let at = &self.channels[channel as usize];
-        if at.messages > 0 {
+        if !at.messages.is_empty() {
             return StepOutcome::Run(0);
         }
         let receiver = at.receiver;
@@ -115,13 +126,15 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// Takes a message, and gives its room to the first sender that waits. Returns the cost of waking that sender.
     pub(super) fn take_message(&mut self, cpu: u32, channel: u32) -> u64 {
         let at = &mut self.channels[channel as usize];
-        at.messages -= 1;
+        let sent_on = at.messages.pop_front().unwrap_or(NONE);
+        at.received_on = cpu;
+        let moved = moves(sent_on, cpu) * self.settings.calls.receive_moved;
         let senders = at.senders;
         if self.wait_queues[senders as usize].waiting == 0 {
             self.channels[channel as usize].free += 1;
-            return 0;
+            return moved;
         }
-        self.wake_waiters(cpu, senders, 1)
+        moved + self.wake_waiters(cpu, senders, 1)
     }
 
     fn block_on(&mut self, id: u32, wait_queue: u32) -> StepOutcome {

@@ -1,27 +1,106 @@
 //! Outside threads: threads that are no workers of the simulated runtime, and run beside them.
 //!
-//! An outside thread runs a program, wakes and forks tasks, and waits, but no scheduler of the simulation places it. A
-//! task that it wakes is woken from outside ([`Scheduler::wake_from_outside`]). Its own wake takes the waker a system
-//! call and the thread a latency ([`OutsideCosts`]).
+//! An outside thread runs one program, or several in turn as an event loop does. Its programs wake and fork tasks and
+//! wait, but no scheduler of the simulation places them. A task that they wake is woken from outside
+//! ([`Scheduler::wake_from_outside`]). The wake of a thread that sleeps takes the waker a system call and the thread a
+//! latency ([`Outside`]).
 //!
-//! While it runs, it needs one of the machine's CPUs: an idle one if there is one, else it interrupts the workers in
-//! turn, which then run later by the time that it ran. So it always comes first, as the kernel lets a thread that sleeps
-//! often preempt one that computes. Not simulated: a worker that is unparked onto the CPU on which the thread runs.
+//! A thread needs a CPU, which it does not share: the CPU where it ran last, if that is idle, else any idle one. If all are
+//! busy, it waits at its CPU until the worker there parks, or until that worker's time slice is over. Then the thread
+//! preempts the worker, whose poll takes longer by the time that the thread runs. A worker that is unparked where a thread
+//! runs waits until the thread sleeps or its slice is over, as the kernel's fair class does it since 6.12. A worker that is
+//! not pinned runs on the other CPU if that is idle; here the thread goes there, which is the same.
+//!
+//! Only the scheduler of a runtime makes workers wait.
 
+use super::call_costs::ByIdle;
 use super::scheduler::Scheduler;
 use super::state::CpuState;
 use super::step::StepOutcome;
 use super::task::{NONE, TaskState};
 use super::{Simulation, event_class};
 use crate::trace::{Observer, SwitchReason};
+use std::collections::VecDeque;
 
-/// What the wake of an outside thread costs, in ns.
+/// Threads outside, and how the kernel treats them and the workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct OutsideCosts {
-    /// For the waker: a system call.
-    pub wake: u64,
-    /// From the wake to the thread's first instruction.
-    pub latency: u64,
+pub struct Outside {
+    /// What the wake of a sleeping thread costs its waker, in ns: a system call.
+    pub wake: ByIdle,
+    /// From the wake to the thread's first instruction, in ns.
+    pub latency: ByIdle,
+    /// What going to sleep takes a thread, in ns.
+    pub sleep: u64,
+    /// How long the kernel lets a thread run while another one waits, in ns. 0: a thread that waits preempts at once.
+    pub slice: u64,
+    /// Whether each worker stays on its CPU.
+    pub pins_workers: bool,
+    /// Whether all workers share one driver, which one of them polls at a time, and which wakes the tasks of all sockets and
+    /// timers. If not, each worker has one: a task's timer belongs to that of the worker that polled the task, and all
+    /// sockets belong to that of the first worker, where the accepting task runs.
+    pub has_one_driver: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum State {
+    Asleep {
+        since: u64,
+    },
+    /// It has no program to run, and is on its way to sleep.
+    Parking,
+    Waking,
+    /// It waits at its CPU.
+    Waiting,
+    Running {
+        since: u64,
+    },
+}
+
+/// A thread. Its programs that can run are in `ready`.
+#[derive(Debug)]
+struct Thread {
+    number: Option<u32>,
+    ready: VecDeque<u32>,
+    state: State,
+    cpu: u32,
+    /// Generation of its pending event.
+    generation: u32,
+}
+
+/// What the threads do to one CPU.
+#[derive(Debug, Default)]
+struct OnCpu {
+    running: Option<u32>,
+    waiting: VecDeque<u32>,
+    /// The worker of this CPU was unparked, and waits for the thread that runs.
+    worker_waits: bool,
+    worker_since: u64,
+}
+
+/// All threads.
+#[derive(Debug, Default)]
+pub(super) struct Threads {
+    all: Vec<Thread>,
+    cpus: Vec<OnCpu>,
+}
+
+impl Threads {
+    /// The thread of a new program. `number`: that of the thread which runs several programs.
+    pub(super) fn thread_of(&mut self, number: Option<u32>, cpus: usize) -> u32 {
+        self.cpus.resize_with(cpus, OnCpu::default);
+        let known = self.all.iter().position(|thread| number.is_some() && thread.number == number);
+        let thread = known.unwrap_or(self.all.len());
+        if thread == self.all.len() {
+            let (state, cpu) = (State::Asleep { since: 0 }, (thread % cpus) as u32);
+            self.all.push(Thread { number, ready: VecDeque::new(), state, cpu, generation: 0 });
+        }
+        thread as u32
+    }
+
+    /// Whether a thread runs on this CPU.
+    pub(super) fn is_on(&self, cpu: u32) -> bool {
+        self.cpus.get(cpu as usize).is_some_and(|on| on.running.is_some())
+    }
 }
 
 impl<S: Scheduler, O: Observer> Simulation<S, O> {
@@ -29,10 +108,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// outside thread. Returns the cost for the waker.
     pub(super) fn wake_from(&mut self, id: u32, cpu: u32, is_sync: bool) -> u64 {
         if self.state.tasks[id as usize].is_outside {
-            let costs = self.settings.outside;
-            self.state.task(id).state = TaskState::Queued;
-            self.push_event(self.state.now + costs.latency, event_class::OUTSIDE, id, 0);
-            return costs.wake;
+            return self.wake_outside(id);
         }
         match cpu {
             NONE => S::wake_from_outside(self, id),
@@ -40,34 +116,184 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         }
     }
 
-    /// Continues an outside thread until a step takes time, or it waits or ends.
-    pub(super) fn run_outside(&mut self, id: u32) {
-        self.state.task(id).state = TaskState::Running;
-        match self.advance_task(NONE, id, 0) {
-            StepOutcome::Run(ns) => {
-                self.interrupt(id, ns);
-                self.push_event(self.state.now + ns, event_class::OUTSIDE, id, 0);
+    /// Makes a program of an outside thread runnable. Returns the cost for the waker, if the thread sleeps.
+    pub(super) fn wake_outside(&mut self, id: u32) -> u64 {
+        let is_timer = self.state.tasks[id as usize].state == TaskState::Sleeping;
+        self.state.task(id).state = TaskState::Queued;
+        let number = self.state.tasks[id as usize].thread;
+        let thread = &mut self.threads.all[number as usize];
+        thread.ready.push_back(id);
+        let State::Asleep { since } = thread.state else { return 0 };
+        thread.state = State::Waking;
+        let (idle, costs) = (self.state.now - since, self.settings.outside);
+        let has_idle_cpu = (0..self.state.cpus.len()).any(|cpu| self.is_free(cpu as u32));
+        let latency = if is_timer || !has_idle_cpu { 0 } else { costs.latency.after(idle) };
+        self.push_thread_event(number, self.state.now + latency);
+        if is_timer { 0 } else { costs.wake.after(if has_idle_cpu { idle } else { 0 }) }
+    }
+
+    fn push_thread_event(&mut self, number: u32, at: u64) {
+        let thread = &mut self.threads.all[number as usize];
+        thread.generation = thread.generation.wrapping_add(1);
+        let generation = thread.generation;
+        self.push_event(at, event_class::OUTSIDE, number, generation);
+    }
+
+    /// Handles the event of a thread. Returns whether it was stale.
+    pub(super) fn run_thread(&mut self, number: u32, generation: u32) -> bool {
+        let thread = &self.threads.all[number as usize];
+        if thread.generation != generation {
+            return true;
+        }
+        let cpu = thread.cpu;
+        match thread.state {
+            State::Waking => self.place_thread(number),
+            State::Running { .. } => self.continue_thread(number),
+            State::Parking if !thread.ready.is_empty() => self.begin_thread(number, cpu),
+            State::Parking => {
+                self.threads.all[number as usize].state = State::Asleep { since: self.state.now };
+                self.threads.cpus[cpu as usize].running = None;
+                self.fill_cpu(cpu);
             }
-            StepOutcome::Switch(SwitchReason::Runnable) => {
-                self.push_event(self.state.now, event_class::OUTSIDE, id, 0);
+            // The slice of the worker is over, unless another thread runs there.
+            State::Waiting if self.threads.cpus[cpu as usize].running.is_some() => {}
+            State::Waiting => {
+                self.threads.cpus[cpu as usize].waiting.retain(|waiting| *waiting != number);
+                self.begin_thread(number, cpu);
             }
-            StepOutcome::Switch(SwitchReason::Exited) => self.reap_task(id),
-            StepOutcome::Switch(SwitchReason::Blocked) => {}
+            State::Asleep { .. } => return true,
+        }
+        false
+    }
+
+    /// Whether neither a worker nor a thread needs the CPU.
+    fn is_free(&self, cpu: u32) -> bool {
+        let on = &self.threads.cpus[cpu as usize];
+        self.state.cpus[cpu as usize].state == CpuState::Idle
+            && on.running.is_none()
+            && on.waiting.is_empty()
+            && !on.worker_waits
+    }
+
+    fn place_thread(&mut self, number: u32) {
+        let last = self.threads.all[number as usize].cpu;
+        let all = 0..self.state.cpus.len() as u32;
+        match std::iter::once(last).chain(all).find(|cpu| self.is_free(*cpu)) {
+            Some(cpu) => self.begin_thread(number, cpu),
+            None => self.queue_thread(number, last),
         }
     }
 
-    /// Delays a worker by `ns` if all CPUs are busy. Each thread interrupts the workers in turn.
-    fn interrupt(&mut self, id: u32, ns: u64) {
-        let cpus = &self.state.cpus;
-        if cpus.iter().any(|cpu| cpu.state == CpuState::Idle) {
+    /// The thread waits until the CPU is free, or until the worker's slice there is over.
+    fn queue_thread(&mut self, number: u32, cpu: u32) {
+        let (now, slice) = (self.state.now, self.settings.outside.slice);
+        self.threads.all[number as usize].state = State::Waiting;
+        self.threads.all[number as usize].cpu = cpu;
+        let on = &mut self.threads.cpus[cpu as usize];
+        on.waiting.push_back(number);
+        // A slice without a thread that waits is followed by another one.
+        let ran = (now - on.worker_since).checked_rem(slice).unwrap_or(0);
+        self.push_thread_event(number, now + slice - ran);
+    }
+
+    fn begin_thread(&mut self, number: u32, cpu: u32) {
+        let now = self.state.now;
+        self.threads.cpus[cpu as usize].running = Some(number);
+        let thread = &mut self.threads.all[number as usize];
+        (thread.cpu, thread.state) = (cpu, State::Running { since: now });
+        self.push_thread_event(number, now);
+    }
+
+    /// Runs the programs of a thread until a step takes time, or all of them wait.
+    fn continue_thread(&mut self, number: u32) {
+        loop {
+            let thread = &mut self.threads.all[number as usize];
+            let (cpu, State::Running { since }) = (thread.cpu, thread.state) else { return };
+            let (now, slice) = (self.state.now, self.settings.outside.slice);
+            let on = &mut self.threads.cpus[cpu as usize];
+            let Some(id) = thread.ready.front().copied() else {
+                thread.state = State::Parking;
+                return self.push_thread_event(number, now + self.settings.outside.sleep);
+            };
+            if on.worker_waits && slice > 0 && now - since >= slice {
+                on.running = None;
+                self.resume_worker(cpu);
+                return self.queue_thread(number, cpu);
+            }
+            self.state.task(id).state = TaskState::Running;
+            match self.advance_task(NONE, id, 0) {
+                StepOutcome::Run(ns) => {
+                    if self.state.cpus[cpu as usize].state == CpuState::Running {
+                        self.delay(cpu, ns);
+                    }
+                    return self.push_thread_event(number, now + ns);
+                }
+                StepOutcome::Switch(reason) => {
+                    let ready = &mut self.threads.all[number as usize].ready;
+                    ready.pop_front();
+                    match reason {
+                        SwitchReason::Runnable => ready.push_back(id),
+                        SwitchReason::Exited => self.reap_task(id),
+                        SwitchReason::Blocked => {}
+                    }
+                }
+            }
+        }
+    }
+
+    /// Whether the worker of `cpu`, which was unparked, has to wait for a thread that runs there.
+    pub(super) fn has_to_wait(&mut self, cpu: u32) -> bool {
+        let now = self.state.now;
+        let Some(on) = self.threads.cpus.get_mut(cpu as usize) else { return false };
+        on.worker_since = now;
+        let Some(number) = on.running else { return false };
+        if !self.settings.outside.pins_workers
+            && let Some(other) = (0..self.state.cpus.len() as u32).find(|cpu| self.is_free(*cpu))
+        {
+            self.move_thread(number, other);
+            return false;
+        }
+        self.threads.cpus[cpu as usize].worker_waits = true;
+        true
+    }
+
+    fn move_thread(&mut self, number: u32, to: u32) {
+        let from = std::mem::replace(&mut self.threads.all[number as usize].cpu, to);
+        self.threads.cpus[from as usize].running = None;
+        self.threads.cpus[to as usize].running = Some(number);
+    }
+
+    fn resume_worker(&mut self, cpu: u32) {
+        let on = &mut self.threads.cpus[cpu as usize];
+        (on.worker_waits, on.worker_since) = (false, self.state.now);
+        S::finish_wakeup(self, cpu);
+    }
+
+    /// A thread or the worker of `cpu` sleeps: gives the CPU to the worker, if that waits, or to a thread.
+    pub(super) fn fill_cpu(&mut self, cpu: u32) {
+        let Some(on) = self.threads.cpus.get_mut(cpu as usize) else { return };
+        if on.running.is_some() {
             return;
         }
-        let turn = self.state.tasks[id as usize].interrupts;
-        let first = (id + turn) as usize % cpus.len();
-        let busy = (first..cpus.len()).chain(0..first).find(|cpu| cpus[*cpu].state == CpuState::Running);
-        self.state.task(id).interrupts = turn.wrapping_add(1);
-        if let Some(cpu) = busy {
-            self.delay(cpu as u32, ns);
+        if on.worker_waits {
+            return self.resume_worker(cpu);
+        }
+        if self.state.cpus[cpu as usize].state != CpuState::Idle {
+            return;
+        }
+        let nearest = std::iter::once(cpu).chain(0..self.threads.cpus.len() as u32);
+        let waits = |cpu: &u32| !self.threads.cpus[*cpu as usize].waiting.is_empty();
+        if let Some(from) = nearest.clone().find(waits) {
+            let number = self.threads.cpus[from as usize].waiting.pop_front().expect("it is not empty");
+            return self.begin_thread(number, cpu);
+        }
+        let keeps_out = |cpu: &u32| self.threads.cpus[*cpu as usize].worker_waits;
+        if !self.settings.outside.pins_workers
+            && let Some(other) = nearest.clone().find(keeps_out)
+            && let Some(number) = self.threads.cpus[other as usize].running
+        {
+            self.move_thread(number, cpu);
+            self.resume_worker(other);
         }
     }
 }

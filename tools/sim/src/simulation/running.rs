@@ -13,7 +13,7 @@ use super::state::CpuState;
 use super::step::StepOutcome;
 use super::task::{NONE, TaskState};
 use super::{Simulation, event_class};
-use crate::random::{Purpose, below};
+use crate::random::{Purpose, below, jittered};
 use crate::trace::{Observer, SwitchReason};
 use warmcore_types::{CpuId, Nanos};
 
@@ -140,9 +140,11 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     pub(super) fn leave_idle(&mut self, cpu: u32, delay: u64, is_ipi: bool) {
         // A CPU that its own timer wakes gets no interrupt from elsewhere, and `delay` would count the end of its idle
         // state twice.
-        let wakeup = match self.settings.calls.unpark_latency {
+        let wakeup = match self.settings.calls.unpark_latency.after(self.idle_ns(cpu)) {
+            // The CPU is not idle: a thread outside has it.
+            _ if self.threads.is_on(cpu) => 1,
             0 => self.times.kick + self.exit_latency(cpu),
-            ns => ns,
+            ns => self.varied(cpu, ns),
         };
         let takes = wakeup + if is_ipi { delay } else { 0 };
         let at = &mut self.state.cpus[cpu as usize];
@@ -152,10 +154,20 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         self.push_event(self.state.now + takes, event_class::AWAKE, cpu, generation);
     }
 
+    /// A time of a park or an unpark, which varies.
+    pub(super) fn varied(&self, cpu: u32, ns: u64) -> u64 {
+        let bits = self.random.bits(!u64::from(cpu), Purpose::Step, self.handled);
+        jittered(bits, Nanos(ns), self.settings.calls.unpark_jitter).0
+    }
+
+    /// How long a CPU that is not busy has been idle.
+    pub(super) fn idle_ns(&self, cpu: u32) -> u64 {
+        self.state.now - self.state.cpus[cpu as usize].state_since
+    }
+
     /// How long an idle CPU takes to leave its idle state. The kernel is assumed to have predicted the idle time.
     pub(super) fn exit_latency(&self, cpu: u32) -> u64 {
-        let idle = Nanos(self.state.now - self.state.cpus[cpu as usize].state_since);
-        self.memory.costs().cstate_after(idle).map_or(0, |state| state.exit.0)
+        self.memory.costs().cstate_after(Nanos(self.idle_ns(cpu))).map_or(0, |state| state.exit.0)
     }
 
     /// Records whether a CPU is busy. If that changes, the other threads of its core become slower or faster.

@@ -11,9 +11,8 @@
 //!
 //! # Differences to the runtime
 //! A long poll is noticed when it reaches the limit, and the timers of its worker are then served from outside; in the
-//! runtime a parked worker, the watchdog, looks for long polls every 0.25 or 10 ms and serves them. A worker has no sockets.
-//! A task that changes where it may run ([`Program::allow`](crate::program::Program::allow)) is a new task for the core. No
-//! task has a tenant.
+//! runtime a parked worker, the watchdog, looks for long polls every 0.25 or 10 ms and serves them. A task that changes
+//! where it may run ([`Program::allow`](crate::program::Program::allow)) is a new task for the core.
 
 mod counted;
 mod host;
@@ -30,7 +29,7 @@ use crate::costs::Costs;
 use crate::memory::LineId;
 use crate::trace::{Observer, SwitchReason};
 use host::{SimHost, SimTask};
-use warmcore_sched::{Core, Next, Policy};
+use warmcore_sched::{Charge, Core, Next, Policy};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
@@ -41,7 +40,9 @@ pub struct RuntimeCpu {
     is_parked: bool,
     /// When the current poll began, if it is measured.
     sampled_since: Option<Nanos>,
-    /// Tasks whose timers have expired, and which the worker's driver has not woken yet.
+    /// The tenant that pays for the current poll.
+    charge: Charge,
+    /// Tasks whose timers have expired or whose sockets have data, and which the worker's driver has not woken yet.
     due: Vec<u32>,
 }
 
@@ -59,6 +60,10 @@ pub struct RuntimeScheduler<P: Policy> {
     /// By shard: the line of its injection queue's lock.
     queue_lines: Vec<LineId>,
     long_poll: Nanos,
+    /// If all workers share a driver (`Outside::has_one_driver`): the parked worker that polls it, and the tasks that it has
+    /// to wake.
+    driver_holder: Option<u32>,
+    due: Vec<u32>,
 }
 
 impl<P: Policy> Simulation<RuntimeScheduler<P>> {
@@ -84,7 +89,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
             let cores =
                 (0..machine.cpus() as u32).map(|cpu| Core::new(&host, CpuId(cpu), long_poll)).collect();
             let queue_lines = (0..machine.shards()).map(|_| memory.line()).collect();
-            RuntimeScheduler { host, cores, queue_lines, long_poll }
+            RuntimeScheduler { host, cores, queue_lines, long_poll, driver_holder: Some(0), due: Vec::new() }
         });
         for cpu in 0..sim.state.cpus.len() as u32 {
             // A worker begins as the runtime's threads do: it looks for tasks, and parks. Here this takes no time.
@@ -119,7 +124,7 @@ impl<P: Policy> Scheduler for RuntimeScheduler<P> {
     }
 
     fn expire<O: Observer>(sim: &mut Simulation<Self, O>, id: u32) {
-        sim.timer_expired(id);
+        sim.is_due(id);
     }
 
     fn prepare_yield<O: Observer>(_sim: &mut Simulation<Self, O>, _cpu: u32) {}

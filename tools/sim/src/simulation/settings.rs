@@ -11,7 +11,7 @@
 //! `sysctl_sched_wakeup_granularity` 4 ms; `sysctl_sched_latency` 24 ms, of which `sleeper_credit` is half.
 
 use super::call_costs::CallCosts;
-use super::outside::OutsideCosts;
+use super::outside::Outside;
 use crate::costs::Costs;
 use warmcore_topo::Distance;
 use warmcore_types::Nanos;
@@ -63,8 +63,8 @@ pub struct Settings {
     pub steps_max: u32,
     /// The operations on channels after which a task yields. `None`: it never does.
     pub op_budget: Option<u32>,
-    /// What the wake of an outside thread costs.
-    pub outside: OutsideCosts,
+    /// Threads outside.
+    pub outside: Outside,
 }
 
 impl Settings {
@@ -84,7 +84,7 @@ impl Settings {
             calls: CallCosts::default(),
             steps_max: 1_000_000,
             op_budget: None,
-            outside: OutsideCosts::default(),
+            outside: Outside::default(),
         }
     }
 

@@ -122,8 +122,10 @@ pub(crate) struct Task<T> {
     pub(crate) forks: u64,
     /// Operations on channels since it got its CPU.
     pub(crate) ops: u32,
-    /// How often it interrupted a worker, as an outside thread.
-    pub(crate) interrupts: u32,
+    /// 0: it has none.
+    pub(crate) tenant: u64,
+    /// The thread that runs it, if it is outside.
+    pub(crate) thread: u32,
 }
 
 impl<T: Default> Task<T> {

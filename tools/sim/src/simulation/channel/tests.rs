@@ -1,7 +1,7 @@
 //! Tests of channels, of the budget of their operations, and of outside threads.
 
 use super::super::kernel::KernelScheduler;
-use super::super::{OutsideCosts, Settings, Simulation};
+use super::super::{ByIdle, Outside, Settings, Simulation};
 use crate::costs::Costs;
 use crate::policy::Kernel;
 use crate::program::{Program, TaskAffinity};
@@ -50,7 +50,8 @@ fn a_task_that_has_used_up_its_operations_yields() {
 
 #[test]
 fn an_outside_thread_wakes_tasks_is_woken_and_interrupts_a_busy_machine() {
-    let costs = OutsideCosts { wake: 100, latency: 5_000 };
+    let always = |ns| ByIdle([(0, ns); 5]);
+    let costs = Outside { wake: always(100), latency: always(5_000), ..Outside::default() };
     let settings = Settings { outside: costs, ..Settings::kernel() };
     let topology = machine();
     let run = |busy: usize| {
@@ -71,4 +72,22 @@ fn an_outside_thread_wakes_tasks_is_woken_and_interrupts_a_busy_machine() {
     assert!((50..=142).contains(&answers), "{answers}");
     let cpus = topology.cpus.len();
     assert!(run(cpus).1 < cpus as u64, "the thread took no time from a task that runs");
+}
+
+#[test]
+fn a_thread_runs_its_programs_in_turn_and_has_a_cpu_for_itself() {
+    let topology = machine();
+    let runs = |thread: fn(Program, u32) -> Program| {
+        let mut sim =
+            Simulation::new(&topology, &Costs::of(&topology), Settings::kernel(), Kernel::default(), 1);
+        for i in 0..4 {
+            let program = thread(Program::new(format!("loop {i}")), i);
+            sim.spawn(&program.daemon().forever(|p| p.run(1_000).mark("runs").sleep(1))).unwrap();
+        }
+        sim.run(Nanos(1_000_000)).unwrap().mark("runs")
+    };
+    let one = runs(|program, _| program.on_thread(7));
+    let each = runs(|program, _| program.outside());
+    assert!((900..=1001).contains(&one), "{one} runs of 1 µs in 1 ms on one thread");
+    assert!((1800..=2002).contains(&each), "{each} runs on two CPUs");
 }

@@ -200,8 +200,8 @@ impl<P: Policy> Policy for Counted<P> {
     fn defers_yields(&self) -> bool {
         self.policy.defers_yields()
     }
-    fn inject_interval(&self) -> u32 {
-        self.policy.inject_interval()
+    fn inject_interval(&self, average_poll: Nanos) -> u32 {
+        self.policy.inject_interval(average_poll)
     }
     fn inject_queue_of(&self, machine: &SchedDomains, cpu: CpuId) -> usize {
         self.policy.inject_queue_of(machine, cpu)

@@ -22,7 +22,13 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         let task = &mut self.state.tasks[id as usize];
         match &task.sched.task {
             Some(known) if known.state().allowed() == task.allowed => known.clone(),
-            _ => task.sched.task.insert(SimTask::new(id, task.allowed, Share::NO_TENANT)).clone(),
+            _ => {
+                let share = match task.tenant {
+                    0 => Share::NO_TENANT,
+                    tenant => Share { tenant, weight: 100 },
+                };
+                task.sched.task.insert(SimTask::new(id, task.allowed, share)).clone()
+            }
         }
     }
 
@@ -104,9 +110,20 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         self.end_wake(id, None)
     }
 
-    /// A task's timer has expired. The worker that polled the task wakes it when it serves its driver.
-    pub(super) fn timer_expired(&mut self, id: u32) {
-        let cpu = self.state.tasks[id as usize].prev_cpu;
+    /// A task's timer has expired, or its socket has a message. The worker that polls the driver wakes the task.
+    pub(super) fn is_due(&mut self, id: u32) {
+        let task = &self.state.tasks[id as usize];
+        let is_socket = task.state != TaskState::Sleeping;
+        if self.settings.outside.has_one_driver {
+            self.state.sched.due.push(id);
+            if let Some(holder) = self.state.sched.driver_holder
+                && self.state.cpus[holder as usize].state == CpuState::Idle
+            {
+                self.leave_park(holder, false);
+            }
+            return;
+        }
+        let cpu = if is_socket { 0 } else { task.prev_cpu };
         let (_, host) = self.core(cpu);
         if host.workers().is_stuck(CpuId(cpu)) {
             // Another worker serves the driver of a worker in a long poll.
@@ -120,11 +137,13 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         }
     }
 
-    /// Wakes the tasks whose timers have expired at this worker. Returns the time that this takes.
-    pub(super) fn serve_timers(&mut self, cpu: u32) -> u64 {
+    /// Wakes the tasks whose timers have expired or whose sockets have messages. Returns the time that this takes.
+    pub(super) fn serve_driver(&mut self, cpu: u32) -> u64 {
         let mut due = std::mem::take(&mut self.state.cpus[cpu as usize].sched.due);
-        let cost = due.drain(..).map(|id| self.wake_on_worker(id, cpu)).sum();
+        let mut shared = std::mem::take(&mut self.state.sched.due);
+        let cost = due.drain(..).chain(shared.drain(..)).map(|id| self.wake_on_worker(id, cpu)).sum();
         self.state.cpus[cpu as usize].sched.due = due;
+        self.state.sched.due = shared;
         cost
     }
 

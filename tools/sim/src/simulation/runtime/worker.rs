@@ -50,8 +50,12 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         if is_awake {
             cost = self.yield_task(cpu, id);
         }
-        let (core, _) = self.core(cpu);
+        let charge = self.state.cpus[cpu as usize].sched.charge.take();
+        let (core, host) = self.core(cpu);
         core.end_poll(is_awake);
+        if let Some((share, since)) = charge {
+            core.charge(share, core.read_clock(host).0 - since.0);
+        }
         if reason == SwitchReason::Exited {
             self.reap_task(id);
         }
@@ -124,13 +128,13 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         self.observer.switch(now, CpuId(cpu), observed, Some(TaskId(id)));
         let (core, host) = self.core(cpu);
         let charge = core.begin_poll(host, task);
-        debug_assert!(charge.is_none(), "no task has a tenant");
         let is_sampled = core.is_sampled();
         if is_sampled {
             core.draw_sample();
         }
         let at = &mut self.state.cpus[cpu as usize];
         at.sched.sampled_since = is_sampled.then_some(now);
+        at.sched.charge = charge;
         at.set_state(CpuState::Running);
         at.current = id;
         self.give_cpu(cpu, id, prev.is_some_and(|(before, _)| before == id));
@@ -138,7 +142,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
 
     /// Polls the driver: wakes the tasks whose timers have expired. Returns the time that this takes.
     fn maintain(&mut self, cpu: u32) -> u64 {
-        let mut cost = self.settings.calls.maintain + self.serve_timers(cpu);
+        let mut cost = self.settings.calls.maintain + self.serve_driver(cpu);
         let (core, host) = self.core(cpu);
         let balanced = || core.remote().counters.read().balanced;
         let before = balanced();
@@ -170,7 +174,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         }
         let parks = core.remote().inbox.is_parked();
         let calls = self.settings.calls;
-        let mut cost = calls.search + picoseconds / 1000 + if parks { calls.park } else { 0 };
+        let mut cost =
+            calls.search + picoseconds / 1000 + if parks { self.varied(cpu, calls.park) } else { 0 };
         let kernel = self.state.cpus[cpu as usize].kernel;
         // A shared queue's length is on the line of its lock.
         while let Some(queue) = self.state.sched.host.policy().reads.pop_queue() {
@@ -183,10 +188,12 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         cost + self.deliver_unparks(cpu)
     }
 
-    /// Whether a worker that is about to sleep does so: it was not unparked meanwhile, and no timer has expired.
+    /// Whether a worker that is about to sleep does so: it was not unparked meanwhile, and its driver has nothing to do.
     fn parks(&self, cpu: u32) -> bool {
         let (core, _) = self.core(cpu);
-        core.remote().inbox.is_parked() && self.state.cpus[cpu as usize].sched.due.is_empty()
+        let sched = &self.state.sched;
+        let is_quiet = sched.driver_holder.is_some() || sched.due.is_empty();
+        core.remote().inbox.is_parked() && is_quiet && self.state.cpus[cpu as usize].sched.due.is_empty()
     }
 
     /// Begins the sleep of a worker.
@@ -201,11 +208,17 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
             let generation = at.generation;
             self.push_event(until.0.max(now + 1), event_class::SEARCH, cpu, generation);
         }
+        self.state.sched.driver_holder.get_or_insert(cpu);
+        self.fill_cpu(cpu);
     }
 
     /// The worker sleeps no more: its driver wakes the tasks whose timers have expired, and it goes on.
     fn unpark(&mut self, cpu: u32) -> u64 {
-        let cost = self.serve_timers(cpu);
+        let holder = &mut self.state.sched.driver_holder;
+        let has_driver = holder.is_none_or(|holder| holder == cpu);
+        holder.take_if(|holder| *holder == cpu);
+        let cost =
+            if has_driver || !self.settings.outside.has_one_driver { self.serve_driver(cpu) } else { 0 };
         let (core, host) = self.core(cpu);
         core.unparked(host);
         core.resume();
@@ -215,7 +228,12 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     /// Handles the event that a worker's CPU has left its idle state, or that the time of its search is over.
     pub(super) fn come_back(&mut self, cpu: u32) {
         let mut cost = 0;
-        if std::mem::take(&mut self.state.cpus[cpu as usize].sched.is_parked) {
+        let is_parked = &mut self.state.cpus[cpu as usize].sched.is_parked;
+        if *is_parked {
+            if self.has_to_wait(cpu) {
+                return;
+            }
+            self.state.cpus[cpu as usize].sched.is_parked = false;
             cost = self.unpark(cpu);
         } else {
             self.end_search_time(cpu);
@@ -238,9 +256,18 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     pub(super) fn deliver_unparks(&mut self, cpu: u32) -> u64 {
         let mut cost = 0;
         while let Some(worker) = self.state.sched.host.pop_unparked() {
-            cost += if worker.0 == cpu { 0 } else { self.settings.calls.unpark };
             // A worker that still searches sees before it sleeps that it was unparked.
-            if self.state.cpu(worker).state == CpuState::Idle {
+            let is_idle = self.state.cpu(worker).state == CpuState::Idle;
+            if worker.0 != cpu {
+                let calls = &self.settings.calls;
+                let ns = match is_idle {
+                    true if self.threads.is_on(worker.0) => calls.unpark.after(0),
+                    true => calls.unpark.after(self.idle_ns(worker.0)),
+                    false => calls.unpark_awake,
+                };
+                cost += self.varied(worker.0, ns);
+            }
+            if is_idle {
                 self.leave_park(worker.0, true);
             }
         }
