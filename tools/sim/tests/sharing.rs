@@ -89,3 +89,15 @@ fn time_does_not_go_back_if_run_is_called_with_an_earlier_time() {
     assert_eq!(sim.run(Nanos(50_000)).unwrap().now, Nanos(50_000));
     assert_eq!(sim.run(Nanos(100)).unwrap().now, Nanos(50_000));
 }
+
+/// A call of the core takes no time unless `Settings::calls` says so.
+#[test]
+fn tasks_that_only_yield_are_an_error_where_a_yield_takes_no_time() {
+    let (settings, policy) = (Settings { steps_max: 1_000, ..Settings::runtime() }, SimPolicyKind::all()[0]);
+    let mut sim = runtime(&drawn(1, 1), settings, policy);
+    for name in ["a", "b"] {
+        sim.spawn(&Program::new(name).forever(|p| p.yield_now())).unwrap();
+    }
+    let error = sim.run(Nanos(MS)).unwrap_err().to_string();
+    assert!(error.contains("no time has passed"), "{policy}: {error}");
+}

@@ -35,7 +35,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
 
     /// Continues the current task, and the tasks after it, until one takes time or there is no next task.
     pub(super) fn run_current(&mut self, cpu: u32, mut overhead: u64) {
-        loop {
+        for _ in 0..self.settings.steps_max {
             let switched = match self.advance(cpu, overhead) {
                 StepOutcome::Run(ns) => return self.start_step(cpu, ns),
                 StepOutcome::Switch(reason) => S::switch(self, cpu, reason),
@@ -45,6 +45,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                 None => return,
             }
         }
+        self.error = Some(self.no_time_passed(self.state.cpus[cpu as usize].current));
     }
 
     /// Gives a CPU to a task, which the scheduler has made its current one. `is_same`: the task had it just before, which

@@ -164,8 +164,13 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             }
             self.state.task(id).step += 1;
         }
+        Err(self.no_time_passed(id))
+    }
+
+    /// The error of a program that continues without time passing.
+    pub(super) fn no_time_passed(&self, id: u32) -> ProgramError {
         let fact = format!("{} steps, and no time has passed", self.settings.steps_max);
-        Err(self.wrong(id, fact, "let it run, sleep or wait in its loop"))
+        self.wrong(id, fact, "let it run, sleep or wait in its loop")
     }
 
     /// Runs a step that may block the task, or that yields.
