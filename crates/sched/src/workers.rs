@@ -274,7 +274,9 @@ impl<H: Host> Workers<H> {
     /// Unparks a worker if it is parked, to search: it counts as searching from now on. Returns whether it was parked.
     fn notify(&self, host: &H, worker: CpuId) -> bool {
         let is_notified = &self.remote(worker).is_notified;
-        if !self.limits_searching() || self.max_searching == 0 {
+        // A worker that is awake is not counted, not even for a moment: another one that ends its search or wants to begin one
+        // would rely on it.
+        if !self.limits_searching() || self.max_searching == 0 || !self.remote(worker).inbox.is_parked() {
             return self.try_unpark(host, worker);
         }
         // ORDERING: SeqCst; counted first, as the worker may begin to search as soon as it is unparked. For `searching` see
