@@ -11,7 +11,7 @@
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
 //! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
 //! task that has just moved there keeps its CPU for that long; if the tasks behind it were stolen because that CPU is busy
-//! with it, each move would cause the next one (`tests/conserve.rs`). From a CPU in a long poll, or an offline one, tasks
+//! with it, each move would cause the next one (`tools/sim/tests/conserve.rs`). From a CPU in a long poll, or an offline one, tasks
 //! are stolen at once. A CPU that sees many tasks that are not due yet examines only the nearest CPUs, and searches again
 //! when the first of these tasks is due.
 //!
