@@ -14,7 +14,7 @@
 //!
 //! Preemption of workers by other processes, interrupts, the frequency of the CPUs; the allocator; how instructions and
 //! data of the runtime itself compete for the caches; the kernel's choice of a CPU for a thread (each worker has its
-//! own). [`outside`](crate::simulation::OutsideCosts) says how threads beside the workers are simulated.
+//! own). [`Outside`](crate::simulation::Outside) says how threads beside the workers are simulated.
 
 use crate::error::Error;
 use crate::policy::SimPolicyKind;
