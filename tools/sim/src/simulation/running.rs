@@ -13,8 +13,10 @@ use super::state::CpuState;
 use super::step::StepOutcome;
 use super::task::{NONE, TaskState};
 use super::{Simulation, event_class};
+use crate::program::TaskId;
 use crate::random::{Purpose, below, jittered};
 use crate::trace::{Observer, SwitchReason};
+use warmcore_sched::WakeSource;
 use warmcore_types::{CpuId, Nanos};
 
 impl<S: Scheduler, O: Observer> Simulation<S, O> {
@@ -46,6 +48,21 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             }
         }
         self.error = Some(self.no_time_passed(self.state.cpus[cpu as usize].current));
+    }
+
+    /// Makes a blocked or new task runnable, before its scheduler queues it, and counts the wake.
+    pub(super) fn mark_woken(&mut self, id: u32, waker: WakeSource) {
+        let now = Nanos(self.state.now);
+        self.observer.waking(now, waker, TaskId(id));
+        let task = &mut self.state.tasks[id as usize];
+        debug_assert!(
+            !matches!(task.state, TaskState::Queued | TaskState::Running | TaskState::Dead),
+            "{:?} is woken",
+            task.state
+        );
+        task.state = TaskState::Queued;
+        task.queued_at = now.0;
+        task.counts.wakes += 1;
     }
 
     /// Gives a CPU to a task, which the scheduler has made its current one. `is_same`: the task had it just before, which

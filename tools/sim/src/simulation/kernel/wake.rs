@@ -15,7 +15,7 @@ use crate::policy::kernel::Flips;
 use crate::policy::{Enqueued, KernelPolicy};
 use crate::program::TaskId;
 use crate::simulation::state::CpuState;
-use crate::simulation::task::{NONE, TaskState};
+use crate::simulation::task::NONE;
 use crate::simulation::{Simulation, event_class};
 use crate::trace::Observer;
 use warmcore_sched::{TargetQueue, Wake, WakeSource, Wakee};
@@ -65,16 +65,9 @@ impl<P: KernelPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
             WakeSource::Outside(_) => NONE,
         };
         let now = Nanos(self.state.now);
-        self.observer.waking(now, waker, TaskId(id));
+        self.mark_woken(id, waker);
         let task = &mut self.state.tasks[id as usize];
-        debug_assert!(
-            !matches!(task.state, TaskState::Queued | TaskState::Running | TaskState::Dead),
-            "{:?} is woken",
-            task.state
-        );
         self.state.sched.policy.learn_sleep(&mut task.sched.sleeps, now);
-        task.state = TaskState::Queued;
-        task.queued_at = now.0;
         let prev_cpu = task.prev_cpu();
         let may_stay = prev_cpu.filter(|prev_cpu| self.state.machine.allows(task.allowed, *prev_cpu));
         let wakee = Wakee { prev_cpu: may_stay, allowed: task.allowed, ..Wakee::default() };
@@ -94,7 +87,6 @@ impl<P: KernelPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         };
         let task = &mut self.state.tasks[id as usize];
         task.sched.was_on = task.prev_cpu;
-        task.counts.wakes += 1;
         self.observer.queued(now, TaskId(id), placed.to);
         let mut queue = self.state.sched.policy.enters(&self.state.machine, to, wakee.allowed, why);
         if !is_new && from != to.0 && self.state.cpu(to).state != CpuState::Running {

@@ -35,17 +35,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     /// Counts a wake, and returns the task. The caller passes it to the core, and calls
     /// [`end_wake`](Self::end_wake).
     fn begin_wake(&mut self, id: u32, waker: WakeSource) -> SimTask {
-        let now = Nanos(self.state.now);
-        self.observer.waking(now, waker, TaskId(id));
-        let task = &mut self.state.tasks[id as usize];
-        debug_assert!(
-            !matches!(task.state, TaskState::Queued | TaskState::Running | TaskState::Dead),
-            "{:?} is woken",
-            task.state
-        );
-        task.state = TaskState::Queued;
-        task.queued_at = now.0;
-        task.counts.wakes += 1;
+        self.mark_woken(id, waker);
         self.state.sched.host.policy().reads.begin_wake();
         self.task_of(id)
     }
