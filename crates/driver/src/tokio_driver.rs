@@ -314,6 +314,14 @@ impl TokioDriver {
         is_set
     }
 
+    /// Takes the waker of a worker that is parked beside another thread. The lock is free again when the waker is called,
+    /// because the worker may take it next.
+    fn take_beside(&self) -> Option<Waker> {
+        let mut beside = ignore_poison(self.beside.lock());
+        self.is_beside.store(false, Relaxed);
+        beside.take()
+    }
+
     fn shut_down(&self, waits: bool) {
         ignore_poison(self.timer.write()).take();
         let runtime = ignore_poison(self.runtime.write()).take();
@@ -365,7 +373,8 @@ impl Driver for TokioDriver {
             return self.poll_events();
         }
         self.drive(poll_fn(|cx| {
-            if !cx.waker().will_wake(&self.waker) {
+            // `will_wake` would also compare the vtables. One vtable may have several addresses, so it may deny the same waker.
+            if cx.waker().data() != self.waker.data() {
                 *ignore_poison(self.beside.lock()) = Some(cx.waker().clone());
                 self.is_beside.store(true, Relaxed);
                 // ORDERING: SeqCst; `beside` is written before `is_awake` is read. A thread that unparks this one writes the worker's
@@ -408,9 +417,8 @@ impl Driver for TokioDriver {
         // ORDERING: SeqCst; see `park`.
         fence(SeqCst);
         if self.is_beside.load(Relaxed)
-            && let Some(waker) = ignore_poison(self.beside.lock()).take()
+            && let Some(waker) = self.take_beside()
         {
-            self.is_beside.store(false, Relaxed);
             waker.wake();
         }
     }
