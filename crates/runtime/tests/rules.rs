@@ -5,10 +5,14 @@
 
 mod limit;
 
-use std::sync::{Arc, Mutex};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst};
+use std::sync::{Arc, Condvar, Mutex};
+use std::thread;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
-use warmcore_runtime::{Placement, PolicyKind, Runtime, WorkerStats, spawn, yield_now};
+use warmcore_runtime::driver::{Driver, Entered};
+use warmcore_runtime::{Placement, PolicyKind, Runtime, WorkerMetrics, WorkerStats, spawn, yield_now};
 use warmcore_sched::Home;
 use warmcore_types::Nanos;
 
@@ -142,37 +146,97 @@ fn with_a_long_steal_delay_nothing_is_stolen() {
     });
 }
 
-/// Spawns new tasks from outside, one at a time, while tasks on some workers sleep briefly. Returns after how many an idle
-/// worker was kept for such a task, or its window was broken; at most `at_most`.
-fn spawns_until_kept(rules: Home, at_most: usize) -> Option<usize> {
-    let runtime = runtime(WORKERS, rules);
-    let bell = Arc::new(Notify::new());
-    for _ in 0..WORKERS / 2 {
-        let bell = bell.clone();
-        drop(runtime.spawn(async move {
+/// A driver without sockets whose clock stands still until the test moves it.
+struct Still {
+    clock: Arc<AtomicU64>,
+    is_unparked: Mutex<bool>,
+    condvar: Condvar,
+}
+
+impl Driver for Still {
+    fn now(&self) -> Nanos {
+        Nanos(self.clock.load(SeqCst))
+    }
+
+    fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
+        let mut is_unparked = self.is_unparked.lock().unwrap();
+        while !*is_unparked && !is_awake() && until.is_none_or(|until| self.now() < until) {
+            // Long enough for few looks at the clock, short enough for a test.
+            is_unparked = self.condvar.wait_timeout(is_unparked, Duration::from_millis(5)).unwrap().0;
+        }
+        *is_unparked = false;
+    }
+
+    fn poll_events(&self) {}
+
+    fn unpark(&self) {
+        *self.is_unparked.lock().unwrap() = true;
+        self.condvar.notify_one();
+    }
+
+    fn wake_at(&self, _at: Nanos) {
+        self.unpark();
+    }
+
+    fn enter(&self) -> Entered<'_> {
+        Entered::none()
+    }
+
+    fn close(&self) {}
+}
+
+/// How often an idle worker was kept for a task that sleeps, or was not although its window was open, while a thread
+/// outside spawns new tasks.
+///
+/// On each CPU the first worker has a task that sleeps for 100 µs at a time, on a clock that stands still when the tasks have
+/// fallen asleep. A search for an idle worker begins with the first worker of the thread's CPU, or of the first CPU. So it
+/// finds an open window, on whichever CPU the thread runs. With the real clock, and tasks that are not pinned, on some
+/// machines no task was on the worker with which the search begins, or that worker had not parked again.
+fn count_kept(rules: Home) -> u64 {
+    let clock = Arc::new(AtomicU64::new(1_000_000_000));
+    let of = clock.clone();
+    let make = move |_| {
+        let (clock, is_unparked, condvar) = (of.clone(), Mutex::default(), Condvar::new());
+        Ok(Box::new(Still { clock, is_unparked, condvar }) as Box<dyn Driver>)
+    };
+    let builder = Runtime::builder().worker_threads(WORKERS).policy(PolicyKind::Changed(rules));
+    let runtime = builder.long_poll_threshold(Duration::from_secs(3600)).driver(make).build().unwrap();
+    let cpus: BTreeSet<u32> = runtime.metrics().workers.iter().map(|worker| worker.cpu).collect();
+    let (bell, polls) = (Arc::new(Notify::new()), Arc::new(AtomicUsize::new(0)));
+    for cpu in &cpus {
+        let (bell, polls) = (bell.clone(), polls.clone());
+        drop(runtime.task_builder().placement(Placement::cpu(*cpu)).spawn(async move {
             loop {
-                bell.notified().await;
+                let notified = bell.notified();
+                polls.fetch_add(1, SeqCst);
+                notified.await;
             }
         }));
     }
-    (0..at_most).find(|n| {
-        // Longer than a poll, shorter than the longest sleep that counts.
-        compute(Duration::from_micros(50));
-        bell.notify_waiters();
-        if n % 8 == 0 {
-            runtime.block_on(runtime.spawn(async {})).unwrap();
+    // A worker publishes its window before it counts the park.
+    let is_parked = |worker: &WorkerMetrics| worker.park_unpark_count % 2 == 1;
+    let all_sleep = |round: usize| {
+        polls.load(SeqCst) == round * cpus.len() && runtime.metrics().workers.iter().all(is_parked)
+    };
+    // The first sleep gives a task its average, and the second one opens its worker's window. Which polls are measured is
+    // random, but at least one in 32.
+    for round in 1..=64 {
+        while !all_sleep(round) {
+            thread::sleep(Duration::from_micros(50));
         }
-        let stats = total(&runtime);
-        stats.hot_kept + stats.hot_broken > 0
-    })
+        runtime.block_on(runtime.spawn(async {})).unwrap();
+        clock.fetch_add(100_000, SeqCst);
+        bell.notify_waiters();
+    }
+    let stats = total(&runtime);
+    stats.hot_kept + stats.hot_broken
 }
 
 #[test]
 fn with_hot_windows_idle_workers_are_kept_for_tasks_that_sleep_briefly() {
     limit::ends(|| {
-        let kept = spawns_until_kept(HOME, usize::MAX).expect("a worker is kept");
-        let without = Home { keeps_hot: false, ..HOME };
-        assert_eq!(spawns_until_kept(without, 10 * (kept + 100)), None);
+        assert!(count_kept(HOME) > 0);
+        assert_eq!(count_kept(Home { keeps_hot: false, ..HOME }), 0);
     });
 }
 
