@@ -175,9 +175,10 @@ fn budget_server_answers_shows_its_accounts_and_ends_with_nothing_left() {
     }
 }
 
-/// Gold's weight is three times bronze's, and both always have work. All requests do the same work, but if the system preempts a
-/// worker during a poll, that time counts for the poll's tenant. So the test fails only if the ratio is wrong in three runs. The
-/// counts of each run are exact.
+/// Gold's weight is three times bronze's, and both always have work. All requests do the same work, but bronze pays for waiting
+/// for its budget: 3.0 to 3.3 requests of gold were served to one of bronze in 70 runs, on two CPUs alone and beside four other
+/// processes. If the system preempts a worker during a poll for less than 500 µs, that time counts for the poll's tenant. So the
+/// test fails only if the ratio is wrong in three runs. The counts of each run are exact.
 #[test]
 fn tenants_runtime_prints_requests_as_the_weights_are() {
     let mut ratios = Vec::new();
@@ -188,7 +189,7 @@ fn tenants_runtime_prints_requests_as_the_weights_are() {
             numbers(line.unwrap_or_else(|| panic!("no line of {name} in\n{text}")))
         };
         let (gold, bronze) = (of("gold"), of("bronze"));
-        assert!((5_000..6_000).contains(&gold[0]), "{text}");
+        assert!((2_000..3_000).contains(&gold[0]), "{text}");
         ratios.push(gold[0] as f64 / bronze[0] as f64);
         for numbers in [gold, bronze] {
             let [requests, mib, peak, limit, ids, left] = numbers[..] else { panic!("{text}") };
