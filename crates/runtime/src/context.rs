@@ -2,23 +2,19 @@
 //!
 //! A worker's thread has a pointer to its `Worker`. A thread in `block_on`, and a thread that entered a runtime, has
 //! that runtime. [`schedule`] is called for every wake that makes a task runnable. If the current thread is a worker of
-//! the task's runtime, it calls `Core::schedule`, else `Workers::schedule_external`. [`measured`] wraps every poll of
-//! a task's future.
+//! the task's runtime, it calls `Core::schedule`, else `Workers::schedule_external`.
 //!
 //! A wake by a task that runs on the worker that polled the woken task last reads the pointer, makes a few
 //! comparisons and locks the worker's run queue.
 
-use crate::header::{Header, RunnableTask};
 use crate::shared::{SchedulerRef, Shared};
 use crate::sync::Ordering::*;
-use crate::tenant_stats::{self, TenantRef};
+use crate::task_cell::RunnableTask;
 use crate::worker::Worker;
-use async_task::{Runnable, ScheduleInfo};
 use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::Arc;
-use std::task::Poll;
-use warmcore_types::{CpuId, Nanos};
+use warmcore_types::CpuId;
 
 #[cfg(shuttle)]
 use shuttle::thread_local as local;
@@ -204,126 +200,20 @@ pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     })
 }
 
-/// Called by async-task when a wake makes a task runnable, and by `Runnable::schedule` for a new task.
+/// Queues a task that a wake or a spawn made runnable. `is_yield`: it was woken during its own poll.
 #[inline]
-pub(crate) fn schedule(runnable: Runnable<Header>, info: ScheduleInfo) {
-    let task = RunnableTask::new(runnable);
-    if task.header().attrs.is_some() {
-        record_wake(task.header(), info.woken_while_running);
-    }
+pub(crate) fn schedule(task: RunnableTask, is_yield: bool) {
     with_worker(|worker| match worker {
         Some(worker) if std::ptr::eq(&*worker.shared, &*task.header().scheduler.shared) => {
-            worker.core.schedule(&worker.shared, task, info.woken_while_running);
+            worker.schedule(task, is_yield);
         }
-        _ => schedule_external(task),
+        _ => schedule_external(task, is_yield),
     });
 }
 
-/// Records a wake. Of a task that was woken in its poll, async-task does not say by which thread.
-#[inline(never)]
-fn record_wake(header: &Header, is_in_poll: bool) {
-    match header.record() {
-        None => {}
-        Some(record) if !is_in_poll => record.woken(),
-        Some(record) => record.woken_in_poll(),
-    }
-}
-
 #[cold]
-fn schedule_external(task: RunnableTask) {
+fn schedule_external(task: RunnableTask, is_yield: bool) {
+    task.header().record_wake(is_yield);
     let shared = task.header().scheduler.shared.clone();
     shared.workers.schedule_external(&shared, task, shared.worker_here());
-}
-
-/// Calls `poll`, which polls a task. If the poll is measured, its duration counts as run time of the task's tenant; if
-/// it was also chosen at random and returned pending, its duration is recorded in the task's header.
-#[inline]
-pub(crate) fn measured<T, E>(
-    header: &Header,
-    poll: impl FnOnce() -> Result<Poll<T>, E>,
-) -> Result<Poll<T>, E> {
-    let is_sampled = with_worker(|worker| worker.is_some_and(|worker| worker.core.is_sampled()));
-    let is_long = header.tenant().is_some_and(|tenant| begin_of(tenant, header));
-    let measured = match is_sampled | is_long {
-        true => begin_measured(is_sampled, is_long),
-        false => NOT_MEASURED,
-    };
-    let result = poll();
-    let is_pending = matches!(result, Ok(Poll::Pending));
-    // The poll may have handed the worker off to another thread.
-    with_worker(|worker| {
-        let Some(worker) = worker else { return };
-        if is_pending {
-            worker.core.fell_asleep(header.sched.usual_sleep());
-        }
-        if measured.stands_for > 0 || worker.core.remote().is_stuck.load(Relaxed) {
-            end_measured(worker, header, measured, is_sampled, is_pending);
-        }
-    });
-    result
-}
-
-/// A poll whose duration is measured.
-#[derive(Clone, Copy)]
-struct Measured {
-    /// When the poll began.
-    since: Nanos,
-    /// For how many halves of a poll this poll's duration is counted in its tenant's run time. A poll that is measured
-    /// because it was chosen at random also counts for the polls before it that were not measured. 2: for itself alone.
-    /// 0: it is not counted.
-    stands_for: u32,
-}
-
-const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0 };
-
-/// Counts the poll of a tenant's task. Returns whether it must be measured because polls of this task take
-/// [`tenant_stats::LONG_NS`] or more on average.
-///
-/// Not inlined, so that tasks without a tenant don't carry the code.
-#[inline(never)]
-fn begin_of(tenant: &TenantRef, header: &Header) -> bool {
-    tenant.count_poll();
-    // If no poll of the task was recorded yet, this worker's average is taken.
-    let usual = || {
-        with_worker(|worker| {
-            worker.map_or(0, |worker| worker.core.remote().status.mean_poll_ns.load(Relaxed))
-        })
-    };
-    header.sched.poll_ns().unwrap_or_else(usual) >= tenant_stats::LONG_NS
-}
-
-/// Begins a poll that is measured, unless this thread has no worker. Most polls are not measured, so this is not
-/// inlined.
-#[cold]
-fn begin_measured(is_sampled: bool, is_long: bool) -> Measured {
-    with_worker(|worker| {
-        let Some(worker) = worker else { return NOT_MEASURED };
-        // Decided before the poll, so that the poll's duration does not change for how many polls it is counted.
-        let stands_for = if is_sampled { worker.core.draw_sample() } else { 0 };
-        let stands_for = if is_long { 2 } else { stands_for };
-        Measured { since: worker.remote().driver.now(), stands_for }
-    })
-}
-
-/// Ends a poll that was measured, or that the watchdog found to be long. A poll that was sampled at random and returned
-/// pending updates the averages of its task.
-#[cold]
-fn end_measured(worker: &Worker, header: &Header, measured: Measured, is_sampled: bool, is_pending: bool) {
-    let mut is_long = worker.core.remote().is_stuck.load(Relaxed);
-    let Measured { since, stands_for } = measured;
-    if stands_for > 0 {
-        let ran = worker.core.end_sample(&worker.shared, since);
-        worker.shared.task_groups.record_poll(worker.me(), header, ran, stands_for);
-        if let Some(tenant) = header.tenant() {
-            tenant.count_run(tenant_stats::scale_sample(ran, stands_for));
-        }
-        if is_sampled && is_pending {
-            header.sched.record_poll(ran);
-            header.sched.sleep(worker.core.now());
-        }
-        is_long |= worker.core.is_long(ran);
-    }
-    if is_long {
-        worker.found_long_poll(header);
-    }
 }

@@ -1,30 +1,14 @@
 //! Join: the handle that waits for a task, and the handle that aborts it.
 
-use crate::error::{JoinError, drop_caught};
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 use crate::header::Header;
-use crate::sync::Ordering::*;
-use async_task::Task;
+use crate::task_cell::{Outcome, TaskRef};
 use std::fmt;
 use std::future::Future;
+use std::marker::PhantomData;
+use std::panic::{RefUnwindSafe, UnwindSafe};
 use std::pin::Pin;
-use std::ptr::NonNull;
-use std::task::{Context, Poll, Waker};
-
-/// How a task ended.
-pub(crate) type Outcome<T> = Result<T, JoinError>;
-
-/// The outcome of a task that may never be joined. A panic while it is dropped is caught.
-pub(crate) struct TaskOutput<T>(pub(crate) Option<Outcome<T>>);
-
-impl<T> Drop for TaskOutput<T> {
-    fn drop(&mut self) {
-        if let Some(outcome) = self.0.take()
-            && std::mem::needs_drop::<T>() | outcome.is_err()
-        {
-            drop_caught(outcome);
-        }
-    }
-}
+use std::task::{Context, Poll};
 
 /// Waits for a task's end. Dropping the handle detaches the task.
 ///
@@ -46,46 +30,48 @@ impl<T> Drop for TaskOutput<T> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct JoinHandle<T> {
-    pub(crate) task: Option<Task<TaskOutput<T>, Header>>,
+    task: TaskRef,
+    of: PhantomData<T>,
 }
 
+// SAFETY: a handle gives its thread the output, which is `Send`.
+unsafe impl<T: Send> Send for JoinHandle<T> {}
+// SAFETY: a shared reference to a handle gives no access to the output.
+unsafe impl<T: Send> Sync for JoinHandle<T> {}
+impl<T> Unpin for JoinHandle<T> {}
+impl<T> UnwindSafe for JoinHandle<T> {}
+impl<T> RefUnwindSafe for JoinHandle<T> {}
+
 impl<T> JoinHandle<T> {
-    #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
-    pub(crate) fn header(&self) -> &Header {
-        self.task().metadata()
+    /// The handle of a task whose output is a `T`. There is one of each task.
+    pub(crate) fn new(task: TaskRef) -> Self {
+        Self { task, of: PhantomData }
     }
 
-    fn task(&self) -> &Task<TaskOutput<T>, Header> {
-        self.task.as_ref().expect("taken only when dropped")
+    #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+    pub(crate) fn header(&self) -> &Header {
+        &self.task
     }
 
     /// Cancels the task: its future is dropped at the next poll, which this call causes, or after the poll that is
     /// under way, unless that poll ends the task. Does nothing if the task has ended.
     pub fn abort(&self) {
-        if let Some(handle) = self.abort_handle_if_alive() {
-            handle.abort();
-        }
+        self.task.cancel();
     }
 
-    /// A handle that can only abort the task.
+    /// A handle that can only abort the task. It keeps the memory of the task, whose future is dropped at the end all the same.
     pub fn abort_handle(&self) -> AbortHandle {
-        self.abort_handle_if_alive().unwrap_or(AbortHandle { task: None })
-    }
-
-    fn abort_handle_if_alive(&self) -> Option<AbortHandle> {
-        let header = self.task().metadata();
-        let waker = header.owned_tasks().waker(header.owned_slot.load(Relaxed), header)?;
-        Some(AbortHandle { task: Some((waker, NonNull::from(header))) })
+        AbortHandle { task: self.task.clone() }
     }
 
     /// Whether the task has ended.
     pub fn is_finished(&self) -> bool {
-        self.task().is_finished()
+        self.task.state.load().is_complete()
     }
 
     /// The task's name, if it was given one.
     pub fn name(&self) -> Option<&str> {
-        self.task().metadata().name().map(|name| &**name)
+        self.task.name().map(|name| &**name)
     }
 }
 
@@ -93,17 +79,23 @@ impl<T> Future for JoinHandle<T> {
     type Output = Outcome<T>;
 
     #[inline]
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<T>> {
-        let task = self.task.as_mut().expect("taken only when dropped");
-        let mut output = std::task::ready!(Pin::new(task).poll(cx));
-        Poll::Ready(output.0.take().expect("an outcome is taken once"))
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Outcome<T>> {
+        if self.task.join_waker.register(&self.task.state, cx.waker()) {
+            return Poll::Pending;
+        }
+        let mut output: Option<Outcome<T>> = None;
+        // SAFETY: the task is complete, so its output is the handle's; `new` was told that it is a `T`.
+        unsafe { (self.task.vtable.take_output)(self.task.as_ptr(), (&raw mut output).cast()) };
+        Poll::Ready(output.expect("an outcome is taken once"))
     }
 }
 
 impl<T> Drop for JoinHandle<T> {
     fn drop(&mut self) {
-        if let Some(task) = self.task.take() {
-            task.detach();
+        match self.task.state.drop_join_interest() {
+            Ok(before) => self.task.join_waker.take_back(before.has_join_waker()),
+            // SAFETY: the task is complete, so its output is the handle's.
+            Err(_) => unsafe { (self.task.vtable.drop_output)(self.task.as_ptr()) },
         }
     }
 }
@@ -120,30 +112,21 @@ impl<T> fmt::Debug for JoinHandle<T> {
 /// Aborts a task; see [`JoinHandle::abort_handle`].
 #[derive(Clone)]
 pub struct AbortHandle {
-    /// The waker keeps the header alive. `None`: the task had ended when the handle was created.
-    task: Option<(Waker, NonNull<Header>)>,
+    task: TaskRef,
 }
 
-// SAFETY: the header is `Sync`.
-unsafe impl Send for AbortHandle {}
-// SAFETY: as above.
-unsafe impl Sync for AbortHandle {}
+impl UnwindSafe for AbortHandle {}
+impl RefUnwindSafe for AbortHandle {}
 
 impl AbortHandle {
     /// As [`JoinHandle::abort`].
     pub fn abort(&self) {
-        if let Some((waker, header)) = &self.task {
-            // SAFETY: the waker is a reference to the task, which keeps the header.
-            unsafe { header.as_ref() }.cancel();
-            waker.wake_by_ref();
-        }
+        self.task.cancel();
     }
 
-    /// Whether the task has ended, with an output or without. Its future is dropped then. Immediately after that,
-    /// [`JoinHandle::is_finished`] returns true too.
+    /// Whether the task has ended, with an output or without. Its future is dropped then.
     pub fn is_finished(&self) -> bool {
-        // SAFETY: as in `abort`.
-        self.task.as_ref().is_none_or(|(_, header)| unsafe { header.as_ref() }.has_ended())
+        self.task.state.load().is_complete()
     }
 }
 

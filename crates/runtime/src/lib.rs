@@ -24,7 +24,7 @@ mod scope;
 mod shared;
 mod spawn;
 mod sync;
-mod task_future;
+mod task_cell;
 mod task_groups;
 mod tenant_stats;
 mod thread_config;

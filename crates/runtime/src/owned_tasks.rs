@@ -1,13 +1,13 @@
 //! OwnedTasks: lists of the tasks that are alive, so that a shutdown can cancel them all.
 //!
 //! Each worker has a list. A task enters the list of the worker in its `SchedulerRef` (mostly the one that spawns it)
-//! when it is created, and leaves it when its future is dropped, on any thread. A closed list takes no more tasks. A
-//! slot is 24 bytes. All methods that use the list lock it, except `count`.
+//! when it is created, and leaves it when its future is dropped, on any thread. The list has a reference to each task in it.
+//! A closed list takes no more tasks. A slot is 16 bytes. All methods that use the list lock it, except `count`.
 
 use crate::header::Header;
 use crate::sync::{AtomicU32, Mutex, Ordering::*};
+use crate::task_cell::{RunnableTask, runnable};
 use std::ptr::NonNull;
-use std::task::Waker;
 use warmcore_budget::process::unaccounted;
 use warmcore_line::Line;
 use warmcore_types::ignore_poison;
@@ -15,7 +15,7 @@ use warmcore_types::ignore_poison;
 const END: u32 = u32::MAX;
 
 enum Slot {
-    Task(Waker, NonNull<Header>),
+    Task(NonNull<Header>),
     /// Index of the next free slot.
     Free(u32),
 }
@@ -47,13 +47,13 @@ impl OwnedTasks {
         Self { list: Mutex::new(list), count: AtomicU32::new(0) }
     }
 
-    /// Adds a task, and returns its index. `None`: the list is closed.
-    pub(crate) fn insert(&self, waker: Waker, header: NonNull<Header>) -> Option<u32> {
+    /// Adds a task, and returns its index: the caller's reference is the list's then. `None`: the list is closed.
+    pub(crate) fn insert(&self, task: NonNull<Header>) -> Option<u32> {
         let mut list = ignore_poison(self.list.lock());
         if list.is_closed {
             return None;
         }
-        let slot = Slot::Task(waker, header);
+        let slot = Slot::Task(task);
         self.count.store(self.count.load(Relaxed) + 1, Relaxed);
         if list.free == END {
             // The memory is not charged to the account of the task that spawns, because the list belongs to the
@@ -69,27 +69,14 @@ impl OwnedTasks {
         Some(at)
     }
 
+    /// Removes the task with this index. The list's reference is the caller's then.
     pub(crate) fn remove(&self, at: u32) {
-        if at == END {
-            return;
-        }
         let mut list = ignore_poison(self.list.lock());
         let free = Slot::Free(list.free);
-        let slot = std::mem::replace(&mut list.slots[at as usize], free);
+        list.slots[at as usize] = free;
         list.free = at;
         // ORDERING: Release; pairs with the Acquire of `count`: a thread that sees 0 sees that all futures are dropped.
         self.count.store(self.count.load(Relaxed) - 1, Release);
-        drop(list);
-        drop(slot);
-    }
-
-    /// The waker of the task with this header, if it is still in the list.
-    pub(crate) fn waker(&self, at: u32, header: *const Header) -> Option<Waker> {
-        let list = ignore_poison(self.list.lock());
-        match list.slots.get(at as usize) {
-            Some(Slot::Task(waker, of)) if of.as_ptr().cast_const() == header => Some(waker.clone()),
-            _ => None,
-        }
     }
 
     pub(crate) fn count(&self) -> u32 {
@@ -105,7 +92,7 @@ impl OwnedTasks {
         loop {
             let list = ignore_poison(self.list.lock());
             for slot in list.slots.iter().skip(from).step_by(step).take(SLOTS) {
-                if let Slot::Task(_, header) = slot {
+                if let Slot::Task(header) = slot {
                     // SAFETY: as in `close`.
                     visit(unsafe { header.as_ref() });
                 }
@@ -121,16 +108,18 @@ impl OwnedTasks {
     pub(crate) fn close(&self) {
         let mut list = ignore_poison(self.list.lock());
         list.is_closed = true;
-        let mut wakers = Vec::new();
+        let mut woken = Vec::new();
         for slot in &list.slots {
-            if let Slot::Task(waker, header) = slot {
-                // SAFETY: the task is in the list, so it is alive, and it can't leave the list while the lock is held.
-                unsafe { header.as_ref() }.cancel();
-                wakers.push(waker.clone());
+            if let Slot::Task(task) = slot {
+                // SAFETY: the task is in the list, which has a reference, and can't leave it while the lock is held.
+                if unsafe { task.as_ref() }.state.cancel() {
+                    // SAFETY: the state says so.
+                    woken.push(unsafe { runnable(*task) });
+                }
             }
         }
         drop(list);
         // The lock is released first, because a wake may drop a task, and that takes the lock.
-        wakers.into_iter().for_each(Waker::wake);
+        woken.into_iter().for_each(RunnableTask::schedule);
     }
 }

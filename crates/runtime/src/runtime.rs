@@ -10,7 +10,6 @@
 use crate::block::{self, EnterGuard};
 use crate::context;
 use crate::error::BuildError;
-use crate::header::RunnableTask;
 use crate::join::JoinHandle;
 use crate::observe;
 use crate::runtime_metrics::{self, RuntimeMetrics};
@@ -18,6 +17,7 @@ use crate::shared::Shared;
 use crate::spawn::TaskBuilder;
 use crate::sync::threads::sleep;
 use crate::sync::{Ordering::*, fence};
+use crate::task_cell::RunnableTask;
 use std::fmt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};

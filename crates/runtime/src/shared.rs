@@ -4,12 +4,12 @@
 //! queues. `Shared` is the core's host. It adds, for each worker, a driver and a list of owned tasks, and, for the runtime,
 //! the watchdog, the threads, and the numbers that `observe.rs` and `export.rs` report.
 
-use crate::header::RunnableTask;
 use crate::inbox::Inbox;
 use crate::owned_tasks::OwnedTasks;
 #[cfg(feature = "metrics")]
 use crate::sync::Mutex;
 use crate::sync::{AtomicBool, AtomicU32, Ordering::*};
+use crate::task_cell::RunnableTask;
 use crate::worker::Reports;
 use std::sync::Arc;
 use warmcore_driver::Driver;

@@ -2,10 +2,10 @@
 
 use crate::context;
 use crate::error::field;
-use crate::header::{Header, TaskAttrs};
+use crate::header::TaskAttrs;
 use crate::join::JoinHandle;
 use crate::shared::{SchedulerRef, Shared};
-use crate::task_future::make;
+use crate::task_cell::make;
 use crate::tenant_stats::TenantRef;
 use std::fmt;
 use std::future::poll_fn;
@@ -193,9 +193,9 @@ impl TaskBuilder {
             Some(worker) => Arc::new(SchedulerRef { shared: self.scheduler.shared.clone(), worker }),
             None => self.scheduler,
         };
-        let header = Header::new(scheduler, allowed, recorded(in_span(self.attrs)));
+        let attrs = recorded(in_span(self.attrs));
         // SAFETY: the future and its output are `Send` and `'static`.
-        let (task, handle) = unsafe { make(header, future) };
+        let (task, handle) = unsafe { make(scheduler, allowed, attrs, future) };
         match begins_on {
             Some(worker) => {
                 let shared = &task.header().scheduler.clone().shared;

@@ -1,17 +1,18 @@
 //! Worker: one of the runtime's workers, and the loop of its thread.
 //!
 //! The scheduler core decides what the worker does next ([`Core::next`]); this file does it: it polls a task, polls the
-//! driver, or parks in it. `long_poll.rs` reports long polls, `thread.rs` is the thread that runs a worker. The protocol of
+//! driver, or parks in it. `measured.rs` measures polls, `long_poll.rs` reports long ones, `thread.rs` is the thread that runs a worker. The protocol of
 //! parking is in README.md, "Notes on parking".
 //!
 //! # Cost
-//! Around a poll: what the core adds, and an exchange if the future was woken.
+//! Around a poll: what the core adds.
 //!
 //! The fields of `Worker` are read and written by its thread alone.
 
-use crate::header::RunnableTask;
+use crate::context;
 use crate::shared::{Remote, SchedulerRef, Shared};
 use crate::sync::Ordering::*;
+use crate::task_cell::RunnableTask;
 use crate::thread_config;
 use std::cell::Cell;
 use std::rc::Rc;
@@ -21,6 +22,7 @@ use warmcore_sched::{Charge, Core, Inbox, Next};
 use warmcore_types::{CpuId, Nanos};
 
 mod long_poll;
+mod measured;
 pub(crate) mod thread;
 
 pub(crate) use long_poll::Reports;
@@ -78,18 +80,33 @@ impl Worker {
         }
     }
 
+    /// Queues a task of this runtime that was woken on this thread.
+    #[inline]
+    pub(crate) fn schedule(&self, task: RunnableTask, is_yield: bool) {
+        task.header().record_wake(is_yield);
+        self.core.schedule(&self.shared, task, is_yield);
+    }
+
     #[inline]
     fn poll(&self, task: RunnableTask) {
         let charge = self.core.begin_poll(&self.shared, &task);
         self.budget.begin_poll();
-        let is_awake = task.run();
+        let running = task.start();
+        let measured = self.begin_measured(running.header());
+        let is_ready = running.poll();
         if self.is_handed_off.get() {
+            // Another thread runs the worker. This one is like any other thread inside the runtime.
+            running.end(is_ready).into_iter().for_each(|task| context::schedule(task, true));
             return;
         }
-        self.core.end_poll(is_awake);
-        if is_awake {
+        self.end_measured(running.header(), measured, is_ready);
+        let woken = running.end(is_ready);
+        let is_awake = woken.is_some();
+        if let Some(task) = woken {
+            self.schedule(task, true);
             self.budget.was_woken_in_poll();
         }
+        self.core.end_poll(is_awake);
         if charge.is_some() {
             self.charge(charge);
         }

@@ -11,7 +11,6 @@ use std::collections::BTreeSet;
 
 /// The packages that a program on Linux links besides this repository's crates, and the packages that its derives need.
 const LINKED: &[&str] = &[
-    "async-task",
     "bytemuck",
     "bytemuck_derive",
     "bytes",

@@ -3,9 +3,9 @@
 //! One thread plays all workers. The tasks are real ones that are never polled.
 
 use super::*;
-use crate::header::{Header, TaskAttrs};
+use crate::header::TaskAttrs;
 use crate::runtime::{remote, shared};
-use crate::task_future::make;
+use crate::task_cell::make;
 use player::{Player, Scripted};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::time::Duration;
@@ -51,7 +51,7 @@ impl Scripted for Shared {
             let attrs = Box::new(TaskAttrs { name, tenant, ..TaskAttrs::default() });
             let scheduler = Arc::new(SchedulerRef { shared: shared.clone(), worker: CpuId(0) });
             // SAFETY: the future and its output are `Send` and `'static`.
-            unsafe { make(Header::new(scheduler, allowed, Some(attrs)), async {}) }.0
+            unsafe { make(scheduler, allowed, Some(attrs), async {}) }.0
         })
     }
 

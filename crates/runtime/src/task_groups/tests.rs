@@ -2,6 +2,7 @@ use super::*;
 use crate::header::TaskAttrs;
 use crate::mock::workers;
 use crate::shared::SchedulerRef;
+use crate::task_cell::make;
 use crate::{Runtime, yield_now};
 use std::future::pending;
 use warmcore_sched::Allowed;
@@ -129,8 +130,10 @@ fn groups_beyond_the_largest_number_are_counted_as_one() {
     for _ in 0..2 {
         for task in 0..GROUPS_MAX + 50 {
             let attrs = TaskAttrs { name: Some(format!("task {task}").into()), ..TaskAttrs::default() };
-            let header = Header::new(scheduler.clone(), Allowed::Anywhere, Some(Box::new(attrs)));
-            groups.record_poll(CpuId(0), &header, 1000 + task as u64, 4);
+            // SAFETY: the future and its output are `Send` and `'static`.
+            let (task_of, _) =
+                unsafe { make(scheduler.clone(), Allowed::Anywhere, Some(Box::new(attrs)), async {}) };
+            groups.record_poll(CpuId(0), task_of.header(), 1000 + task as u64, 4);
         }
     }
     let found = groups.read(&[]);

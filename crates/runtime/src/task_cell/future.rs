@@ -1,0 +1,219 @@
+//! Future: the allocation of a task, and what depends on the type of its future: the poll, the output, the end.
+//!
+//! A poll catches a panic of the future, drops the future if the task was cancelled, and enters the task's tenant and span.
+//! All else in the runtime knows a task by its [`Header`], which begins the allocation, and calls the functions below
+//! through [`VTable`].
+
+use super::{RunnableTask, TaskRef, borrowed_waker};
+use crate::error::{JoinError, drop_caught};
+use crate::header::{Header, TaskAttrs};
+use crate::join::JoinHandle;
+use crate::shared::SchedulerRef;
+use crate::sync::Ordering::*;
+use std::cell::UnsafeCell;
+use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::Pin;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use warmcore_sched::Allowed;
+
+/// How a task ended.
+pub(crate) type Outcome<T> = Result<T, JoinError>;
+
+/// The functions of one type of future. Each takes a task of that type.
+pub(crate) struct VTable {
+    /// Polls the future, or drops it if the task was cancelled. Returns whether the task has its output now. The caller owns
+    /// the future.
+    pub(super) poll: unsafe fn(NonNull<Header>, is_cancelled: bool) -> bool,
+    /// Moves the output to an `Option<Outcome<T>>`, which becomes `None` if the output was taken before. The caller owns the
+    /// output.
+    pub(crate) take_output: unsafe fn(NonNull<Header>, to: *mut ()),
+    /// Drops the output, if it was not taken. The caller owns it.
+    pub(crate) drop_output: unsafe fn(NonNull<Header>),
+    /// Frees a task without references.
+    pub(super) free: unsafe fn(NonNull<Header>),
+}
+
+impl VTable {
+    /// The functions for this type of future.
+    const fn of<F: Future>() -> &'static Self {
+        const {
+            &Self {
+                poll: poll::<F>,
+                take_output: take_output::<F>,
+                drop_output: drop_output::<F>,
+                free: free::<F>,
+            }
+        }
+    }
+}
+
+#[repr(C)]
+struct TaskCell<F: Future> {
+    header: Header,
+    stage: UnsafeCell<Stage<F>>,
+}
+
+enum Stage<F: Future> {
+    /// Owned by the thread that polls.
+    Future(F),
+    /// Owned by the handle, or by the thread of the last poll if the handle was dropped before.
+    Output(Outcome<F::Output>),
+    /// The future was dropped, or the output was taken.
+    Empty,
+}
+
+/// The stage of a task.
+///
+/// # Safety
+/// `task` is of this type, and the caller owns what the stage has.
+#[inline]
+unsafe fn stage<'a, F: Future>(task: NonNull<Header>) -> &'a mut Stage<F> {
+    let cell = task.as_ptr().cast::<TaskCell<F>>();
+    // SAFETY: as the caller guarantees; `UnsafeCell` lets others read the header meanwhile.
+    unsafe { &mut *UnsafeCell::raw_get(&raw const (*cell).stage) }
+}
+
+/// See [`VTable::poll`].
+#[inline]
+unsafe fn poll<F: Future>(task: NonNull<Header>, is_cancelled: bool) -> bool {
+    // SAFETY: as the caller guarantees.
+    let (header, stage) = unsafe { (task.as_ref(), stage::<F>(task)) };
+    if is_cancelled {
+        cancel(header, stage);
+        return true;
+    }
+    let waker = borrowed_waker(task);
+    let cx = &mut Context::from_waker(&waker);
+    let polled = catch_unwind(AssertUnwindSafe(|| match header.attrs.as_deref() {
+        None => poll_or_drop(stage, cx),
+        Some(attrs) => {
+            let _span = attrs.span.as_ref().map(|span| span.enter());
+            let _here = attrs.tenant.as_ref().map(|tenant| tenant.tenant.enter());
+            match &attrs.record {
+                None => poll_or_drop(stage, cx),
+                Some(record) => record.poll(|| poll_or_drop(stage, cx)),
+            }
+        }
+    }));
+    let outcome = match polled {
+        Ok(Poll::Pending) => return false,
+        Ok(Poll::Ready(output)) => Ok(output),
+        Err(panic) => Err(JoinError::panicked(header.name().cloned(), panic)),
+    };
+    end(header, stage, outcome);
+    true
+}
+
+/// Drops the future of a task that was cancelled.
+#[cold]
+fn cancel<F: Future>(header: &Header, stage: &mut Stage<F>) {
+    let mut drop_future = || {
+        end(header, stage, Err(JoinError::cancelled(header.name().cloned())));
+        Poll::Ready(())
+    };
+    _ = match header.record() {
+        None => drop_future(),
+        Some(record) => record.poll(drop_future),
+    };
+}
+
+/// Drops the future and stores `outcome`, or the panic if the drop panics.
+fn end<F: Future>(header: &Header, stage: &mut Stage<F>, outcome: Outcome<F::Output>) {
+    let dropped = catch_unwind(AssertUnwindSafe(|| *stage = Stage::Empty));
+    let outcome = match dropped {
+        Ok(()) => outcome,
+        Err(panic) => {
+            // The stage is empty by now, so the future is not dropped twice.
+            drop_caught(outcome);
+            Err(JoinError::panicked(header.name().cloned(), panic))
+        }
+    };
+    *stage = Stage::Output(outcome);
+}
+
+/// Polls a future that is never moved. If the poll panics, the future is dropped while the panic unwinds, as the locals
+/// of the poll are: what it owns sees `std::thread::panicking`, so that a lock that it holds is poisoned. A panic of
+/// that drop is caught.
+#[inline]
+fn poll_or_drop<F: Future>(stage: &mut Stage<F>, cx: &mut Context<'_>) -> Poll<F::Output> {
+    /// Dropped only by a panic.
+    struct Unwinds<'a, F: Future>(&'a mut Stage<F>);
+    impl<F: Future> Drop for Unwinds<'_, F> {
+        fn drop(&mut self) {
+            if let Err(panic) = catch_unwind(AssertUnwindSafe(|| *self.0 = Stage::Empty)) {
+                drop_caught(panic);
+            }
+        }
+    }
+    let unwinds = Unwinds(stage);
+    let Stage::Future(future) = &mut *unwinds.0 else { unreachable!("polled after its end") };
+    // SAFETY: the future is in the task's allocation, and is dropped there.
+    let polled = unsafe { Pin::new_unchecked(future) }.poll(cx);
+    std::mem::forget(unwinds);
+    polled
+}
+
+/// See [`VTable::take_output`].
+unsafe fn take_output<F: Future>(task: NonNull<Header>, to: *mut ()) {
+    // SAFETY: as the caller guarantees.
+    let (stage, to) = unsafe { (stage::<F>(task), &mut *to.cast::<Option<Outcome<F::Output>>>()) };
+    if let Stage::Output(outcome) = std::mem::replace(stage, Stage::Empty) {
+        *to = Some(outcome);
+    }
+}
+
+/// See [`VTable::drop_output`].
+unsafe fn drop_output<F: Future>(task: NonNull<Header>) {
+    // SAFETY: as the caller guarantees.
+    let stage = unsafe { stage::<F>(task) };
+    if let Stage::Output(outcome) = stage
+        && std::mem::needs_drop::<F::Output>() | outcome.is_err()
+    {
+        drop_caught(std::mem::replace(stage, Stage::Empty));
+    }
+}
+
+/// See [`VTable::free`].
+unsafe fn free<F: Future>(task: NonNull<Header>) {
+    // SAFETY: `make` allocated it as such a box, and no reference is left.
+    let mut cell = unsafe { Box::from_raw(task.as_ptr().cast::<TaskCell<F>>()) };
+    if let Some(waker) = cell.header.join_waker.take() {
+        // A waker of the program that panics must not take the thread along that gave up the last reference.
+        drop_caught(waker);
+    }
+}
+
+/// Makes a task, and puts it into the list of owned tasks, or cancels it if that list is closed. The caller schedules
+/// it in both cases. The task was spawned where this is called.
+///
+/// # Safety
+/// If `F` or its output borrows, the caller ensures that the task ends before the borrow does. If `F` is not `Send`,
+/// the caller ensures that one thread polls and drops it.
+#[track_caller]
+pub(crate) unsafe fn make<F: Future>(
+    scheduler: Arc<SchedulerRef>,
+    allowed: Allowed,
+    attrs: Option<Box<TaskAttrs>>,
+    future: F,
+) -> (RunnableTask, JoinHandle<F::Output>) {
+    let header = Header::new(VTable::of::<F>(), scheduler, allowed, attrs);
+    let cell = Box::new(TaskCell { header, stage: UnsafeCell::new(Stage::Future(future)) });
+    let task = NonNull::from(Box::leak(cell)).cast::<Header>();
+    // SAFETY: the task was just allocated, with three references.
+    let header = unsafe { task.as_ref() };
+    if let Some(tenant) = header.tenant() {
+        tenant.begin();
+    }
+    match header.owned_tasks().insert(task) {
+        Some(slot) => header.owned_slot.store(slot, Relaxed),
+        // The runtime is shutting down: the task ends before its first poll. The list has no reference then.
+        None => {
+            header.state.set_cancelled();
+            header.state.release(1);
+        }
+    }
+    (RunnableTask(task), JoinHandle::new(TaskRef(task)))
+}
