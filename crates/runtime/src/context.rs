@@ -13,7 +13,8 @@ use crate::task_cell::RunnableTask;
 use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::fmt;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
+use warmcore_budget::process::unaccounted;
 use warmcore_types::CpuId;
 
 #[cfg(shuttle)]
@@ -26,9 +27,21 @@ local! {
     /// The runtimes that the thread entered, the last one at the end. `None`: it is inside no runtime until that entry is
     /// removed.
     static ENTERED: RefCell<Vec<Option<Arc<Shared>>>> = const { RefCell::new(Vec::new()) };
+    /// The scheduler of the tasks that the thread spawned last, as no worker of theirs.
+    static LAST_SPAWN: RefCell<LastSpawn> = const { RefCell::new(LastSpawn { scheduler: Weak::new(), left: 0 }) };
     /// Whether a runtime started this thread to run its workers.
     static IS_A_RUNTIMES: Cell<bool> = const { Cell::new(false) };
 }
+
+/// What a thread keeps that spawns tasks from outside. It keeps no runtime alive.
+struct LastSpawn {
+    scheduler: Weak<SchedulerRef>,
+    /// How many more tasks get it.
+    left: u32,
+}
+
+/// How many tasks in a row a thread outside of a runtime puts into the same list of owned tasks.
+const OUTSIDE_TASKS: u32 = 32;
 
 /// Marks the current thread as started by a runtime.
 pub(crate) fn become_a_runtimes() {
@@ -193,11 +206,33 @@ pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
 pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     with_worker(|worker| match worker {
         Some(worker) if Arc::ptr_eq(&worker.shared, shared) => worker.scheduler.clone(),
-        _ => {
-            let worker = shared.outside.fetch_add(1, Relaxed) as usize % shared.remotes.len();
-            Arc::new(SchedulerRef { shared: shared.clone(), worker: CpuId(worker as u32) })
-        }
+        _ => outside_scheduler(shared),
     })
+}
+
+/// The scheduler of a task that a thread spawns which is no worker: for some tasks the same one, so that a batch allocates
+/// one, and then the next worker's in turn, so that the tasks end in several lists.
+fn outside_scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
+    let make = || {
+        let worker = shared.outside.fetch_add(1, Relaxed) as usize % shared.remotes.len();
+        let scheduler = SchedulerRef { shared: shared.clone(), worker: CpuId(worker as u32) };
+        // The thread keeps its memory for later tasks, so it is charged to no account.
+        unaccounted(|| Arc::new(scheduler))
+    };
+    let kept = LAST_SPAWN.try_with(|last| {
+        let mut last = last.borrow_mut();
+        if let Some(scheduler) = last.scheduler.upgrade()
+            && last.left > 0
+            && Arc::ptr_eq(&scheduler.shared, shared)
+        {
+            last.left -= 1;
+            return scheduler;
+        }
+        let scheduler = make();
+        *last = LastSpawn { scheduler: Arc::downgrade(&scheduler), left: OUTSIDE_TASKS - 1 };
+        scheduler
+    });
+    kept.unwrap_or_else(|_| make())
 }
 
 /// Queues a task that a wake or a spawn made runnable. `is_yield`: it was woken during its own poll.
@@ -207,13 +242,25 @@ pub(crate) fn schedule(task: RunnableTask, is_yield: bool) {
         Some(worker) if std::ptr::eq(&*worker.shared, &*task.header().scheduler.shared) => {
             worker.schedule(task, is_yield);
         }
-        _ => schedule_external(task, is_yield),
+        _ => {
+            // Any thread may poll the task and free it as soon as it is queued.
+            let scheduler = task.header().scheduler.clone();
+            schedule_external(&scheduler.shared, task, is_yield);
+        }
+    });
+}
+
+/// Queues a new task, whose handle the caller has: so its scheduler stays.
+#[inline]
+pub(crate) fn schedule_new(task: RunnableTask, scheduler: &SchedulerRef) {
+    with_worker(|worker| match worker {
+        Some(worker) if std::ptr::eq(&*worker.shared, &*scheduler.shared) => worker.schedule(task, false),
+        _ => schedule_external(&scheduler.shared, task, false),
     });
 }
 
 #[cold]
-fn schedule_external(task: RunnableTask, is_yield: bool) {
+fn schedule_external(shared: &Shared, task: RunnableTask, is_yield: bool) {
     task.header().record_wake(is_yield);
-    let shared = task.header().scheduler.shared.clone();
-    shared.workers.schedule_external(&shared, task, shared.worker_here());
+    shared.workers.schedule_external(shared, task, shared.worker_here());
 }

@@ -27,6 +27,9 @@ pub struct JoinError {
     inner: Box<Inner>,
 }
 
+/// How a task ended.
+pub(crate) type Outcome<T> = Result<T, JoinError>;
+
 struct Inner {
     name: Option<Arc<str>>,
     /// `None`: the task was cancelled. In a mutex, so that the error is `Sync`.

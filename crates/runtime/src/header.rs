@@ -14,7 +14,7 @@ use crate::tenant_stats::TenantRef;
 use std::panic::Location;
 use std::sync::Arc;
 use warmcore_record::TaskRecord;
-use warmcore_sched::{Allowed, TaskState};
+use warmcore_sched::{Allowed, Share, TaskState};
 
 /// The value of `owned_slot` while the task is not in the list of owned tasks.
 const NOT_OWNED: u32 = u32::MAX;
@@ -62,7 +62,7 @@ impl Header {
             vtable,
             scheduler,
             link: AtomicPtr::default(),
-            sched: TaskState::new(allowed),
+            sched: TaskState::new(allowed, share_of(attrs.as_deref())),
             owned_slot: AtomicU32::new(NOT_OWNED),
             join_waker: JoinWaker::new(),
             spawned_at: Location::caller(),
@@ -91,6 +91,12 @@ impl Header {
         self.attrs.as_ref().and_then(|attrs| attrs.name.as_ref())
     }
 
+    /// The tenant that is charged for the task's polls, and its weight.
+    #[inline]
+    pub(crate) fn share(&self) -> Share {
+        share_of(self.attrs.as_deref())
+    }
+
     #[inline]
     pub(crate) fn tenant(&self) -> Option<&TenantRef> {
         self.attrs.as_ref().and_then(|attrs| attrs.tenant.as_ref())
@@ -116,5 +122,13 @@ impl Header {
     #[inline]
     pub(crate) fn record(&self) -> Option<&TaskRecord> {
         self.attrs.as_ref().and_then(|attrs| attrs.record.as_ref())
+    }
+}
+
+#[inline]
+fn share_of(attrs: Option<&TaskAttrs>) -> Share {
+    match attrs.and_then(|attrs| attrs.tenant.as_ref()) {
+        None => Share::NO_TENANT,
+        Some(TenantRef { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
     }
 }

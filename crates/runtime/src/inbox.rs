@@ -23,6 +23,8 @@ use std::ptr::null_mut;
 
 #[cfg(all(test, warmcore_loom))]
 mod loom;
+#[cfg(all(test, warmcore_loom))]
+pub(crate) use loom::Item;
 
 /// An owned item that an inbox can hold. It converts to a thin pointer, and contains a link to another item.
 ///

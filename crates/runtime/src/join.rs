@@ -1,8 +1,10 @@
 //! Join: the handle that waits for a task, and the handle that aborts it.
 
+use crate::error::Outcome;
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 use crate::header::Header;
-use crate::task_cell::{Outcome, TaskRef};
+use crate::shared::SchedulerRef;
+use crate::task_cell::TaskRef;
 use std::fmt;
 use std::future::Future;
 use std::marker::PhantomData;
@@ -46,6 +48,12 @@ impl<T> JoinHandle<T> {
     /// The handle of a task whose output is a `T`. There is one of each task.
     pub(crate) fn new(task: TaskRef) -> Self {
         Self { task, of: PhantomData }
+    }
+
+    /// The task's runtime.
+    #[inline]
+    pub(crate) fn scheduler(&self) -> &SchedulerRef {
+        &self.task.scheduler
     }
 
     #[cfg(all(test, not(any(shuttle, warmcore_loom))))]

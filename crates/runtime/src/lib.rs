@@ -18,6 +18,7 @@ mod join;
 mod mock;
 pub mod observe;
 mod owned_tasks;
+mod ring;
 mod runtime;
 mod runtime_metrics;
 mod scope;

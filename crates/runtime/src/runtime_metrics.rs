@@ -115,7 +115,7 @@ pub(crate) fn read(shared: &Shared) -> RuntimeMetrics {
             shard: machine.shard_of(cpu),
             is_idle: workers.is_idle(cpu),
             is_stuck: workers.is_stuck(cpu),
-            local_queue_depth: status.stealable.load(Relaxed),
+            local_queue_depth: scheduled.waiting(),
             num_alive_tasks: remote.owned_tasks.count() as usize,
             park_unpark_count: status.park_seq.load(Relaxed),
             mean_poll_ns: status.mean_poll_ns.load(Relaxed),

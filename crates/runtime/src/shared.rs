@@ -6,6 +6,7 @@
 
 use crate::inbox::Inbox;
 use crate::owned_tasks::OwnedTasks;
+use crate::ring::Ring;
 #[cfg(feature = "metrics")]
 use crate::sync::Mutex;
 use crate::sync::{AtomicBool, AtomicU32, Ordering::*};
@@ -134,6 +135,7 @@ impl Shared {
 impl Host for Shared {
     type Task = RunnableTask;
     type Inbox = Inbox<RunnableTask>;
+    type Ring = Ring<RunnableTask>;
     type Policy = PolicyKind;
 
     #[inline]

@@ -5,7 +5,7 @@ use crate::error::field;
 use crate::header::TaskAttrs;
 use crate::join::JoinHandle;
 use crate::shared::{SchedulerRef, Shared};
-use crate::task_cell::make;
+use crate::task_cell::future::make;
 use crate::tenant_stats::TenantRef;
 use std::fmt;
 use std::future::poll_fn;
@@ -196,12 +196,13 @@ impl TaskBuilder {
         let attrs = recorded(in_span(self.attrs));
         // SAFETY: the future and its output are `Send` and `'static`.
         let (task, handle) = unsafe { make(scheduler, allowed, attrs, future) };
+        let handle = JoinHandle::new(handle);
         match begins_on {
             Some(worker) => {
-                let shared = &task.header().scheduler.clone().shared;
-                shared.workers.push_inbox(&**shared, task, worker);
+                let shared = &*handle.scheduler().shared;
+                shared.workers.push_inbox(shared, task, worker);
             }
-            None => task.schedule(),
+            None => context::schedule_new(task, handle.scheduler()),
         }
         handle
     }

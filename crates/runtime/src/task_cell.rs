@@ -18,7 +18,6 @@ use crate::error::drop_caught;
 use crate::header::Header;
 use crate::inbox::Linked;
 use crate::sync::AtomicPtr;
-use crate::tenant_stats::TenantRef;
 use std::mem::ManuallyDrop;
 use std::ops::Deref;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -27,14 +26,27 @@ use std::task::{RawWaker, RawWakerVTable, Waker};
 use warmcore_budget::process::unaccounted;
 use warmcore_sched::{Share, Task, TaskState};
 
-mod future;
+pub(crate) mod future;
 mod join_waker;
 mod state;
 
-pub(crate) use future::{Outcome, VTable, make};
 pub(crate) use join_waker::JoinWaker;
 pub(crate) use state::State;
 use state::WakeByVal;
+
+/// The functions of one type of future. Each takes a task of that type.
+pub(crate) struct VTable {
+    /// Polls the future, or drops it if the task was cancelled. Returns whether the task has its output now. The caller owns
+    /// the future.
+    poll: unsafe fn(NonNull<Header>, is_cancelled: bool) -> bool,
+    /// Moves the output to an `Option<Outcome<T>>`, which stays `None` if the output was taken before. The caller owns the
+    /// output.
+    pub(crate) take_output: unsafe fn(NonNull<Header>, to: *mut ()),
+    /// Drops the output, if it was not taken. The caller owns it.
+    pub(crate) drop_output: unsafe fn(NonNull<Header>),
+    /// Frees a task without references.
+    free: unsafe fn(NonNull<Header>),
+}
 
 /// A task that was woken or spawned, and must be polled. Dropping it cancels the task: its future is dropped on this thread,
 /// and its handle becomes ready.
@@ -91,10 +103,7 @@ impl Task for RunnableTask {
 
     #[inline]
     fn share(&self) -> Share {
-        match self.header().tenant() {
-            None => Share::NO_TENANT,
-            Some(TenantRef { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
-        }
+        self.header().share()
     }
 
     fn unaccounted<R>(grow: impl FnOnce() -> R) -> R {

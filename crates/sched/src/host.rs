@@ -4,8 +4,10 @@
 //! time. The core owns a runnable task while it is queued, and stores nothing else of its host.
 
 use crate::run_queue::Share;
+use crate::sync::{AtomicU32, Mutex, Ordering::Relaxed};
 use crate::{Policy, TaskState, Workers};
-use warmcore_types::{CpuId, Nanos};
+use std::collections::VecDeque;
+use warmcore_types::{CpuId, Nanos, ignore_poison};
 
 /// What runs a scheduler core. A worker is named by its [`CpuId`] in the host's
 /// [`SchedDomains`](crate::SchedDomains).
@@ -14,6 +16,8 @@ pub trait Host: Sized {
     type Task: Task;
     /// What other threads hand to a worker.
     type Inbox: Inbox<Self::Task>;
+    /// The light tasks that wait at a worker.
+    type Ring: Ring<Self::Task>;
     /// The rules.
     type Policy: Policy;
 
@@ -98,11 +102,86 @@ pub trait Inbox<T>: Default {
     fn close(&self, each: impl FnMut(T));
 }
 
+/// How many tasks a [`Ring`] holds: as many as wait at a worker that polls its driver after 512 polls and is seldom behind.
+pub const RING_TASKS: u32 = 256;
+
+/// Light tasks that wait at a worker, first in, first out. Other workers take the tasks that have waited longest. Tasks that
+/// do not fit, or for which more than their order counts, are in the worker's run queue.
+///
+/// Only the worker calls `push` and `pop`; any thread calls the other methods. `push` is a Release and `steal` an Acquire, so the
+/// thread that takes a task sees what was written before the push.
+pub trait Ring<T>: Default {
+    /// Appends a task. Returns how many wait now.
+    ///
+    /// # Errors
+    /// The task, if the ring is full.
+    fn push(&self, task: T) -> Result<u32, T>;
+    /// Removes the task that has waited longest.
+    fn pop(&self) -> Option<T>;
+    /// Removes the tasks that have waited longest, `at_most` of them, in one step. It may take fewer, but at least one if
+    /// tasks are left.
+    fn steal(&self, at_most: u32, each: impl FnMut(T));
+    /// The number of tasks.
+    fn len(&self) -> u32;
+    /// Whether there is no task.
+    fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// A ring with a lock, for hosts that run on one thread, and for models.
+#[derive(Debug)]
+pub struct LockedRing<T> {
+    tasks: Mutex<VecDeque<T>>,
+    /// Written under the lock.
+    len: AtomicU32,
+}
+
+impl<T> Default for LockedRing<T> {
+    fn default() -> Self {
+        Self { tasks: Mutex::new(VecDeque::with_capacity(RING_TASKS as usize)), len: AtomicU32::new(0) }
+    }
+}
+
+impl<T> Ring<T> for LockedRing<T> {
+    fn push(&self, task: T) -> Result<u32, T> {
+        let mut tasks = ignore_poison(self.tasks.lock());
+        if tasks.len() == RING_TASKS as usize {
+            return Err(task);
+        }
+        tasks.push_back(task);
+        self.len.store(tasks.len() as u32, Relaxed);
+        Ok(tasks.len() as u32)
+    }
+
+    fn pop(&self) -> Option<T> {
+        if self.is_empty() {
+            return None;
+        }
+        let mut tasks = ignore_poison(self.tasks.lock());
+        let task = tasks.pop_front();
+        self.len.store(tasks.len() as u32, Relaxed);
+        task
+    }
+
+    fn steal(&self, at_most: u32, each: impl FnMut(T)) {
+        let mut tasks = ignore_poison(self.tasks.lock());
+        let some = tasks.len().min(at_most as usize);
+        tasks.drain(..some).for_each(each);
+        self.len.store(tasks.len() as u32, Relaxed);
+    }
+
+    fn len(&self) -> u32 {
+        self.len.load(Relaxed)
+    }
+}
+
 /// A task in a run queue.
 #[derive(Debug)]
 pub struct Queued<T> {
     /// The task.
     pub task: T,
-    /// When the task entered a run queue, as the worker that queued it had last read the clock. A steal keeps it.
+    /// When the task entered a run queue, as the worker that queued it had last read the clock. A steal keeps it. Of a task that
+    /// comes from a ring: when it was taken there.
     pub since: Nanos,
 }

@@ -22,7 +22,7 @@ pub use domains::{SHARD_CPUS_MAX, SchedDomains};
 pub use facts::{
     Allowed, QueueOrder, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
 };
-pub use host::{Host, Inbox, Queued, Task};
+pub use host::{Host, Inbox, LockedRing, Queued, RING_TASKS, Ring, Task};
 pub use hot::{SYSCTL_MIGRATION_COST, SleepHistory};
 pub use inject_queue::InjectQueue;
 pub use policy::{Home, Policy, PolicyKind, SharedQueue, UnknownPolicy};

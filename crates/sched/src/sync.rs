@@ -2,16 +2,16 @@
 
 #[cfg(warmcore_loom)]
 pub(crate) use loom::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(shuttle)]
 pub(crate) use shuttle::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
 };
 #[cfg(not(any(warmcore_loom, shuttle)))]
 pub(crate) use std::sync::{
-    Mutex,
+    Mutex, MutexGuard,
     atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence},
 };

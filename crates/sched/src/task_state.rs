@@ -5,11 +5,15 @@
 //! by a lock or by a Release and an Acquire, so Relaxed orderings are enough.
 
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
-use crate::{Allowed, SleepHistory, Wakee};
+use crate::{Allowed, Share, SleepHistory, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
-/// The value of `prev_worker` before the first poll.
-const NOWHERE: u32 = u32::MAX;
+/// The bit of `TaskState::prev_worker` of a task that never enters a [`Ring`](crate::Ring): it may not run on every worker,
+/// or it has a tenant.
+const RESTRICTED: u32 = 1 << 31;
+
+/// The worker of `prev_worker` before the first poll.
+const NOWHERE: u32 = RESTRICTED - 1;
 
 /// Bits of `TaskState::accrued_cost` that hold the cost in ns. They hold up to 4 ms, which no migration cost exceeds.
 const ACCRUED_COST_BITS: u32 = 22;
@@ -20,7 +24,8 @@ const ENCODED_WORKERS_MAX: u32 = (1 << (u32::BITS - ACCRUED_COST_BITS)) - 1;
 /// What the scheduler knows of a task.
 #[derive(Debug)]
 pub struct TaskState {
-    /// The worker that polled the task last.
+    /// The worker that polled the task last, and [`RESTRICTED`]. So one comparison says whether the task goes into a worker's
+    /// own ring.
     prev_worker: AtomicU32,
     /// Average duration of a poll, in ns, from sampled polls. 0: not known.
     poll_ns: AtomicU32,
@@ -35,9 +40,10 @@ pub struct TaskState {
 
 impl TaskState {
     /// A task that has not run.
-    pub fn new(allowed: Allowed) -> Self {
+    pub fn new(allowed: Allowed, share: Share) -> Self {
+        let is_restricted = allowed != Allowed::Anywhere || share.tenant != Share::NO_TENANT.tenant;
         Self {
-            prev_worker: AtomicU32::new(NOWHERE),
+            prev_worker: AtomicU32::new(NOWHERE | if is_restricted { RESTRICTED } else { 0 }),
             poll_ns: AtomicU32::new(0),
             accrued_cost: AtomicU32::new(0),
             sleep_ns: AtomicU32::new(0),
@@ -55,19 +61,32 @@ impl TaskState {
     /// The worker that polled the task last. `None`: it was never polled.
     #[inline]
     pub fn prev_worker(&self) -> Option<CpuId> {
-        let worker = self.prev_worker.load(Relaxed);
+        let worker = self.prev_worker.load(Relaxed) & !RESTRICTED;
         (worker != NOWHERE).then_some(CpuId(worker))
     }
 
     /// Whether this worker polled the task last.
     #[inline]
     pub fn is_prev_worker(&self, worker: CpuId) -> bool {
+        self.prev_worker.load(Relaxed) & !RESTRICTED == worker.0
+    }
+
+    /// Whether the task never enters a ring.
+    #[inline]
+    pub(crate) fn is_restricted(&self) -> bool {
+        self.prev_worker.load(Relaxed) & RESTRICTED != 0
+    }
+
+    /// Whether this worker polled the task last, and the task may enter its ring.
+    #[inline]
+    pub(crate) fn is_for_ring_of(&self, worker: CpuId) -> bool {
         self.prev_worker.load(Relaxed) == worker.0
     }
 
     #[inline]
     pub(crate) fn set_prev_worker(&self, worker: CpuId) {
-        self.prev_worker.store(worker.0, Relaxed);
+        let flag = self.prev_worker.load(Relaxed) & RESTRICTED;
+        self.prev_worker.store(worker.0 | flag, Relaxed);
         self.accrued_cost.store(0, Relaxed);
     }
 

@@ -14,7 +14,8 @@
 //!
 //! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
+use crate::Share;
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use std::collections::HashMap;
 use std::sync::Arc;
 use warmcore_line::Padded;
@@ -47,6 +48,8 @@ pub(crate) struct VirtualTime(Padded<AtomicU64>);
 pub(crate) struct VirtualTimes {
     /// Number of tenants. Written under the lock, read before every poll.
     known: Padded<AtomicU32>,
+    /// Whether tasks without a tenant are among them. Written under the lock.
+    knows_tasks_without: AtomicBool,
     /// The highest virtual time that a tenant had before a poll, or up to [`BATCH`] less. Written by the workers.
     floor: Padded<AtomicU64>,
     /// By the tenant's serial number plus 1; 0 is for tasks without a tenant.
@@ -62,6 +65,18 @@ impl VirtualTimes {
         self.known.load(Relaxed) > 1
     }
 
+    /// Whether tasks of a tenant are known, and none without a tenant.
+    #[inline]
+    pub(crate) fn has_tenants_alone(&self) -> bool {
+        self.known.load(Relaxed) > 0 && !self.knows_tasks_without.load(Relaxed)
+    }
+
+    /// Makes tasks without a tenant known: they run in rings, which know no tenants.
+    #[cold]
+    pub(crate) fn add_tasks_without_tenant(&self) {
+        drop(self.of(Share::NO_TENANT.tenant));
+    }
+
     /// The virtual time of a tenant, which is added if it is not known yet.
     /// The caller sees to it that the memory is not charged to the tenant of the current task.
     pub(crate) fn of(&self, tenant: u64) -> Arc<VirtualTime> {
@@ -74,6 +89,7 @@ impl VirtualTimes {
         }
         let vtime = Arc::<VirtualTime>::default();
         all.insert(tenant, vtime.clone());
+        self.knows_tasks_without.store(all.contains_key(&Share::NO_TENANT.tenant), Relaxed);
         self.known.store(all.len() as u32, Relaxed);
         vtime
     }

@@ -19,8 +19,8 @@ use crate::run_queue::RunQueue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::virtual_time::VirtualTimes;
 use crate::{
-    Host, Inbox, Pace, Policy, Queued, SchedDomains, StealOrder, TargetQueue, Task, TaskState, View, Wake,
-    WakeDecision, WakeSource,
+    Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, StealOrder, TargetQueue, Task,
+    TaskState, View, Wake, WakeDecision, WakeSource,
 };
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
@@ -34,6 +34,9 @@ pub struct Remote<H: Host> {
     /// Written by all threads that hand a task to the worker.
     #[line(contended = "inbox")]
     pub inbox: Padded<H::Inbox>,
+    /// Written by the worker, and by threads that steal.
+    #[line(contended = "ring")]
+    pub(crate) ring: Padded<H::Ring>,
     /// Under the lock: the worker's own accesses, and steals.
     #[line(contended = "run queue")]
     pub(crate) run_queue: Padded<Mutex<RunQueue<Queued<H::Task>>>>,
@@ -52,17 +55,19 @@ pub struct Remote<H: Host> {
     pub counters: Padded<Counters>,
 }
 
-/// What a worker publishes about itself. Written by the worker; `stealable`, `backlog_since` and `oldest` under the lock
-/// of its run queue, also by steals.
+/// What a worker publishes about itself. Written by the worker; `queued`, `stealable`, `backlog_since` and `oldest` under the
+/// lock of its run queue, also by steals.
 #[derive(Debug, Default, Line)]
 #[line(pair, default = owner)]
 #[repr(align(128))]
 pub struct WorkerStatus {
+    /// The number of tasks in its run queue.
+    pub(crate) queued: AtomicU32,
     /// The number of tasks in its run queue that could run on another worker.
-    pub stealable: AtomicU32,
+    pub(crate) stealable: AtomicU32,
     /// The number of tasks there that may run on this worker only, as of its last comparison with a neighbour.
     pub(crate) pinned: AtomicU32,
-    /// Since when `stealable` is not 0.
+    /// Since when tasks wait here that could run on another worker, in the ring or in the run queue.
     pub(crate) backlog_since: AtomicU64,
     /// When the stealable task was queued that has waited longest. Kept only for policies that steal this one.
     pub(crate) oldest: AtomicU64,
@@ -92,8 +97,8 @@ pub struct Workers<H: Host> {
     policy: H::Policy,
     /// Whether the policy steals the task that has waited longest, so that its time is published.
     takes_oldest: bool,
-    /// Whether a policy other than the default one asks for more than the number of tasks that are not pinned. Read twice
-    /// in each poll.
+    /// Whether a policy other than the default one asks for more than the number of tasks that are not pinned. Under such a
+    /// policy no task enters a ring.
     publishes_more: bool,
     /// [`Policy::max_searching`].
     pub(crate) max_searching: u32,
@@ -106,6 +111,13 @@ pub struct Workers<H: Host> {
     remote_schedules: Padded<AtomicU64>,
 }
 
+impl<H: Host> Remote<H> {
+    /// The number of tasks in the ring and the run queue that could run on another worker.
+    pub fn waiting(&self) -> u32 {
+        self.ring.len() + self.status.stealable.load(Relaxed)
+    }
+}
+
 impl<H: Host> Workers<H> {
     /// Workers without tasks, one for each CPU of `machine`.
     pub fn new(machine: SchedDomains, policy: H::Policy) -> Self {
@@ -113,6 +125,7 @@ impl<H: Host> Workers<H> {
         let remote = |_| {
             Arc::new(Remote {
                 inbox: Padded::new(H::Inbox::default()),
+                ring: Padded::new(H::Ring::default()),
                 run_queue: Padded::new(Mutex::new(RunQueue::new(
                     virtual_times.clone(),
                     policy.steals_lifo_slot(),
@@ -312,7 +325,8 @@ impl<H: Host> Workers<H> {
         let cpus = self.machine.cpus_of(shard);
         let near = first.or(cpus.first().copied()).unwrap_or(CpuId(0));
         if queue.idle() > 0 {
-            if queue.wakeup_pending.swap(true, SeqCst) {
+            // A burst of tasks finds the mark set, and writes nothing.
+            if queue.wakeup_pending.load(Relaxed) || queue.wakeup_pending.swap(true, SeqCst) {
                 return;
             }
             // A worker that wakes clears the mark of its own shard only, so only the shard's workers are unparked here.
@@ -352,6 +366,15 @@ impl<H: Host> Workers<H> {
         self.max_searching < self.remotes.len() as u32
     }
 
+    /// Whether light tasks go into the rings of workers whose polls take `average`, where they run in order of arrival.
+    pub(crate) fn uses_rings(&self, average: Nanos) -> bool {
+        !self.publishes_more
+            && self.policy.max_lifo_polls(average) == 0
+            && self.policy.queue_order(average) == QueueOrder::Fifo
+            && !self.policy.defers_yields()
+            && !self.virtual_times.has_several_tenants()
+    }
+
     /// Publishes how many tasks wait in a run queue, and since when. The caller holds the queue's lock.
     #[inline]
     pub(crate) fn publish_status(
@@ -360,6 +383,7 @@ impl<H: Host> Workers<H> {
         queue: &mut RunQueue<Queued<H::Task>>,
         now: Nanos,
     ) {
+        remote.status.queued.store(queue.len(), Relaxed);
         if self.publishes_more {
             return self.publish_more(remote, queue, now);
         }
@@ -369,7 +393,7 @@ impl<H: Host> Workers<H> {
     #[inline]
     fn publish_backlog(remote: &Remote<H>, stealable: u32, now: Nanos) {
         let before = remote.status.stealable.load(Relaxed);
-        if before == 0 && stealable > 0 {
+        if before == 0 && stealable > 0 && remote.ring.is_empty() {
             remote.status.backlog_since.store(now.0, Relaxed);
         }
         remote.status.stealable.store(stealable, Relaxed);
@@ -390,7 +414,7 @@ impl<H: Host> Workers<H> {
     /// What a worker has done so far. Late by what it did since its last stores.
     pub(crate) fn pace(&self, worker: CpuId) -> Pace {
         let remote = self.remote(worker);
-        let waiting = remote.status.stealable.load(Relaxed) + remote.status.pinned.load(Relaxed);
+        let waiting = remote.waiting() + remote.status.pinned.load(Relaxed);
         let polls = remote.status.poll_seq.load(Relaxed);
         // It is odd during a poll, and the task that is polled is not in the queue.
         let queued = waiting + (polls % 2) as u32;
@@ -414,7 +438,7 @@ impl<H: Host> View for Workers<H> {
 
     fn backlog(&self, cpu: CpuId) -> u32 {
         let remote = self.remote(cpu);
-        let waiting = remote.status.stealable.load(Relaxed);
+        let waiting = remote.waiting();
         waiting + u32::from(remote.is_stuck.load(Relaxed) && remote.inbox.has_tasks())
     }
 

@@ -68,7 +68,7 @@ fn each_rule_of_home_changes_what_is_decided() {
     let hash = |rules: Home| {
         let host = TestHost::new(PolicyKind::Changed(rules));
         let mut player = Player::new(&host, SEED);
-        player.play(200_000);
+        player.play(1_000_000);
         player.log.hash
     };
     let home = hash(Home::DEFAULT);

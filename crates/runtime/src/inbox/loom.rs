@@ -11,14 +11,14 @@ use ::loom::{
 use warmcore_sched::Inbox as _;
 
 /// A task. The thread that pushes it writes `written`, the thread that takes it reads it.
-struct Item {
+pub(crate) struct Item {
     number: usize,
     written: UnsafeCell<usize>,
     link: AtomicPtr<()>,
 }
 
 impl Item {
-    fn new(number: usize) -> Box<Self> {
+    pub(crate) fn new(number: usize) -> Box<Self> {
         let item = Box::new(Self { number, written: UnsafeCell::new(0), link: AtomicPtr::new(AWAKE) });
         // SAFETY: no other thread can reach the new item.
         item.written.with_mut(|written| unsafe { *written = number });
@@ -26,7 +26,7 @@ impl Item {
     }
 
     /// Loom fails here unless the push happens before the take.
-    fn open(&self) -> usize {
+    pub(crate) fn open(&self) -> usize {
         // SAFETY: the caller owns the item.
         let written = self.written.with(|written| unsafe { *written });
         assert_eq!(written, self.number);

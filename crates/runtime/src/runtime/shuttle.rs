@@ -373,7 +373,7 @@ fn a_task_woken_by_a_driver_is_queued_since_then() {
                     let worker = worker.expect("a task runs on a worker");
                     let since = worker.shared.workers.backlog_since(worker.me()).0;
                     let is_late = since >= opened_at.load(std::sync::atomic::Ordering::SeqCst);
-                    let waiting = worker.core.remote().status.stealable.load(Relaxed);
+                    let waiting = worker.core.remote().waiting();
                     assert!(waiting == 0 || is_late, "waits since {since}");
                 });
             })

@@ -5,7 +5,7 @@
 use super::*;
 use crate::header::TaskAttrs;
 use crate::runtime::{remote, shared};
-use crate::task_cell::make;
+use crate::task_cell::future::make;
 use player::{Player, Scripted};
 use std::cell::{Cell, OnceCell, RefCell};
 use std::time::Duration;

@@ -4,10 +4,9 @@
 //! All else in the runtime knows a task by its [`Header`], which begins the allocation, and calls the functions below
 //! through [`VTable`].
 
-use super::{RunnableTask, TaskRef, borrowed_waker};
-use crate::error::{JoinError, drop_caught};
+use super::{RunnableTask, TaskRef, VTable, borrowed_waker};
+use crate::error::{JoinError, Outcome, drop_caught};
 use crate::header::{Header, TaskAttrs};
-use crate::join::JoinHandle;
 use crate::shared::SchedulerRef;
 use crate::sync::Ordering::*;
 use std::cell::UnsafeCell;
@@ -18,23 +17,6 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use warmcore_sched::Allowed;
-
-/// How a task ended.
-pub(crate) type Outcome<T> = Result<T, JoinError>;
-
-/// The functions of one type of future. Each takes a task of that type.
-pub(crate) struct VTable {
-    /// Polls the future, or drops it if the task was cancelled. Returns whether the task has its output now. The caller owns
-    /// the future.
-    pub(super) poll: unsafe fn(NonNull<Header>, is_cancelled: bool) -> bool,
-    /// Moves the output to an `Option<Outcome<T>>`, which becomes `None` if the output was taken before. The caller owns the
-    /// output.
-    pub(crate) take_output: unsafe fn(NonNull<Header>, to: *mut ()),
-    /// Drops the output, if it was not taken. The caller owns it.
-    pub(crate) drop_output: unsafe fn(NonNull<Header>),
-    /// Frees a task without references.
-    pub(super) free: unsafe fn(NonNull<Header>),
-}
 
 impl VTable {
     /// The functions for this type of future.
@@ -187,7 +169,7 @@ unsafe fn free<F: Future>(task: NonNull<Header>) {
 }
 
 /// Makes a task, and puts it into the list of owned tasks, or cancels it if that list is closed. The caller schedules
-/// it in both cases. The task was spawned where this is called.
+/// it in both cases, and makes the task's handle of the reference. The task was spawned where this is called.
 ///
 /// # Safety
 /// If `F` or its output borrows, the caller ensures that the task ends before the borrow does. If `F` is not `Send`,
@@ -198,7 +180,7 @@ pub(crate) unsafe fn make<F: Future>(
     allowed: Allowed,
     attrs: Option<Box<TaskAttrs>>,
     future: F,
-) -> (RunnableTask, JoinHandle<F::Output>) {
+) -> (RunnableTask, TaskRef) {
     let header = Header::new(VTable::of::<F>(), scheduler, allowed, attrs);
     let cell = Box::new(TaskCell { header, stage: UnsafeCell::new(Stage::Future(future)) });
     let task = NonNull::from(Box::leak(cell)).cast::<Header>();
@@ -215,5 +197,5 @@ pub(crate) unsafe fn make<F: Future>(
             header.state.release(1);
         }
     }
-    (RunnableTask(task), JoinHandle::new(TaskRef(task)))
+    (RunnableTask(task), TaskRef(task))
 }

@@ -154,9 +154,9 @@ impl State {
     /// Begins a poll. The caller owned the runnable task, whose reference is the poll's now.
     #[inline]
     pub(crate) fn start(&self) -> Snapshot {
-        // ORDERING: AcqRel; Acquire pairs with the Release of `update`: the poll sees what each waker wrote before its wake. The
-        // addition clears `SCHEDULED` and sets `RUNNING`.
-        let before = Snapshot(self.0.fetch_add(RUNNING - SCHEDULED, AcqRel));
+        // ORDERING: Acquire; pairs with the Release of `update` and `pend`: the poll sees what each waker wrote before its wake,
+        // and what the last poll wrote. The addition clears `SCHEDULED` and sets `RUNNING`.
+        let before = Snapshot(self.0.fetch_add(RUNNING - SCHEDULED, Acquire));
         debug_assert!(before.0 & (SCHEDULED | RUNNING | COMPLETE) == SCHEDULED, "{before:?}");
         before
     }
@@ -165,9 +165,9 @@ impl State {
     /// owns the runnable task. False: any other thread may own it by now.
     #[inline]
     pub(crate) fn pend(&self) -> bool {
-        // ORDERING: AcqRel; Release pairs with the Acquire of `update` and `start`: the next poll, on any thread, sees what this
-        // one wrote. Acquire pairs with the Release of `update`, as in `start`.
-        let before = Snapshot(self.0.fetch_sub(RUNNING + REFERENCE, AcqRel));
+        // ORDERING: Release; pairs with the Acquire of `update` and `start`: the thread that queues the task next, and its next
+        // poll, see what this poll wrote. What a waker wrote meanwhile the next poll sees by its own Acquire.
+        let before = Snapshot(self.0.fetch_sub(RUNNING + REFERENCE, Release));
         // The list of owned tasks has a reference to a task whose future is not dropped.
         debug_assert!(before.0 & RUNNING != 0 && before.0 >= 2 * REFERENCE, "{before:?}");
         before.is_scheduled()

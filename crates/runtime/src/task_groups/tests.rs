@@ -2,7 +2,7 @@ use super::*;
 use crate::header::TaskAttrs;
 use crate::mock::workers;
 use crate::shared::SchedulerRef;
-use crate::task_cell::make;
+use crate::task_cell::future::make;
 use crate::{Runtime, yield_now};
 use std::future::pending;
 use warmcore_sched::Allowed;

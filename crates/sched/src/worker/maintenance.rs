@@ -36,7 +36,7 @@ impl<H: Host> Core<H> {
         if workers.policy().defers_yields() {
             self.queue_deferred(host);
         }
-        if self.remote.status.stealable.load(Relaxed) > 0 && workers.count_idle() > 0 {
+        if self.remote.waiting() > 0 && workers.count_idle() > 0 {
             workers.notify_parked(host, self.me, now);
         }
         if now >= self.balance_at.get() {
@@ -69,6 +69,20 @@ impl<H: Host> Core<H> {
         self.ticks_left.set(polls);
         self.notify_threshold.set(policy.notify_threshold(Nanos(average)));
         self.max_lifo_polls.set(policy.max_lifo_polls(Nanos(average)));
+        self.choose_queue(host, Nanos(average));
+    }
+
+    /// Decides whether light tasks go into the ring from now on.
+    fn choose_queue(&self, host: &H, average: Nanos) {
+        let workers = host.workers();
+        if self.virtual_times.has_tenants_alone() && !self.remote.ring.is_empty() {
+            // Tasks without a tenant run besides. From now on run time is measured, and shared in the run queues.
+            self.virtual_times.add_tasks_without_tenant();
+        }
+        let uses_ring = workers.uses_rings(average);
+        if self.uses_ring.replace(uses_ring) && !uses_ring {
+            self.leave_ring(host);
+        }
     }
 
     /// For tests of hosts: the event interval has this many polls.

@@ -29,11 +29,16 @@ impl<H: Host> Core<H> {
             return;
         }
         match self.steal_work(host, now) {
-            SearchOutcome::Tasks { is_last } => {
+            SearchOutcome::Tasks { left_at, is_last } => {
                 Counters::add(&self.remote.counters.steal_operations, 1);
                 self.resume();
-                if is_last {
-                    self.notify_next(host, now);
+                // After `resume`: while this worker is marked as parked, it may be the one that the policy names.
+                if host.workers().limits_searching() {
+                    if is_last {
+                        self.notify_next(host, now);
+                    }
+                } else if let Some(victim) = left_at {
+                    host.workers().notify_parked(host, victim, now);
                 }
             }
             SearchOutcome::Nothing(_) if !self.deferred.borrow().is_empty() => {

@@ -1,7 +1,8 @@
 //! Schedule: where a task goes that is woken on the worker's own thread.
 //!
-//! A task that this worker polled last goes into the worker's run queue. The policy places any other task. While the worker
-//! sleeps in its driver, a task goes into the inbox, because a task in the run queue would not end the park.
+//! A light task that this worker polled last goes into the worker's ring; one comparison finds that out. Other tasks that it
+//! polled last go into its run queue. The policy places any other task. While the worker sleeps in its driver, a task goes into
+//! the inbox, because a task in a queue would not end the park.
 
 use super::*;
 use crate::{TargetQueue, WakeSource};
@@ -10,29 +11,80 @@ use crate::{TargetQueue, WakeSource};
 /// for one of its events.
 const LONE_YIELDS_MAX: u32 = 4;
 
+/// The worker's run queue, once a task needed its lock.
+pub(super) type LockedQueue<'a, H> = Option<MutexGuard<'a, RunQueue<Queued<<H as Host>::Task>>>>;
+
 impl<H: Host> Core<H> {
     /// Schedules a task that was woken on this worker's thread. `is_yield`: it was woken during its own poll.
     #[inline]
     pub fn schedule(&self, host: &H, task: H::Task, is_yield: bool) {
+        if self.in_driver.get() {
+            return self.schedule_in_driver(host, task, is_yield);
+        }
+        self.record_wake(host, &task, is_yield);
+        if self.uses_ring.get() && task.state().is_for_ring_of(self.me) {
+            if !is_yield {
+                task.state().clear_accrued_cost();
+            }
+            return match self.remote.ring.push(task) {
+                Ok(waiting) => self.pushed_to_ring(host, waiting, is_yield),
+                Err(task) => self.schedule_local(host, task, is_yield),
+            };
+        }
+        self.schedule_other(host, task, is_yield);
+    }
+
+    /// Ends the measurement of the task's sleep, if there is one.
+    #[inline]
+    fn record_wake(&self, host: &H, task: &H::Task, is_yield: bool) {
+        if is_yield {
+            task.state().stay_awake();
+        } else {
+            // Not the clock as it was last read: that may be late by the length of a sleep.
+            task.state().wake(|| self.read_clock(host));
+        }
+    }
+
+    /// What follows when a task was pushed to the ring. `waiting`: tasks in the ring.
+    #[inline]
+    fn pushed_to_ring(&self, host: &H, waiting: u32, is_yield: bool) {
+        let status = &self.remote.status;
+        let queued = status.queued.load(Relaxed);
+        if waiting == 1 {
+            if status.stealable.load(Relaxed) == 0 {
+                status.backlog_since.store(self.now().0, Relaxed);
+            }
+            if is_yield && queued == 0 {
+                self.shorten_interval(LONE_YIELDS_MAX);
+            }
+        }
+        if host.workers().policy().notifies(waiting + queued, self.notify_threshold.get(), false) {
+            self.notify_parked(host);
+        }
+    }
+
+    /// Schedules a task that the driver wakes.
+    #[inline(never)]
+    fn schedule_in_driver(&self, host: &H, task: H::Task, is_yield: bool) {
         if self.clock_is_stale.get() {
             // A task that the driver wakes is queued since now, and not since the worker parked. The worker stays parked
             // if the tasks that the driver wakes belong to other workers.
             self.read_clock(host);
             self.clock_is_stale.set(self.remote.inbox.is_parked());
         }
-        let state = task.state();
-        if is_yield {
-            state.stay_awake();
-        } else {
-            // Not the clock as it was last read: that may be late by the length of a sleep.
-            state.wake(|| self.read_clock(host));
-        }
-        let task = if !state.is_prev_worker(self.me) {
+        self.record_wake(host, &task, is_yield);
+        self.schedule_other(host, task, is_yield);
+    }
+
+    /// Schedules a task that the ring does not take at once.
+    #[inline(never)]
+    fn schedule_other(&self, host: &H, task: H::Task, is_yield: bool) {
+        let task = if !task.state().is_prev_worker(self.me) {
             let Some(task) = self.schedule_remote(host, task) else { return };
             task
         } else {
             if !is_yield {
-                state.clear_accrued_cost();
+                task.state().clear_accrued_cost();
             }
             if self.in_driver.get() && self.remote.inbox.is_parked() {
                 return self.push_own_inbox(host, task);
@@ -50,9 +102,7 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Places a task that another worker polled last, or none. Returns it if it belongs into this worker's run queue.
-    /// Not inlined, so that a wake on the task's previous worker does not save the registers that this needs.
-    #[inline(never)]
+    /// Places a task that another worker polled last, or none. Returns it if it belongs into this worker's queues.
     fn schedule_remote(&self, host: &H, task: H::Task) -> Option<H::Task> {
         let workers = host.workers();
         let placed = workers.place_task(host, task.state(), self.now(), WakeSource::Cpu(self.me));
@@ -64,10 +114,13 @@ impl<H: Host> Core<H> {
         None
     }
 
-    /// Puts a task into this worker's run queue.
-    #[inline]
+    /// Puts a task into this worker's ring or run queue.
     fn schedule_local(&self, host: &H, task: H::Task, is_yield: bool) {
         let policy = host.workers().policy();
+        let task = match self.push_ring(task) {
+            Ok(waiting) => return self.pushed_to_ring(host, waiting, is_yield),
+            Err(task) => task,
+        };
         let queued = Queued { task, since: self.now() };
         if is_yield && policy.defers_yields() {
             return self.deferred.borrow_mut().push_back(queued);
@@ -83,9 +136,56 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Puts a task into the run queue, or into its LIFO slot. Returns how many tasks wait there now, and whether the task
-    /// took an empty slot. Inlined always: as a call it took 25 instructions more.
-    #[inline(always)]
+    /// Puts a task into the ring, if it may be there and the ring is not full. Returns how many wait there.
+    #[inline]
+    fn push_ring(&self, task: H::Task) -> Result<u32, H::Task> {
+        if !self.uses_ring.get() || task.state().is_restricted() {
+            return Err(task);
+        }
+        self.remote.ring.push(task)
+    }
+
+    /// The number of tasks in the ring and the run queue.
+    pub(super) fn num_queued(&self) -> u32 {
+        self.remote.ring.len() + self.remote.status.queued.load(Relaxed)
+    }
+
+    /// Puts a task into the ring, else into the run queue, whose lock is taken when the first task needs it.
+    /// [`publish_queued`](Self::publish_queued) ends a number of these.
+    pub(super) fn queue_here<'a>(&'a self, run_queue: &mut LockedQueue<'a, H>, queued: Queued<H::Task>) {
+        let Queued { task, since } = queued;
+        match self.push_ring(task) {
+            Ok(1) if self.remote.status.stealable.load(Relaxed) == 0 => {
+                self.remote.status.backlog_since.store(since.0, Relaxed);
+            }
+            Ok(_) => {}
+            Err(task) => run_queue
+                .get_or_insert_with(|| ignore_poison(self.remote.run_queue.lock()))
+                .push(Queued { task, since }),
+        }
+    }
+
+    /// Publishes the status of the run queue, if [`queue_here`](Self::queue_here) pushed tasks there.
+    pub(super) fn publish_queued(&self, host: &H, run_queue: LockedQueue<'_, H>, now: Nanos) {
+        if let Some(mut queue) = run_queue {
+            host.workers().publish_status(&self.remote, &mut queue, now);
+        }
+    }
+
+    /// Moves the tasks of the ring to the run queue, because their order counts from now on.
+    #[cold]
+    pub(super) fn leave_ring(&self, host: &H) {
+        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        while let Some(task) = self.remote.ring.pop() {
+            queue.push(Queued { task, since: self.now() });
+        }
+        // The backlog goes on: what was in the ring waits since then.
+        let since = Nanos(self.remote.status.backlog_since.load(Relaxed));
+        host.workers().publish_status(&self.remote, &mut queue, since);
+    }
+
+    /// Puts a task into the run queue, or into its LIFO slot. Returns how many tasks wait here now, and whether the task
+    /// took an empty slot.
     fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool) -> (u32, bool) {
         let mut queue = ignore_poison(self.remote.run_queue.lock());
         let closes_slot = host.workers().policy().closes_lifo_slot();
@@ -96,7 +196,7 @@ impl<H: Host> Core<H> {
             false
         };
         host.workers().publish_status(&self.remote, &mut queue, self.now());
-        (queue.len(), in_slot)
+        (queue.len() + self.remote.ring.len(), in_slot)
     }
 
     /// Queues the tasks that yielded, under a policy that defers them until the driver was polled.

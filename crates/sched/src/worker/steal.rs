@@ -17,9 +17,9 @@ const RETRY_AFTER: Nanos = Nanos(1_000_000);
 
 /// What came of a search.
 pub(super) enum SearchOutcome {
-    /// Tasks, which are in the worker's run queue now. `is_last`: no other worker searches, under a policy that limits how
-    /// many do, so this one has to notify the next.
-    Tasks { is_last: bool },
+    /// Tasks, which are in this worker's queues now. `left_at`: the worker from whose queues they came, where others may wait.
+    /// `is_last`: no other worker searches, under a policy that limits how many do, so this one has to notify the next.
+    Tasks { left_at: Option<CpuId>, is_last: bool },
     /// No task. If a time is given, the worker looks again at that time.
     Nothing(Option<Nanos>),
 }
@@ -49,7 +49,7 @@ impl<H: Host> Core<H> {
             outcome = self.steal_as_decided(host, now);
         }
         match outcome {
-            SearchOutcome::Tasks { .. } => SearchOutcome::Tasks { is_last: was_last },
+            SearchOutcome::Tasks { left_at, .. } => SearchOutcome::Tasks { left_at, is_last: was_last },
             nothing => nothing,
         }
     }
@@ -69,14 +69,12 @@ impl<H: Host> Core<H> {
             match workers.policy().steal(workers.machine(), workers, self.me, now) {
                 StealDecision::Shard(queue) => {
                     if self.take_injected(host, queue) {
-                        return SearchOutcome::Tasks { is_last: false };
+                        return SearchOutcome::Tasks { left_at: None, is_last: false };
                     }
                 }
                 StealDecision::From { cpu, at_most } => {
                     if self.steal_from(host, cpu, at_most.clamp(1, STEAL_MAX), now) {
-                        // The tasks that are left there are for the next worker.
-                        workers.notify_parked(host, cpu, now);
-                        return SearchOutcome::Tasks { is_last: false };
+                        return SearchOutcome::Tasks { left_at: Some(cpu), is_last: false };
                     }
                     // The tasks there may not run here.
                     return SearchOutcome::Nothing(Some(Nanos(now.0 + RETRY_AFTER.0)));
@@ -103,19 +101,25 @@ impl<H: Host> Core<H> {
         if taken.is_empty() {
             return false;
         }
-        let mut queue = ignore_poison(self.remote.run_queue.lock());
-        taken.drain(..).for_each(|queued| queue.push(queued));
-        host.workers().publish_status(&self.remote, &mut queue, now);
+        let mut run_queue = None;
+        taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued));
+        self.publish_queued(host, run_queue, now);
         true
     }
 
-    /// Takes tasks from another worker's run queue, and from its inbox if it is in a long poll. Returns whether a task
-    /// came.
+    /// Takes tasks from another worker's ring, then from its run queue, and from its inbox if it is in a long poll. Returns
+    /// whether a task came.
     fn steal_from(&self, host: &H, from: CpuId, at_most: u32, now: Nanos) -> bool {
         let workers = host.workers();
         let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
         let steal_order = workers.policy().steal_order();
         let may = |task: &H::Task| workers.machine().allows(task.state().allowed(), self.me);
+        remote.ring.steal(at_most, |task| taken.push(Queued { task, since: now }));
+        let is_stuck = remote.is_stuck.load(Relaxed);
+        if !is_stuck && (taken.len() >= at_most as usize || remote.status.queued.load(Relaxed) == 0) {
+            remote.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
+            return self.push_taken(host, &mut taken, now);
+        }
         let mut queue = ignore_poison(remote.run_queue.lock());
         while taken.len() < at_most as usize
             && let Some(queued) = queue.steal(steal_order, |queued| may(&queued.task))
@@ -123,7 +127,7 @@ impl<H: Host> Core<H> {
             taken.push(queued);
         }
         let of_queue = taken.len();
-        if remote.is_stuck.load(Relaxed) {
+        if is_stuck {
             // The tasks that were handed to the worker are in its inbox until its poll ends.
             remote.inbox.take(|task| taken.push(Queued { task, since: now }));
         }
@@ -144,9 +148,12 @@ impl<H: Host> Core<H> {
         let workers = host.workers();
         let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
         let may = |queued: &Queued<H::Task>| workers.machine().allows(queued.task.state().allowed(), self.me);
-        let mut queue = ignore_poison(remote.run_queue.lock());
         let at_most = at_most.min(STEAL_MAX);
-        taken.extend((0..at_most).map_while(|_| queue.steal_random(self.next_rand(), may)));
+        // The first one of a ring is as good as a random one: intervals between looks vary by a poll.
+        remote.ring.steal(at_most, |task| taken.push(Queued { task, since: now }));
+        let mut queue = ignore_poison(remote.run_queue.lock());
+        let left = at_most - taken.len() as u32;
+        taken.extend((0..left).map_while(|_| queue.steal_random(self.next_rand(), may)));
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
         let came = taken.len() as u32;

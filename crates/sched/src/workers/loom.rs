@@ -5,7 +5,7 @@
 //! through the policy `SharedQueue`, which steals and notifies at once.
 
 use super::*;
-use crate::{Allowed, Core, PolicyKind, SharedQueue, StealDecision};
+use crate::{Allowed, Core, LockedRing, PolicyKind, Share, SharedQueue, StealDecision};
 use ::loom::{model::Builder, sync::Arc as LoomArc, thread};
 use warmcore_topo::Topology;
 
@@ -93,6 +93,7 @@ impl Inbox<Item> for Weak {
 impl Host for Model {
     type Task = Item;
     type Inbox = Weak;
+    type Ring = LockedRing<Item>;
     type Policy = Limited;
 
     fn workers(&self) -> &Workers<Self> {
@@ -123,7 +124,10 @@ impl Model {
 
     /// How many tasks are in the run queues of these workers.
     fn queued(&self, workers: impl IntoIterator<Item = u32>) -> u32 {
-        let of = |worker| self.workers.remote(CpuId(worker)).run_queue.lock().unwrap().len();
+        let of = |worker| {
+            let remote = self.workers.remote(CpuId(worker));
+            remote.ring.len() + remote.run_queue.lock().unwrap().len()
+        };
         workers.into_iter().map(of).sum()
     }
 }
@@ -157,13 +161,18 @@ fn check(searchers: u32, limit: u32, queue: fn(&Model)) {
 }
 
 fn push_external(model: &Model) {
-    model.workers.schedule_external(model, Item(TaskState::new(Allowed::Anywhere)), Some(CpuId(0)));
+    model.workers.schedule_external(
+        model,
+        Item(TaskState::new(Allowed::Anywhere, Share::NO_TENANT)),
+        Some(CpuId(0)),
+    );
 }
 
 /// The second task reaches the number at which a worker is notified.
 fn queue_two(model: &Model) {
     let core = model.core(0);
-    (0..2).for_each(|_| core.schedule(model, Item(TaskState::new(Allowed::Anywhere)), false));
+    (0..2)
+        .for_each(|_| core.schedule(model, Item(TaskState::new(Allowed::Anywhere, Share::NO_TENANT)), false));
 }
 
 #[test]

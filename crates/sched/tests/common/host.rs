@@ -5,7 +5,7 @@ use super::script::{Scripted, TASKS, machine};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use warmcore_sched::{Allowed, Core, Host, Inbox, PolicyKind, Share, Task, TaskState, Workers};
+use warmcore_sched::{Allowed, Core, Host, Inbox, LockedRing, PolicyKind, Share, Task, TaskState, Workers};
 use warmcore_types::{CpuId, Nanos};
 
 pub struct TestHost {
@@ -86,6 +86,7 @@ impl Inbox<TestTask> for TestInbox {
 impl Host for TestHost {
     type Task = TestTask;
     type Inbox = TestInbox;
+    type Ring = LockedRing<TestTask>;
     type Policy = PolicyKind;
 
     fn workers(&self) -> &Workers<Self> {
@@ -109,7 +110,8 @@ impl Host for TestHost {
 
 impl Scripted for TestHost {
     fn task(&self, number: u32, allowed: Allowed, tenant: u64) -> TestTask {
-        TestTask(Rc::new((number, tenant, TaskState::new(allowed))))
+        let share = Share { tenant, ..Share::NO_TENANT };
+        TestTask(Rc::new((number, tenant, TaskState::new(allowed, share))))
     }
 
     fn number(task: &TestTask) -> u32 {

@@ -104,6 +104,9 @@ fn a_poll_follows_each_wake_and_sees_what_the_waker_wrote() {
                         }
                     };
                     if is_mine {
+                        // The thread that queues the task reads what the last poll wrote of it.
+                        // SAFETY: loom checks it.
+                        task.polls.with(|polls| unsafe { *polls });
                         task.run();
                     }
                 })

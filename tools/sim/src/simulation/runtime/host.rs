@@ -7,7 +7,9 @@ use super::counted::Counted;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use warmcore_sched::{Allowed, Core, Host, Inbox, Policy, SchedDomains, Share, Task, TaskState, Workers};
+use warmcore_sched::{
+    Allowed, Core, Host, Inbox, LockedRing, Policy, SchedDomains, Share, Task, TaskState, Workers,
+};
 use warmcore_types::{CpuId, Nanos};
 
 /// A runnable task.
@@ -23,7 +25,7 @@ struct Inner {
 
 impl SimTask {
     pub(super) fn new(index: u32, allowed: Allowed, share: Share) -> Self {
-        Self(Rc::new(Inner { index, share, state: TaskState::new(allowed) }))
+        Self(Rc::new(Inner { index, share, state: TaskState::new(allowed, share) }))
     }
 
     /// The task's index in the simulation.
@@ -125,6 +127,7 @@ impl<P: Policy> SimHost<P> {
 impl<P: Policy> Host for SimHost<P> {
     type Task = SimTask;
     type Inbox = SimInbox;
+    type Ring = LockedRing<SimTask>;
     type Policy = Counted<P>;
 
     #[inline]
