@@ -1,4 +1,5 @@
-//! Cost of a poll with its wake: tasks that yield, and pairs of tasks that only wake each other.
+//! Cost of a poll with its wake: tasks that yield, and pairs of tasks that only wake each other. Two cases count something
+//! else as a poll: `spawn and join` each spawned task, and `messaging` each message.
 //!
 //! This runtime and tokio run in turn, each with one worker on the same CPU. So no data move between CPUs, no worker
 //! parks, and the CPU's SMT sibling is not used. The result is the ratio within each round, since clock rates drift.
@@ -54,7 +55,18 @@ const CASES: &[Case] = &[
     Case { name: "8 pairs, recorded", make: channels, times: 8, how: How::Recorded },
     Case { name: "1 pair, oneshots", make: oneshots, times: 1, how: How::Plain },
     Case { name: "8 pairs, oneshots", make: oneshots, times: 8, how: How::Plain },
+    Case { name: "spawn and join, batches of 128", make: batches, times: 1, how: How::Plain },
+    Case { name: "messaging, 4 groups", make: messaging, times: 4, how: How::Plain },
 ];
+
+/// The number of tasks that are spawned before the first is joined, as in `warmcore bench wake`.
+const BATCH: u64 = 128;
+
+/// A group of [`messaging`]: its senders and as many receivers, the bytes of a message, and the messages that a channel
+/// holds; as in `warmcore bench wake`.
+const SIDE: usize = 20;
+const BYTES: usize = 100;
+const HELD: usize = 64;
 
 /// The cases that can run on this machine: a runtime is observable only if it can open a socket.
 fn cases() -> impl Iterator<Item = &'static Case> {
@@ -241,13 +253,67 @@ fn oneshots(count: &Arc<Count>, _: &Host) -> Vec<Work> {
     vec![Box::pin(serve), Box::pin(play)]
 }
 
+/// A task that spawns [`BATCH`] tasks and then joins all of them, again and again. A poll here is a spawned task.
+fn batches(count: &Arc<Count>, host: &Host) -> Vec<Work> {
+    /// Spawns and joins batches until the count is reached, and returns the number of spawned tasks.
+    async fn batches<J: Future<Output: Send> + Send>(count: &Count, spawn: impl Fn() -> J + Send) -> u64 {
+        let mut spawned = 0;
+        while count.goes_on(spawned) {
+            let tasks: Vec<J> = (0..BATCH).map(|_| spawn()).collect();
+            for task in tasks {
+                task.await;
+            }
+            spawned += BATCH;
+        }
+        spawned
+    }
+    let (count, is_ours) = (count.clone(), matches!(host, Host::Ours(_)));
+    vec![Box::pin(async move {
+        let spawned = if is_ours {
+            batches(&count, || warmcore_runtime::spawn(async {})).await
+        } else {
+            batches(&count, || tokio::spawn(async {})).await
+        };
+        count.polls.fetch_add(spawned, Relaxed);
+    })]
+}
+
+/// A group of [`SIDE`] senders, each of which sends to each of [`SIDE`] receivers in turn. A poll here is a message,
+/// since the number of polls depends on the order in which a runtime polls the tasks.
+fn messaging(count: &Arc<Count>, _: &Host) -> Vec<Work> {
+    let (senders, receivers): (Vec<_>, Vec<_>) = (0..SIDE).map(|_| mpsc::channel(HELD)).unzip();
+    let receive = |mut messages: mpsc::Receiver<[u8; BYTES]>| -> Work {
+        Box::pin(async move {
+            while let Some(message) = messages.recv().await {
+                std::hint::black_box(message);
+            }
+        })
+    };
+    let send = |_| -> Work {
+        let (senders, count) = (senders.clone(), count.clone());
+        Box::pin(async move {
+            let mut sent = 0;
+            while count.goes_on(sent * SIDE as u64) {
+                for sender in &senders {
+                    sender.send([1; BYTES]).await.expect("the receiver waits for the last sender");
+                    sent += 1;
+                }
+            }
+            count.polls.fetch_add(sent, Relaxed);
+        })
+    };
+    receivers.into_iter().map(receive).chain((0..SIDE).map(send)).collect()
+}
+
 fn main() -> ExitCode {
     // `cargo bench` adds the argument `--bench`.
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let args: Vec<&str> = args.iter().map(String::as_str).collect();
-    // Both runtimes run on the last of the CPUs that this process may use.
+    // Both runtimes run on the last of the CPUs that this process may use. A process that counts tokio's instructions runs
+    // on the first, because `cargo xtask instructions` counts both runtimes' at a time.
     let cpus = affinity::allowed().expect("the system says which CPUs are allowed");
-    affinity::pin(cpus.iter().last().expect("one is allowed")).expect("an allowed CPU can be had");
+    let cpu = if args.contains(&"tokio") { cpus.iter().next() } else { cpus.iter().last() };
+    affinity::pin(cpu.expect("one is allowed")).expect("an allowed CPU can be had");
     match args[..] {
         [] => time(),
         ["cases"] => cases().for_each(|case| println!("{}", case.name)),
@@ -276,7 +342,7 @@ fn main() -> ExitCode {
 
 fn time() {
     let tokio = Host::tokio(None);
-    println!("{:<22}{:>10}{:>10}{:>9}{:>16}", "ns a poll", "ours", "tokio's", "ratio", "p25 to p75");
+    println!("{:<32}{:>10}{:>10}{:>9}{:>16}", "ns a poll", "ours", "tokio's", "ratio", "p25 to p75");
     for case in cases().filter(|case| case.how != How::Recorded) {
         let ours = Host::ours(case.how);
         let round = |_| [ours.slice(case), tokio.slice(case)];
@@ -284,7 +350,7 @@ fn time() {
         let [a, b] = [0, 1].map(|host| quartiles(rounds.iter().map(|round| round[host])));
         let ratio = quartiles(rounds.iter().map(|[ours, tokio]| ours / tokio));
         let spread = format!("{:.2} to {:.2}", ratio[0], ratio[2]);
-        println!("{:<22}{:>10.1}{:>10.1}{:>8.2}×{spread:>16}", case.name, a[1], b[1], ratio[1]);
+        println!("{:<32}{:>10.1}{:>10.1}{:>8.2}×{spread:>16}", case.name, a[1], b[1], ratio[1]);
     }
 }
 
