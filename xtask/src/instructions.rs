@@ -4,7 +4,8 @@
 //! Each case of the runtime's bench `poll` runs twice per runtime under callgrind, with few polls and with many, on one
 //! worker. This runtime's clock then counts polls instead of time (`counted-clock`). The difference of the two counts,
 //! divided by the difference in polls, does not depend on start and end of the program, nor on the load of the machine.
-//! It repeats to 0.1 %, which each run checks by measuring one case again.
+//! It repeats to 0.1 %, which each run checks by measuring one case again. A case whose ratio to tokio's count is more
+//! than 2 % above the recorded one ([`crate::gates`]) fails the command.
 //!
 //! # Locked instructions
 //!
@@ -20,20 +21,20 @@
 //! `recorded`, asks the libc for the CPU three times a poll, which takes 37 instructions each instead of 6; and the row has
 //! the instructions of the thread that writes, about 110 a poll.
 
-use crate::process::{cargo, said};
+use crate::gates::{Counted, Gate};
+use crate::process::{bench, needs_program, said};
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 #[cfg(test)]
 mod tests;
 
 /// The polls of the short and of the long run of a case. The short run is long enough for the runtime to measure the
-/// cost of its polls. A thousand instructions more or less at the start change the result by 1000 ÷ 60 000 = 0.02
-/// instructions a poll.
-const POLLS: [u64; 2] = [20_000, 80_000];
+/// cost of its polls. A thousand instructions more or less at the start change the result by 1000 ÷ 30 000 = 0.03
+/// instructions a poll. 20 000 and 80 000 polls take half as long again, and change a count by 0.5 % at most.
+const POLLS: [u64; 2] = [10_000, 40_000];
 
 /// The case that is measured a second time. If it is not among the counted cases, the first of these by name is
 /// measured again instead.
@@ -41,6 +42,9 @@ const AGAIN: &str = "8 pairs, channels";
 
 /// The largest relative difference that the two measurements of one case may have.
 const REPEATS_TO: f64 = 0.001;
+
+/// The part of a recorded ratio by which a ratio may be larger.
+const TOLERANCE: f64 = 0.02;
 
 /// The largest part of the executed instructions that may be missing in the disassembly. The vDSO is missing, for
 /// example.
@@ -52,63 +56,55 @@ pub fn is_possible() -> anyhow::Result<()> {
     if !cfg!(all(target_os = "linux", target_arch = "x86_64")) {
         bail!("locked instructions are known of x86-64 Linux only");
     }
-    for (program, package) in [("valgrind", "valgrind"), ("objdump", "binutils")] {
-        let version = Command::new(program).arg("--version").stdout(Stdio::null()).status();
-        match version {
-            Ok(status) if status.success() => {}
-            Err(error) if error.kind() == ErrorKind::NotFound => {
-                bail!("{program} is not installed: `apt-get install {package}` or `dnf install {package}`")
-            }
-            other => bail!("`{program} --version` failed: {other:?}"),
-        }
-    }
-    Ok(())
+    needs_program("valgrind", "valgrind")?;
+    needs_program("objdump", "binutils")
 }
 
-/// Counts the cases whose names contain `filter`, prints a table, and counts one case again. Returns an error if no
-/// name contains `filter`, if a case can't be counted here, or if the second count differs by more than `REPEATS_TO`.
-pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
+/// Counts the cases whose names contain `filter`, prints a table, and counts one case again. Then records the cases, or
+/// compares them with the records. Returns an error if no name contains `filter`, if a case can't be counted here or is
+/// worse than recorded, or if the second count differs by more than `REPEATS_TO`.
+pub fn run(root: &Path, filter: &str, is_recording: bool) -> anyhow::Result<()> {
     is_possible()?;
+    let mut gate = Gate::read(root, "instructions", TOLERANCE, is_recording)?;
     let folder = root.join("target/xtask");
     std::fs::create_dir_all(&folder)?;
-    let mut bench = Bench { program: build(root)?, callgrind: Callgrind::new(folder.join("callgrind.out")) };
-    let names = bench.output(&["cases"])?;
+    let program = build(root)?;
+    let names = said(Command::new(&program).arg("cases"))?;
     let names: Vec<&str> = names.lines().filter(|name| name.contains(filter)).collect();
-    if names.is_empty() {
-        bail!("no case is called {filter:?}");
-    }
-    println!("{:<40}{:>21}{:>18}", "", "instructions", "locked");
+    let mut sides = ["ours", "tokio"].map(|runtime| {
+        let callgrind = Callgrind::new(folder.join(format!("callgrind.{runtime}.out")));
+        Bench { program: program.clone(), runtime, callgrind }
+    });
+    println!("{:<40}{:>22}{:>19}", "", "instructions", "locked");
     println!(
-        "{:<40}{:>7}{:>8}{:>8}{:>8}{:>8}",
+        "{:<40}{:>7}{:>8}{:>9}{:>8}{:>8}  recorded",
         "a poll with its wake", "ours", "tokio's", "ratio", "ours", "tokio's"
     );
     let mut counted = BTreeMap::new();
     for name in names {
-        let (ours, tokio) = (bench.per_poll("ours", name)?, bench.per_poll("tokio", name)?);
+        let [ours, tokio] = per_poll(&mut sides, name)?;
         let backend =
             if ours.uses == "nothing" { String::new() } else { format!(" ({} backend)", ours.uses) };
+        let ratio = ours.all / tokio.all;
+        let cell = gate.add(name, Counted::new(ratio, Some(ours.locked - tokio.locked)));
         println!(
-            "{:<40}{:>7.1}{:>8.1}{:>7.2}×{:>8.2}{:>8.2}",
+            "{:<40}{:>7.1}{:>8.1}{ratio:>8.3}×{:>8.2}{:>8.2}  {cell}",
             format!("{name}{backend}"),
             ours.all,
             tokio.all,
-            ours.all / tokio.all,
             ours.locked,
             tokio.locked
         );
         counted.insert(name, [ours, tokio]);
     }
-    let (again, before) = match counted.get_key_value(AGAIN) {
-        Some((name, before)) => (*name, before),
-        None => {
-            counted.first_key_value().map(|(name, before)| (*name, before)).context("a case was counted")?
-        }
-    };
-    for (runtime, before) in ["ours", "tokio"].into_iter().zip(before) {
-        let after = bench.per_poll(runtime, again)?;
+    let first_or_again = counted.get_key_value(AGAIN).or_else(|| counted.first_key_value());
+    let (again, before) = first_or_again.with_context(|| format!("no case is called {filter:?}"))?;
+    let after = per_poll(&mut sides, again)?;
+    for ((side, before), after) in sides.iter().zip(before).zip(&after) {
         let differs = (after.all - before.all).abs() / before.all;
         println!(
-            "{again}, {runtime}, again: {:.1} and {:.1}, {:.3} % apart",
+            "{again}, {}, again: {:.1} and {:.1}, {:.3} % apart",
+            side.runtime,
             before.all,
             after.all,
             100.0 * differs
@@ -117,31 +113,35 @@ pub fn run(root: &Path, filter: &str) -> anyhow::Result<()> {
             bail!("the count does not repeat to {} %", 100.0 * REPEATS_TO);
         }
     }
-    Ok(())
+    gate.end(filter.is_empty())
 }
 
 /// Builds the bench and returns its path.
 ///
-/// The scheduler core, the runtime, its driver and the recorder are built with one codegen unit each. With several, moving a line between two
-/// files changes which functions are inlined, and the count of a poll by 20 instructions.
+/// The scheduler core, the runtime, its driver and the recorder are built with one codegen unit each. With several,
+/// moving a line between two files changes which functions are inlined, and the count of a poll by 20 instructions.
 fn build(root: &Path) -> anyhow::Result<PathBuf> {
-    let mut cargo = cargo(root, &["bench", "--package", "warmcore-runtime", "--bench", "poll"]);
-    cargo.args(["--features", "counted-clock"]);
-    for package in ["sched", "runtime", "driver", "record"] {
-        let codegen_units = format!("profile.bench.package.warmcore-{package}.codegen-units=1");
-        cargo.args(["--config", &codegen_units]);
-    }
-    cargo.args(["--no-run", "--message-format", "json-render-diagnostics"]).stderr(Stdio::inherit());
-    let messages = said(&mut cargo)?;
-    let bench = messages.lines().filter(|line| line.contains("\"kind\":[\"bench\"]"));
-    let program =
-        bench.filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next()).next_back();
-    Ok(program.context("cargo names no executable of the bench")?.into())
+    let configs = ["sched", "runtime", "driver", "record"].map(|package| {
+        ["--config".to_owned(), format!("profile.bench.package.warmcore-{package}.codegen-units=1")]
+    });
+    let configs = configs.iter().flatten().map(String::as_str);
+    let args: Vec<&str> = ["--features", "counted-clock"].into_iter().chain(configs).collect();
+    bench(root, "warmcore-runtime", "poll", &args)
 }
 
-/// The bench.
+/// Counts the instructions of a poll on each side, at the same time: the program pins each side to a CPU of its own.
+fn per_poll(sides: &mut [Bench; 2], name: &str) -> anyhow::Result<[PerPoll; 2]> {
+    let [ours, tokio] = std::thread::scope(|scope| {
+        let counts = sides.each_mut().map(|side| scope.spawn(|| side.per_poll(name)));
+        counts.map(|thread| thread.join().expect("counting does not panic"))
+    });
+    Ok([ours?, tokio?])
+}
+
+/// The bench on a runtime.
 struct Bench {
     program: PathBuf,
+    runtime: &'static str,
     callgrind: Callgrind,
 }
 
@@ -154,13 +154,9 @@ struct PerPoll {
 }
 
 impl Bench {
-    fn output(&self, args: &[&str]) -> anyhow::Result<String> {
-        said(Command::new(&self.program).args(args))
-    }
-
     /// Counts the instructions of a poll, from the difference of the short and the long run.
-    fn per_poll(&mut self, runtime: &str, name: &str) -> anyhow::Result<PerPoll> {
-        let [few, many] = POLLS.map(|polls| self.count(runtime, name, polls));
+    fn per_poll(&mut self, name: &str) -> anyhow::Result<PerPoll> {
+        let [few, many] = POLLS.map(|polls| self.count(name, polls));
         let ((few_polls, few, _), (many_polls, many, uses)) = (few?, many?);
         if many_polls <= few_polls {
             bail!("{name}: {many_polls} polls are not more than {few_polls}");
@@ -172,8 +168,8 @@ impl Bench {
 
     /// Runs a case once under callgrind. Returns the number of polls, the counts, and the backend of the case's
     /// counters or `nothing`.
-    fn count(&mut self, runtime: &str, name: &str, polls: u64) -> anyhow::Result<(u64, Counts, String)> {
-        let args = ["count", runtime, name, &polls.to_string()];
+    fn count(&mut self, name: &str, polls: u64) -> anyhow::Result<(u64, Counts, String)> {
+        let args = ["count", self.runtime, name, &polls.to_string()];
         let (said, counts) = self.callgrind.count(&self.program, &args)?;
         let word = |key: &str| said.lines().find_map(|line| line.strip_prefix(key)).map(str::trim);
         let polls =

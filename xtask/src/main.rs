@@ -4,6 +4,7 @@ mod build;
 mod compare;
 mod face;
 mod fuzz;
+mod gates;
 mod instructions;
 mod locks;
 mod process;
@@ -42,11 +43,15 @@ enum Command {
         #[arg(long, conflicts_with_all = ["full", "rest"])]
         all: bool,
     },
-    /// Counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and those that lock
+    /// Counts what a poll with its wake costs, under callgrind, beside tokio's: instructions, and those that lock; fails
+    /// where that is worse than recorded
     Instructions {
         /// Only the cases whose name contains CASE
         #[arg(default_value = "", hide_default_value = true)]
         case: String,
+        /// Record the counts instead of comparing them with the records
+        #[arg(long)]
+        record: bool,
     },
     /// Counts what keeps the code readable: lines, words, names, circles of imports, files; fails above a limit
     Tidy {
@@ -96,7 +101,7 @@ fn main() -> anyhow::Result<()> {
             let to = if full { Level::Full } else { from };
             test::run(root, test::Range { from, to: if all { Level::All } else { to } })
         }
-        Command::Instructions { case } => instructions::run(root, &case),
+        Command::Instructions { case, record } => instructions::run(root, &case, record),
         Command::Tidy { parts } => tidy::run(root, parts),
         Command::Semver { revision } => semver::run(root, revision.as_deref()),
         Command::Fuzz { seconds } => fuzz::run(root, seconds),

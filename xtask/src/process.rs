@@ -10,7 +10,7 @@ mod tree;
 
 use anyhow::{Context, bail};
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
+use std::io::{ErrorKind, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
@@ -170,6 +170,28 @@ pub fn said(command: &mut Command) -> anyhow::Result<String> {
         bail!("{command:?} failed:\n{}{}", text(&output.stdout), text(&output.stderr));
     }
     Ok(text(&output.stdout))
+}
+
+/// Builds a bench with these arguments of cargo, and returns its path.
+pub fn bench(root: &Path, package: &str, name: &str, args: &[&str]) -> anyhow::Result<PathBuf> {
+    let mut cargo = cargo(root, &["bench", "--package", package, "--bench", name]);
+    cargo.args(args).args(["--no-run", "--message-format", "json-render-diagnostics"]);
+    let messages = said(cargo.stderr(Stdio::inherit()))?;
+    let bench = messages.lines().filter(|line| line.contains("\"kind\":[\"bench\"]"));
+    let program =
+        bench.filter_map(|line| line.split_once("\"executable\":\"")?.1.split('"').next()).next_back();
+    Ok(program.context("cargo names no executable of the bench")?.into())
+}
+
+/// Checks that a program is installed. If it is not, the error names the package to install.
+pub fn needs_program(program: &str, package: &str) -> anyhow::Result<()> {
+    match Command::new(program).arg("--version").stdout(Stdio::null()).status() {
+        Ok(status) if status.success() => Ok(()),
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            bail!("{program} is not installed: `apt-get install {package}` or `dnf install {package}`")
+        }
+        other => bail!("`{program} --version` failed: {other:?}"),
+    }
 }
 
 /// Calls git in a folder and returns what it prints, without the end of the line.

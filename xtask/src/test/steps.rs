@@ -247,10 +247,7 @@ pub fn all() -> Vec<Step> {
             env: &[("CARGO_TARGET_DIR", "target/msrv")],
             ..step("the oldest Rust", Full, 60, MSRV_CHECK)
         },
-        Step {
-            needs: Needs::Valgrind,
-            ..step("instructions repeat", Full, 45, "xtask instructions channels")
-        },
+        Step { needs: Needs::Valgrind, ..step("instructions", Full, 85, "xtask instructions") },
     ];
     steps.extend(thorough());
     steps
