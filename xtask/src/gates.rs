@@ -1,4 +1,4 @@
-//! The recorded counts with which `cargo xtask instructions` compares, in `xtask/gates.json`.
+//! The recorded counts with which `cargo xtask instructions` and `cargo xtask syscalls` compare, in `xtask/gates.json`.
 //!
 //! A record is the ratio of a case's count on this runtime to that on tokio, from the same run. So a change of the
 //! machine, of the compiler or of tokio, which changes both counts, changes it less than it changes the counts. A case

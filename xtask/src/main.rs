@@ -14,6 +14,7 @@ mod sanitizers;
 mod semver;
 mod shapes;
 mod suites;
+mod syscalls;
 mod table;
 mod test;
 mod tidy;
@@ -49,6 +50,13 @@ enum Command {
         /// Only the cases whose name contains CASE
         #[arg(default_value = "", hide_default_value = true)]
         case: String,
+        /// Record the counts instead of comparing them with the records
+        #[arg(long)]
+        record: bool,
+    },
+    /// Counts the system calls of a request to a server, with strace, beside tokio's; fails where they are more than
+    /// recorded
+    Syscalls {
         /// Record the counts instead of comparing them with the records
         #[arg(long)]
         record: bool,
@@ -102,6 +110,7 @@ fn main() -> anyhow::Result<()> {
             test::run(root, test::Range { from, to: if all { Level::All } else { to } })
         }
         Command::Instructions { case, record } => instructions::run(root, &case, record),
+        Command::Syscalls { record } => syscalls::run(root, record),
         Command::Tidy { parts } => tidy::run(root, parts),
         Command::Semver { revision } => semver::run(root, revision.as_deref()),
         Command::Fuzz { seconds } => fuzz::run(root, seconds),

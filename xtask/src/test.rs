@@ -15,7 +15,7 @@ mod live;
 mod steps;
 
 use crate::process::{self, Ended};
-use crate::{instructions, locks, sanitizers};
+use crate::{instructions, locks, sanitizers, syscalls};
 use anyhow::{Context, bail};
 pub use binaries::Binary;
 use estimate::Estimates;
@@ -181,6 +181,7 @@ impl Run<'_> {
             Needs::Cargo(tool) => (!process::succeeds("cargo", &[tool, "--version"]))
                 .then(|| format!("not installed: `cargo install cargo-{tool}`")),
             Needs::Valgrind => instructions::is_possible().err().map(|why| why.to_string()),
+            Needs::Strace => syscalls::is_possible().err().map(|why| why.to_string()),
         }
     }
 

@@ -28,6 +28,7 @@ pub enum Needs {
     /// A command of cargo that is installed separately.
     Cargo(&'static str),
     Valgrind,
+    Strace,
 }
 
 /// What a step does.
@@ -248,6 +249,7 @@ pub fn all() -> Vec<Step> {
             ..step("the oldest Rust", Full, 60, MSRV_CHECK)
         },
         Step { needs: Needs::Valgrind, ..step("instructions", Full, 85, "xtask instructions") },
+        Step { needs: Needs::Strace, ..step("system calls", Full, 30, "xtask syscalls") },
     ];
     steps.extend(thorough());
     steps
