@@ -22,7 +22,7 @@
 //! the instructions of the thread that writes, about 110 a poll.
 
 use crate::gates::{Counted, Gate};
-use crate::process::{bench, needs_program, said};
+use crate::process::{counted_bench, needs_program, said};
 use anyhow::{Context, bail};
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -124,9 +124,7 @@ fn build(root: &Path) -> anyhow::Result<PathBuf> {
     let configs = ["sched", "runtime", "driver", "record"].map(|package| {
         ["--config".to_owned(), format!("profile.bench.package.warmcore-{package}.codegen-units=1")]
     });
-    let configs = configs.iter().flatten().map(String::as_str);
-    let args: Vec<&str> = ["--features", "counted-clock"].into_iter().chain(configs).collect();
-    bench(root, "warmcore-runtime", "poll", &args)
+    counted_bench(root, "poll", &configs.iter().flatten().map(String::as_str).collect::<Vec<_>>())
 }
 
 /// Counts the instructions of a poll on each side, at the same time: the program pins each side to a CPU of its own.

@@ -172,9 +172,13 @@ pub fn said(command: &mut Command) -> anyhow::Result<String> {
     Ok(text(&output.stdout))
 }
 
-/// Builds a bench with these arguments of cargo, and returns its path.
-pub fn bench(root: &Path, package: &str, name: &str, args: &[&str]) -> anyhow::Result<PathBuf> {
-    let mut cargo = cargo(root, &["bench", "--package", package, "--bench", name]);
+/// Builds a bench whose clock counts polls, with these further arguments of cargo, and returns its path.
+///
+/// The packages are those of the tests, since the packages determine the features of dependencies: after the tests cargo
+/// builds only what depends on the clock.
+pub fn counted_bench(root: &Path, name: &str, args: &[&str]) -> anyhow::Result<PathBuf> {
+    let mut cargo = cargo(root, &["bench", "--workspace", "--exclude", "xtask", "--bench", name]);
+    cargo.args(["--features", "warmcore-runtime/counted-clock"]);
     cargo.args(args).args(["--no-run", "--message-format", "json-render-diagnostics"]);
     let messages = said(cargo.stderr(Stdio::inherit()))?;
     let bench = messages.lines().filter(|line| line.contains("\"kind\":[\"bench\"]"));

@@ -10,7 +10,7 @@
 //! speed without strace a worker that is never idle polls it after about 20 requests; tokio after 61 polls in both cases.
 
 use crate::gates::{Counted, Gate};
-use crate::process::{self, bench, needs_program};
+use crate::process::{self, counted_bench, needs_program};
 use anyhow::{Context, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -56,8 +56,7 @@ pub fn run(root: &Path, is_recording: bool) -> anyhow::Result<()> {
     std::fs::create_dir_all(&folder)?;
     let trace = folder.join("strace.txt");
     // A debug build makes the same calls and takes a third of the time to build.
-    let args = ["--profile", "dev", "--features", "warmcore-runtime/counted-clock"];
-    let program = bench(root, "warmcore-http", "calls", &args)?;
+    let program = counted_bench(root, "calls", &["--profile", "dev"])?;
     println!("{:<24}{:>8}{:>9}{:>9}  recorded", "system calls of a request", "ours", "tokio's", "ratio");
     for (connections, name) in CASES {
         let [ours, tokio] =
