@@ -5,7 +5,7 @@
 //! the task's runtime, it calls `Core::schedule`, else `Workers::schedule_external`.
 //!
 //! A wake by a task that runs on the worker that polled the woken task last reads the pointer, makes a few
-//! comparisons and locks the worker's run queue.
+//! comparisons and pushes to the worker's ring.
 
 use crate::shared::{SchedulerRef, Shared};
 use crate::sync::Ordering::*;
@@ -28,16 +28,22 @@ local! {
     /// removed.
     static ENTERED: RefCell<Vec<Option<Arc<Shared>>>> = const { RefCell::new(Vec::new()) };
     /// The scheduler of the tasks that the thread spawned last, as no worker of theirs.
-    static LAST_SPAWN: RefCell<LastSpawn> = const { RefCell::new(LastSpawn { scheduler: Weak::new(), left: 0 }) };
+    static LAST_SPAWN: RefCell<LastSpawn> = const { RefCell::new(LastSpawn::NONE) };
     /// Whether a runtime started this thread to run its workers.
     static IS_A_RUNTIMES: Cell<bool> = const { Cell::new(false) };
 }
 
 /// What a thread keeps that spawns tasks from outside. It keeps no runtime alive.
 struct LastSpawn {
+    /// The runtime, for comparisons.
+    shared: *const Shared,
     scheduler: Weak<SchedulerRef>,
     /// How many more tasks get it.
     left: u32,
+}
+
+impl LastSpawn {
+    const NONE: Self = Self { shared: std::ptr::null(), scheduler: Weak::new(), left: 0 };
 }
 
 /// How many tasks in a row a thread outside of a runtime puts into the same list of owned tasks.
@@ -221,15 +227,20 @@ fn outside_scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     };
     let kept = LAST_SPAWN.try_with(|last| {
         let mut last = last.borrow_mut();
-        if let Some(scheduler) = last.scheduler.upgrade()
-            && last.left > 0
-            && Arc::ptr_eq(&scheduler.shared, shared)
+        // Compared first: the upgrade of another runtime's could become the last reference to that runtime.
+        if last.left > 0
+            && last.shared == Arc::as_ptr(shared)
+            && let Some(scheduler) = last.scheduler.upgrade()
         {
             last.left -= 1;
             return scheduler;
         }
         let scheduler = make();
-        *last = LastSpawn { scheduler: Arc::downgrade(&scheduler), left: OUTSIDE_TASKS - 1 };
+        *last = LastSpawn {
+            shared: Arc::as_ptr(shared),
+            scheduler: Arc::downgrade(&scheduler),
+            left: OUTSIDE_TASKS - 1,
+        };
         scheduler
     });
     kept.unwrap_or_else(|_| make())

@@ -45,8 +45,11 @@ impl<T> UnwindSafe for JoinHandle<T> {}
 impl<T> RefUnwindSafe for JoinHandle<T> {}
 
 impl<T> JoinHandle<T> {
-    /// The handle of a task whose output is a `T`. There is one of each task.
-    pub(crate) fn new(task: TaskRef) -> Self {
+    /// The handle of a task.
+    ///
+    /// # Safety
+    /// The task's output is a `T`, and the task has no other handle.
+    pub(crate) unsafe fn new(task: TaskRef) -> Self {
         Self { task, of: PhantomData }
     }
 
@@ -67,7 +70,8 @@ impl<T> JoinHandle<T> {
         self.task.cancel();
     }
 
-    /// A handle that can only abort the task. It keeps the memory of the task, whose future is dropped at the end all the same.
+    /// A handle that can only abort the task. It keeps the memory of the task, and the waker that waited at its handle last; the
+    /// future is dropped at the end all the same.
     pub fn abort_handle(&self) -> AbortHandle {
         AbortHandle { task: self.task.clone() }
     }

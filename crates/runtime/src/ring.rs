@@ -6,8 +6,8 @@
 //! because the worker reuses a slot only after `head` has passed it. So a steal of many tasks is one step.
 //!
 //! # Cost
-//! A push is two stores and a load, a pop one compare-and-swap, both on a line that only steals take from the worker. The least
-//! for a queue from which others take: one locked instruction per task.
+//! A push is two stores and a load, a pop one compare-and-swap. They write the line of `head` and `tail`, which searching workers
+//! read, and a line of slots. The least for a queue from which others take: one locked instruction per task.
 //!
 //! # Protocol
 //! Only the worker pushes and pops. Any thread steals. Models: `ring/loom.rs`. Loom runs a load before the stores that come
@@ -63,7 +63,7 @@ impl<T: Linked> warmcore_sched::Ring<T> for Ring<T> {
     #[inline]
     fn push(&self, task: T) -> Result<u32, T> {
         let tail = self.tail.load(Relaxed);
-        // ORDERING: Acquire; pairs with the Release of the exchanges of `head`: the thread that took the task in the slot has
+        // ORDERING: Acquire; pairs with the Release of the exchange in `steal`: the thread that took the task in the slot has
         // read it before this thread writes the slot again.
         let waiting = tail - self.head.load(Acquire);
         if waiting == SLOTS as u64 {
@@ -83,8 +83,8 @@ impl<T: Linked> warmcore_sched::Ring<T> for Ring<T> {
                 return None;
             }
             let raw = self.slot(head).load(Relaxed);
-            // ORDERING: Release; pairs with the Acquire of `push`.
-            match self.head.compare_exchange_weak(head, head + 1, Release, Relaxed) {
+            // ORDERING: Relaxed; the thread that writes the slot next is this one.
+            match self.head.compare_exchange_weak(head, head + 1, Relaxed, Relaxed) {
                 // SAFETY: `raw` came from `into_raw` in `push`. The exchange says that no other thread has taken it.
                 Ok(_) => return Some(unsafe { T::from_raw(raw) }),
                 Err(now) => head = now,

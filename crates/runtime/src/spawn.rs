@@ -196,7 +196,8 @@ impl TaskBuilder {
         let attrs = recorded(in_span(self.attrs));
         // SAFETY: the future and its output are `Send` and `'static`.
         let (task, handle) = unsafe { make(scheduler, allowed, attrs, future) };
-        let handle = JoinHandle::new(handle);
+        // SAFETY: `make` made the task of an `F`, and returned the reference of its one handle.
+        let handle = unsafe { JoinHandle::<F::Output>::new(handle) };
         match begins_on {
             Some(worker) => {
                 let shared = &*handle.scheduler().shared;

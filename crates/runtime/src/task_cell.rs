@@ -7,7 +7,7 @@
 //! | [`TaskRef`] | a reference, of a handle or a waker | when dropped |
 //!
 //! `state.rs` has the word that decides which of these exist, `future.rs` the part that depends on the future's type: the
-//! allocation, the poll, the output. The list of owned tasks has a reference to each task whose future is not dropped.
+//! allocation, the poll, the output. The list of owned tasks has a reference to each task in it, until its future is dropped.
 //!
 //! # Cost
 //! A task takes 112 bytes and its future, 16 bytes in the list of owned tasks, and its
@@ -131,7 +131,9 @@ unsafe impl Linked for RunnableTask {
 }
 
 /// A task during its poll. The thread that has it owns the future.
-#[must_use = "the task is never polled again unless its poll ends"]
+///
+/// Dropping it cancels the task: that happens if the clock of a driver panics around a poll.
+#[must_use = "dropping it cancels the task"]
 pub(crate) struct Running {
     task: NonNull<Header>,
     is_cancelled: bool,
@@ -154,17 +156,18 @@ impl Running {
     /// Ends the poll. `is_ready`: what [`poll`](Self::poll) returned. Returns the task if it was woken meanwhile.
     #[inline]
     pub(crate) fn end(self, is_ready: bool) -> Option<RunnableTask> {
+        let this = ManuallyDrop::new(self);
         if is_ready {
-            self.complete();
+            this.complete();
             return None;
         }
-        let is_woken = self.header().state.pend();
-        is_woken.then(|| RunnableTask(self.task))
+        let is_woken = this.header().state.pend();
+        is_woken.then(|| RunnableTask(this.task))
     }
 
     /// Ends the last poll: leaves the list of owned tasks, and makes the handle ready.
     #[inline(never)]
-    fn complete(self) {
+    fn complete(&self) {
         let header = self.header();
         if let Some(tenant) = header.tenant() {
             tenant.end();
@@ -187,6 +190,21 @@ impl Running {
         }
     }
 }
+
+impl Drop for Running {
+    #[cold]
+    fn drop(&mut self) {
+        // SAFETY: as in `poll`. If the task has its output already, that is dropped.
+        unsafe { (self.header().vtable.poll)(self.task, true) };
+        self.complete();
+    }
+}
+
+/// `Send` and `Sync` of the types here rest on this.
+const _: () = {
+    const fn is_shared<T: Send + Sync>() {}
+    is_shared::<Header>();
+};
 
 /// A reference to a task.
 #[derive(Debug)]

@@ -102,7 +102,7 @@ pub trait Inbox<T>: Default {
     fn close(&self, each: impl FnMut(T));
 }
 
-/// How many tasks a [`Ring`] holds: as many as wait at a worker that polls its driver after 512 polls and is seldom behind.
+/// How many tasks a [`Ring`] holds. More wait in the worker's run queue.
 pub const RING_TASKS: u32 = 256;
 
 /// Light tasks that wait at a worker, first in, first out. Other workers take the tasks that have waited longest. Tasks that

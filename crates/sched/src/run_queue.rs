@@ -228,6 +228,11 @@ impl<T: Entry> RunQueue<T> {
     pub(crate) fn push(&mut self, item: T) {
         self.pinned += u32::from(item.is_pinned());
         if self.len == 0 {
+            let share = item.share();
+            if share.tenant != Share::NO_TENANT.tenant {
+                // The tenant becomes known, as tasks without a tenant may wait in the ring.
+                self.class(share);
+            }
             self.only = Some(item);
             self.len = 1;
             return;

@@ -278,8 +278,10 @@ impl<H: Host> Core<H> {
     #[inline(never)]
     fn pop_in_round(&self, host: &H) -> Option<Queued<H::Task>> {
         let mut round = self.round.get();
+        let queued = self.remote.status.queued.load(Relaxed);
+        // Other workers may have taken tasks of this round.
+        round.run_queue = round.run_queue.min(queued);
         if round.ring == 0 && round.run_queue == 0 {
-            let queued = self.remote.status.queued.load(Relaxed);
             round = Round { ring: self.remote.ring.len(), run_queue: queued };
         }
         if round.ring > 0 {
@@ -360,7 +362,8 @@ impl<H: Host> Core<H> {
     fn drain_inbox(&self, host: &H) {
         let remote = &*self.remote;
         let mut run_queue = None;
-        remote.inbox.take(|task| self.queue_here(&mut run_queue, Queued { task, since: self.now() }));
+        let now = self.now();
+        remote.inbox.take(|task| self.queue_here(&mut run_queue, Queued { task, since: now }, now));
         self.publish_queued(host, run_queue, self.now());
         if self.num_queued() > self.notify_threshold.get() {
             host.workers().notify_parked(host, self.me, self.now());
@@ -412,14 +415,12 @@ impl<H: Host> Core<H> {
 
     /// Cancels the tasks of the ring and the run queue.
     pub fn cancel_queued(&self, host: &H) {
-        while let Some(task) = self.remote.ring.pop() {
-            host.cancel(task);
-        }
         loop {
-            // The lock is not held while a task is dropped, which may wake others.
-            let queued = ignore_poison(self.remote.run_queue.lock()).pop(u32::MAX, || QueueOrder::Fifo);
-            match queued {
-                Some(queued) => host.cancel(queued.task),
+            // The lock is not held while a task is dropped, which may wake others, in either queue.
+            let pop = || ignore_poison(self.remote.run_queue.lock()).pop(u32::MAX, || QueueOrder::Fifo);
+            let task = self.remote.ring.pop().or_else(|| pop().map(|queued| queued.task));
+            match task {
+                Some(task) => host.cancel(task),
                 None => return,
             }
         }

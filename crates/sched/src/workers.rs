@@ -1,6 +1,6 @@
 //! Workers: what the workers of one scheduler see of each other, and how a task that is woken reaches one of them.
 //!
-//! Each worker has a [`Remote`]: its inbox, its run queue under a lock, and its status. Each shard of a last-level cache
+//! Each worker has a [`Remote`]: its inbox, its ring, its run queue under a lock, and its status. Each shard of a last-level cache
 //! has an [`InjectQueue`]. The policy decides from this state, which it reads through [`View`]. `worker/steal.rs` is
 //! how an idle worker takes tasks, `worker.rs` the loop of one worker.
 //!
@@ -9,7 +9,7 @@
 //!
 //! # Protocol
 //! A worker that parks marks itself as parked, then looks for tasks. A thread that queues a task where a parked worker
-//! does not see it (a run queue, an injection queue) queues it, then looks for parked workers. A SeqCst fence is between
+//! does not see it (a ring, a run queue, an injection queue) queues it, then looks for parked workers. A SeqCst fence is between
 //! the two steps of both, so one of the two sees the other: `Core::mark_parked`, [`Workers::notify_parked`],
 //! `notify_for_inject`.
 
@@ -56,7 +56,7 @@ pub struct Remote<H: Host> {
 }
 
 /// What a worker publishes about itself. Written by the worker; `queued`, `stealable`, `backlog_since` and `oldest` under the
-/// lock of its run queue, also by steals.
+/// lock of its run queue, also by steals; `backlog_since` also without it, when a task enters an empty ring.
 #[derive(Debug, Default, Line)]
 #[line(pair, default = owner)]
 #[repr(align(128))]
@@ -335,6 +335,9 @@ impl<H: Host> Workers<H> {
                 return;
             }
             queue.wakeup_pending.store(false, SeqCst);
+            // ORDERING: SeqCst; the mark was cleared before, who is parked is read after. A thread that pushes and finds the mark
+            // set relies on that.
+            fence(SeqCst);
         }
         let all = std::iter::once(near).chain(self.machine.others(near));
         all.take_while(|cpu| !self.notify(host, *cpu)).for_each(drop);

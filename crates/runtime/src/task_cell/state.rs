@@ -6,8 +6,8 @@
 //! | `RUNNING` | when the poll begins | when it ends | one thread polls the future |
 //! | `COMPLETE` | when the last poll ends | never | the future is dropped and the output is stored |
 //! | `JOIN_INTEREST` | by the spawn | when the handle is dropped before the end | the output belongs to the handle, not to the last poll |
-//! | `JOIN_WAKER` | by the handle | by the handle, before `COMPLETE` | `Header::join_waker` has a waker, which only the last poll may take |
-//! | `CANCELLED` | by an abort | never | the next poll drops the future |
+//! | `JOIN_WAKER` | by the handle | by the handle, before `COMPLETE` | `Header::join_waker` has a waker, which the handle and the last poll may read |
+//! | `CANCELLED` | by an abort or a shutdown | never | the next poll drops the future |
 //!
 //! The bits above count references: one of the runnable task, which the wake that sets `SCHEDULED` adds or gives away, and one
 //! each of the handle, the list of owned tasks, and every waker. So the end of a poll always gives up the reference of
@@ -17,8 +17,7 @@
 //! Three locked instructions for a wake and a poll: the wake, the poll's begin, the poll's end.
 //!
 //! # Protocol
-//! Whoever changes the word away from a state in which `SCHEDULED` and `RUNNING` are clear owns the task until it gives it
-//! to a queue. A wake that finds `SCHEDULED` writes the word all the same, unchanged: so the poll that follows
+//! The thread that sets `SCHEDULED` in a word in which it and `RUNNING` are clear owns the task until it gives it to a queue. A wake that finds `SCHEDULED` writes the word all the same, unchanged: so the poll that follows
 //! sees what the waker wrote before. Models: `state/loom.rs`.
 
 use crate::sync::{AtomicUsize, Ordering::*, fence};
@@ -108,9 +107,8 @@ impl State {
     fn update(&self, next: impl Fn(usize) -> usize) -> Result<Snapshot, Snapshot> {
         let mut now = self.0.load(Relaxed);
         while now & COMPLETE == 0 {
-            // ORDERING: AcqRel; Release pairs with the Acquire of `start` and of `pend`: the poll that follows sees what the
-            // caller wrote before. Acquire pairs with the Release of the same two: a caller that gets the task sees what
-            // its last poll wrote.
+            // ORDERING: AcqRel; Release pairs with the Acquire of `start`: the poll that follows sees what the caller wrote
+            // before. Acquire pairs with the Release of `pend`: a caller that gets the task sees what its last poll wrote.
             match self.0.compare_exchange_weak(now, next(now), AcqRel, Relaxed) {
                 Ok(before) => return Ok(Snapshot(before)),
                 Err(changed) => now = changed,
@@ -206,7 +204,7 @@ impl State {
         self.update(|now| now | JOIN_WAKER).is_ok()
     }
 
-    /// Takes the handle's waker back. False: the task is complete, and its last poll owns the waker.
+    /// Takes the handle's waker back. False: the task is complete, and its last poll may read it.
     pub(crate) fn clear_join_waker(&self) -> bool {
         self.update(|now| now & !JOIN_WAKER).is_ok()
     }

@@ -36,15 +36,20 @@ impl Worker {
         remote.status.poll_seq.store(polls + 1, Relaxed);
         remote.is_stuck.store(false, Relaxed);
         warmcore_record::set_worker(None);
+        // This thread is no worker's any more before another one is: only one may push to the ring. Until the poll ends it is a
+        // thread inside the runtime, as any other; `run_thread` leaves the runtime afterwards.
+        self.is_handed_off.set(true);
+        context::clear_current();
+        let entered = context::enter(self.shared.clone());
         if start_worker(&self.shared, self.me()).is_err() {
+            drop(entered);
+            std::mem::forget(context::set_current(self));
+            self.is_handed_off.set(false);
             warmcore_record::set_worker(Some(self.me().index()));
             remote.status.poll_seq.store(polls, Relaxed);
             return false;
         }
-        self.is_handed_off.set(true);
-        context::clear_current();
-        // Until the poll ends this is a thread inside the runtime, as any other; `run_thread` leaves the runtime afterwards.
-        std::mem::forget(context::enter(self.shared.clone()));
+        std::mem::forget(entered);
         true
     }
 }

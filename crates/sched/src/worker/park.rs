@@ -63,6 +63,8 @@ impl<H: Host> Core<H> {
         if self.remote.is_stuck.load(Relaxed) {
             self.remote.is_stuck.store(false, Relaxed);
         }
+        // A backlog begins with the next push. Until the push has stored its time, none of its tasks is due.
+        self.remote.status.backlog_since.store(u64::MAX, Relaxed);
         self.shard.idle.fetch_add(1, Relaxed);
         self.mode.set(Mode::Parked { since: now, until: None });
         // ORDERING: SeqCst; that the worker is parked was written before, the other queues are read after.
@@ -124,6 +126,11 @@ impl<H: Host> Core<H> {
 
     /// Makes the worker ready to go on after a panic outside of a task, for example of a waker in the driver.
     pub fn recover(&self, host: &H) {
+        let polls = &self.remote.status.poll_seq;
+        if polls.load(Relaxed) % 2 == 1 {
+            // The panic was between the begin and the end of a poll.
+            polls.store(polls.load(Relaxed) + 1, Relaxed);
+        }
         if self.in_driver.replace(false) && self.remote.status.parked_since.load(Relaxed) > 0 {
             self.unparked(host);
         }

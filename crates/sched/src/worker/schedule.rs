@@ -151,12 +151,17 @@ impl<H: Host> Core<H> {
     }
 
     /// Puts a task into the ring, else into the run queue, whose lock is taken when the first task needs it.
-    /// [`publish_queued`](Self::publish_queued) ends a number of these.
-    pub(super) fn queue_here<'a>(&'a self, run_queue: &mut LockedQueue<'a, H>, queued: Queued<H::Task>) {
+    /// [`publish_queued`](Self::publish_queued) ends a number of these. A backlog that begins with it counts from `now` on.
+    pub(super) fn queue_here<'a>(
+        &'a self,
+        run_queue: &mut LockedQueue<'a, H>,
+        queued: Queued<H::Task>,
+        now: Nanos,
+    ) {
         let Queued { task, since } = queued;
         match self.push_ring(task) {
             Ok(1) if self.remote.status.stealable.load(Relaxed) == 0 => {
-                self.remote.status.backlog_since.store(since.0, Relaxed);
+                self.remote.status.backlog_since.store(now.0, Relaxed);
             }
             Ok(_) => {}
             Err(task) => run_queue

@@ -17,7 +17,7 @@ const RETRY_AFTER: Nanos = Nanos(1_000_000);
 
 /// What came of a search.
 pub(super) enum SearchOutcome {
-    /// Tasks, which are in this worker's queues now. `left_at`: the worker from whose queues they came, where others may wait.
+    /// Tasks, which are in this worker's ring and run queue now. `left_at`: the worker from whose queues they came, where others may wait.
     /// `is_last`: no other worker searches, under a policy that limits how many do, so this one has to notify the next.
     Tasks { left_at: Option<CpuId>, is_last: bool },
     /// No task. If a time is given, the worker looks again at that time.
@@ -25,7 +25,7 @@ pub(super) enum SearchOutcome {
 }
 
 impl<H: Host> Core<H> {
-    /// Looks for tasks, as the policy decides, and moves those that it finds to this worker's run queue. The number of
+    /// Looks for tasks, as the policy decides, and moves those that it finds to this worker's queues. The number of
     /// workers that search is counted if the policy limits it.
     pub(super) fn steal_work(&self, host: &H, now: Nanos) -> SearchOutcome {
         let workers = host.workers();
@@ -76,6 +76,10 @@ impl<H: Host> Core<H> {
                     if self.steal_from(host, cpu, at_most.clamp(1, STEAL_MAX), now) {
                         return SearchOutcome::Tasks { left_at: Some(cpu), is_last: false };
                     }
+                    if workers.remote(cpu).status.queued.load(Relaxed) == 0 {
+                        // Another worker took the ring's tasks, each of which could run here.
+                        continue;
+                    }
                     // The tasks there may not run here.
                     return SearchOutcome::Nothing(Some(Nanos(now.0 + RETRY_AFTER.0)));
                 }
@@ -87,7 +91,7 @@ impl<H: Host> Core<H> {
         SearchOutcome::Nothing(Some(now))
     }
 
-    /// Moves a share of an injection queue to this worker's run queue. Returns whether a task came.
+    /// Moves a share of an injection queue to this worker's queues. Returns whether a task came.
     pub(super) fn take_injected(&self, host: &H, queue: usize) -> bool {
         let (workers, mut taken) = (host.workers(), self.taken.borrow_mut());
         let sharers = workers.machine().cpus_of(queue).len();
@@ -96,13 +100,13 @@ impl<H: Host> Core<H> {
         self.push_taken(host, &mut taken, self.now())
     }
 
-    /// Moves the buffered tasks to this worker's run queue. Returns whether there were any.
+    /// Moves the buffered tasks to this worker's queues. Returns whether there were any.
     fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> bool {
         if taken.is_empty() {
             return false;
         }
         let mut run_queue = None;
-        taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued));
+        taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued, now));
         self.publish_queued(host, run_queue, now);
         true
     }
