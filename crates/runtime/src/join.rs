@@ -14,7 +14,8 @@ use std::task::{Context, Poll};
 
 /// Waits for a task's end. Dropping the handle detaches the task.
 ///
-/// The handle is a future. Its output is the task's output, or [`JoinError`] if the task panicked or was cancelled.
+/// The handle is a future. Its output is the task's output, or [`JoinError`](crate::JoinError) if the task panicked or was
+/// cancelled.
 ///
 /// ```
 /// use warmcore_runtime::{Runtime, spawn};
