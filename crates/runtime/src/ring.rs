@@ -1,9 +1,9 @@
 //! Ring: the light tasks that wait at one worker, in a bounded queue without a lock.
 //!
-//! `tail` counts the tasks that were pushed, `head` those that were taken. With 64 bits neither comes back to an old value. A slot holds a task from the push
-//! until `head` has passed it. A thread that takes tasks first reads their slots, then moves `head` past them by one
-//! compare-and-swap: if that succeeds, no other thread has taken them, and the slots still held them when they were read,
-//! because the worker reuses a slot only after `head` has passed it. So a steal of many tasks is one step.
+//! `tail` counts the tasks that were pushed, `head` those that were taken. With 64 bits neither comes back to an old value. A
+//! slot holds a task from the push until `head` has passed it. A thread that takes tasks first reads their slots, then moves
+//! `head` past them by one compare-and-swap: if that succeeds, no other thread has taken them, and the slots still held them
+//! when they were read, because the worker reuses a slot only after `head` has passed it. So a steal of many tasks is one step.
 //!
 //! # Cost
 //! A push is two stores and a load, a pop one compare-and-swap. They write the line of `head` and `tail`, which searching workers

@@ -17,8 +17,9 @@
 //! Three locked instructions for a wake and a poll: the wake, the poll's begin, the poll's end.
 //!
 //! # Protocol
-//! The thread that sets `SCHEDULED` in a word in which it and `RUNNING` are clear owns the task until it gives it to a queue. A wake that finds `SCHEDULED` writes the word all the same, unchanged: so the poll that follows
-//! sees what the waker wrote before. Models: `state/loom.rs`.
+//! The thread that sets `SCHEDULED` in a word in which it and `RUNNING` are clear owns the task until it gives it to a queue. A
+//! wake that finds `SCHEDULED` writes the word all the same, unchanged: so the poll that follows sees what the waker wrote
+//! before. Models: `state/loom.rs`.
 
 use crate::sync::{AtomicUsize, Ordering::*, fence};
 

@@ -17,8 +17,9 @@ const RETRY_AFTER: Nanos = Nanos(1_000_000);
 
 /// What came of a search.
 pub(super) enum SearchOutcome {
-    /// Tasks, which are in this worker's ring and run queue now. `left_at`: the worker from whose queues they came, where others may wait.
-    /// `is_last`: no other worker searches, under a policy that limits how many do, so this one has to notify the next.
+    /// Tasks, which are in this worker's ring and run queue now. `left_at`: the worker from whose queues they came, where
+    /// others may wait. `is_last`: no other worker searches, under a policy that limits how many do, so this one has to notify
+    /// the next.
     Tasks { left_at: Option<CpuId>, is_last: bool },
     /// No task. If a time is given, the worker looks again at that time.
     Nothing(Option<Nanos>),
@@ -76,8 +77,10 @@ impl<H: Host> Core<H> {
                     if self.steal_from(host, cpu, at_most.clamp(1, STEAL_MAX), now) {
                         return SearchOutcome::Tasks { left_at: Some(cpu), is_last: false };
                     }
-                    if workers.remote(cpu).status.queued.load(Relaxed) == 0 {
-                        // Another worker took the ring's tasks, each of which could run here.
+                    let remote = workers.remote(cpu);
+                    if remote.status.queued.load(Relaxed) == 0 && !remote.is_stuck.load(Relaxed) {
+                        // Another worker took the ring's tasks, each of which could run here. The inbox of a stuck worker may
+                        // have tasks that may not.
                         continue;
                     }
                     // The tasks there may not run here.
