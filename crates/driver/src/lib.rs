@@ -1,5 +1,8 @@
 #![doc = include_str!("../README.md")]
 
+#[cfg(any(feature = "tokio", all(test, warmcore_loom)))]
+#[cfg_attr(warmcore_loom, allow(dead_code, reason = "the models don't call all of it"))]
+mod attendance;
 mod driver;
 #[cfg(feature = "tokio")]
 mod op_budget;
@@ -15,6 +18,8 @@ pub use driver::{Driver, Entered, Used};
 #[cfg(feature = "tokio")]
 pub use op_budget::{OpBudget, unconstrained};
 #[cfg(feature = "tokio")]
-pub use tokio_driver::{TokioDriver, TokioDriverConfig, is_inside_tokio, leave_block_on, sleep};
+pub use tokio_driver::{
+    TokioDriver, TokioDriverConfig, TokioReactor, is_inside_tokio, leave_block_on, sleep,
+};
 #[cfg(not(feature = "tokio"))]
 pub use without_tokio::{OpBudget, is_inside_tokio, leave_block_on, unconstrained};

@@ -13,7 +13,7 @@ use std::thread::scope;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 use warmcore_driver::{
-    Driver, OpBudget, TokioDriver, TokioDriverConfig, is_inside_tokio, sleep, unconstrained,
+    Driver, OpBudget, TokioDriver, TokioDriverConfig, TokioReactor, is_inside_tokio, sleep, unconstrained,
 };
 use warmcore_types::Nanos;
 
@@ -217,6 +217,137 @@ fn a_closed_driver_returns_at_once_and_its_sockets_fail() {
     driver.unpark();
     driver.wake_at(Nanos(0));
     let _entered = driver.enter();
+    let socket = pin!(tokio::net::TcpStream::connect("127.0.0.1:1"));
+    let outcome = socket.poll(&mut Context::from_waker(Waker::noop()));
+    assert!(matches!(outcome, Poll::Ready(Err(_))), "{outcome:?}");
+}
+
+/// Two drivers of one reactor.
+fn two() -> [TokioDriver; 2] {
+    let reactor = Arc::new(TokioReactor::new(TokioDriverConfig::new("test")).unwrap());
+    [TokioDriver::on(&reactor), TokioDriver::on(&reactor)]
+}
+
+/// Starts a task on the driver that ends after two milliseconds, and returns whether it has ended.
+fn timer_on(driver: &TokioDriver) -> impl Fn() -> bool {
+    let _entered = driver.enter();
+    let task = tokio::spawn(sleep(Duration::from_millis(2)));
+    move || task.is_finished()
+}
+
+#[test]
+fn of_two_workers_that_share_sockets_and_timers_each_is_unparked_where_it_is() {
+    let drivers = two();
+    let [awake, parked] = [[false; 2], [false; 2]].map(|both| both.map(AtomicBool::new));
+    for _ in 0..100 {
+        scope(|scope| {
+            for n in 0..2 {
+                let (driver, is_awake, is_parked) = (&drivers[n], &awake[n], &parked[n]);
+                scope.spawn(move || {
+                    park(driver, &|| {
+                        is_parked.store(true, SeqCst);
+                        is_awake.load(SeqCst)
+                    });
+                });
+            }
+            for n in 0..2 {
+                while !parked[n].load(SeqCst) {
+                    std::thread::yield_now();
+                }
+                awake[n].store(true, SeqCst);
+                drivers[n].unpark();
+            }
+        });
+        awake.iter().chain(&parked).for_each(|flag| flag.store(false, SeqCst));
+    }
+}
+
+/// The first worker that parks serves the timers of both. While it is awake for long and serves nothing, the second one,
+/// which sleeps beside, does so after it has slept until its time.
+#[test]
+fn a_worker_that_stays_awake_is_replaced_by_one_that_slept_and_saw_nobody_serve() {
+    let [first, second] = &two();
+    let has_ended = timer_on(second);
+    while !has_ended() {
+        first.park(Some(Nanos(first.now().0 + 1_000_000)), &|| false);
+    }
+    let has_ended = timer_on(first);
+    let in_ms = |ms: u64| Some(Nanos(second.now().0 + ms * 1_000_000));
+    second.park(in_ms(5), &|| false);
+    assert!(!has_ended(), "it slept beside");
+    let began = Instant::now();
+    while !has_ended() {
+        second.park(in_ms(10), &|| false);
+        assert!(began.elapsed() < LIMIT, "nobody serves");
+    }
+    // From now on the first one sleeps beside.
+    let has_ended = timer_on(first);
+    first.park(in_ms(5), &|| false);
+    assert!(!has_ended());
+}
+
+#[test]
+fn a_worker_that_would_park_where_another_thread_serves_is_unparked_when_that_leaves() {
+    let [first, second] = &two();
+    let (begun, begins) = channel();
+    let (end, ends) = channel::<()>();
+    {
+        let _entered = first.enter();
+        tokio::spawn(async move {
+            begun.send(()).unwrap();
+            _ = ends.recv_timeout(LIMIT);
+        });
+    }
+    scope(|scope| {
+        scope.spawn(|| second.poll_events());
+        begins.recv_timeout(LIMIT).unwrap();
+        let parks = scope.spawn(|| {
+            let began = Instant::now();
+            first.park(Some(Nanos(first.now().0 + LIMIT.as_nanos() as u64)), &|| false);
+            began.elapsed()
+        });
+        std::thread::sleep(Duration::from_millis(10));
+        drop(end);
+        assert!(parks.join().unwrap() < LIMIT);
+    });
+    // It is the attendant: it serves.
+    let has_ended = timer_on(second);
+    let began = Instant::now();
+    while !has_ended() {
+        first.park(Some(Nanos(first.now().0 + 10_000_000)), &|| false);
+        assert!(began.elapsed() < LIMIT);
+    }
+}
+
+#[test]
+fn a_time_that_another_thread_sets_ends_the_park_of_a_worker_beside() {
+    let [first, second] = &two();
+    // The first one attends.
+    first.park(Some(Nanos(first.now().0 + 1_000_000)), &|| false);
+    let began = Instant::now();
+    let set = || second.wake_at(Nanos(second.now().0 + 5_000_000));
+    while_parking(set, |parking| {
+        second.park(Some(Nanos(second.now().0 + LIMIT.as_nanos() as u64)), &|| {
+            parking();
+            false
+        });
+    });
+    assert!(began.elapsed() < LIMIT);
+}
+
+#[test]
+fn sockets_and_timers_that_workers_share_are_closed_with_the_last_worker() {
+    let [first, second] = &two();
+    first.close();
+    first.close();
+    let has_ended = timer_on(first);
+    let began = Instant::now();
+    while !has_ended() {
+        second.park(Some(Nanos(second.now().0 + 10_000_000)), &|| false);
+        assert!(began.elapsed() < LIMIT);
+    }
+    second.close();
+    let _entered = second.enter();
     let socket = pin!(tokio::net::TcpStream::connect("127.0.0.1:1"));
     let outcome = socket.poll(&mut Context::from_waker(Waker::noop()));
     assert!(matches!(outcome, Poll::Ready(Err(_))), "{outcome:?}");

@@ -7,6 +7,7 @@
 //! A policy reads a [`View`] and a [`Wake`] and returns a [`WakeDecision`] or a [`StealDecision`]. It keeps no state
 //! between calls. The scheduler stores what must be remembered of a task, and passes it in again ([`Wakee`]).
 
+use crate::policy::{MIGRATION_COST_PER_POLL, WAKEUP_COST};
 use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
 
 /// The state of the scheduler, as a policy sees it. The scheduler answers from its own records. An answer may be as old
@@ -36,6 +37,16 @@ pub trait View {
     }
     /// The cost of moving the task that would be stolen from the CPU.
     fn migration_cost_at(&self, cpu: CpuId) -> Nanos;
+    /// How long a poll takes on the CPU, on average. By default it follows from the cost of a move, for a scheduler that does
+    /// not learn that.
+    fn mean_poll_at(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.migration_cost_at(cpu).0 / MIGRATION_COST_PER_POLL)
+    }
+    /// The time from a kick of the parked CPU until it runs a task. By default 20 µs, for a scheduler that does not
+    /// measure it.
+    fn wakeup_cost(&self, _cpu: CpuId) -> Nanos {
+        WAKEUP_COST
+    }
     /// Until when the CPU is kept for a task that sleeps briefly (its hot window).
     fn hot_until(&self, cpu: CpuId) -> Nanos;
     /// How many tasks are in the queue with this number that CPUs of one LLC share: the queue of shard `queue`, unless

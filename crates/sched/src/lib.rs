@@ -8,6 +8,7 @@ mod host;
 mod hot;
 mod inject_queue;
 pub mod policy;
+mod refill;
 mod run_queue;
 pub mod shares;
 mod sync;

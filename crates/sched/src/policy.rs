@@ -11,7 +11,7 @@ pub mod near;
 mod shared_queue;
 
 pub use home::Home;
-pub(crate) use home::{MIGRATION_COST_PER_POLL, distance_factor};
+pub(crate) use home::{MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor};
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
 pub use shared_queue::SharedQueue;

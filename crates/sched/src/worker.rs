@@ -122,6 +122,9 @@ pub struct Core<H: Host> {
     sample_mask: Cell<u32>,
     /// The number of half polls that the next measured poll stands for, itself included.
     stands_for: Cell<u32>,
+    /// While the poll after a move is measured: polls until the next one that is measured at random. `None`: this poll
+    /// is none.
+    after_move: Cell<Option<u32>>,
     /// Until when each poll is measured.
     all_measured_until: Cell<Nanos>,
     /// When the polls were last checked for a long one, and how many polls that were.
@@ -174,6 +177,7 @@ impl<H: Host> Core<H> {
             until_sample: Cell::new(0),
             sample_mask: Cell::new(SAMPLE_MASK),
             stands_for: Cell::new(2),
+            after_move: Cell::new(None),
             all_measured_until: Cell::new(now),
             checked_at: Cell::new(now),
             checked_polls: Cell::new(polls / 2),
@@ -354,6 +358,9 @@ impl<H: Host> Core<H> {
             Distance::Socket | Distance::Other => &counters.other_node,
         };
         Counters::add(counter, 1);
+        if std::ptr::eq(counter, &counters.same_llc) && task.state().poll_ns().is_some() {
+            self.measure_after_move();
+        }
         host.moved(self.me, task, !std::ptr::eq(counter, &counters.same_llc));
     }
 

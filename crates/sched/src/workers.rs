@@ -15,6 +15,8 @@
 
 use crate::counters::Counters;
 use crate::inject_queue::InjectQueue;
+use crate::policy::WAKEUP_COST;
+use crate::refill::Refills;
 use crate::run_queue::RunQueue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::virtual_time::VirtualTimes;
@@ -47,6 +49,9 @@ pub struct Remote<H: Host> {
     /// limits how many search. Set by the thread that notifies it, cleared by the worker.
     #[line(contended = "notified")]
     pub(crate) is_notified: Padded<AtomicBool>,
+    /// When another thread unparked the worker; 0: the worker has seen it. Written by that thread and by the worker.
+    #[line(contended = "notified")]
+    pub(crate) unparked_at: Padded<AtomicU64>,
     /// Whether the worker is in a long poll. Set by the thread that finds it there, cleared by the worker.
     #[line(contended = "watchdog")]
     pub is_stuck: Padded<AtomicBool>,
@@ -75,6 +80,8 @@ pub struct WorkerStatus {
     pub poll_seq: AtomicU64,
     /// Average duration of a poll, in ns. 0: not known.
     pub mean_poll_ns: AtomicU32,
+    /// How long it takes from an unpark until the worker's thread runs, on average, in ns. 0: not known.
+    pub(crate) wakeup_ns: AtomicU32,
     /// Until when the idle worker is kept for a task that sleeps briefly.
     pub(crate) hot_until: AtomicU64,
     /// Since when the worker sleeps. 0: it does not.
@@ -103,6 +110,9 @@ pub struct Workers<H: Host> {
     /// [`Policy::max_searching`].
     pub(crate) max_searching: u32,
     pub(crate) virtual_times: Arc<VirtualTimes>,
+    /// Written by first polls after moves.
+    #[line(contended = "refills")]
+    pub(crate) refills: Padded<Refills>,
     /// The number of workers that search for tasks. Counted only if the policy has a limit.
     #[line(contended = "searching")]
     pub(crate) searching: Padded<AtomicU32>,
@@ -132,6 +142,7 @@ impl<H: Host> Workers<H> {
                 ))),
                 status: Padded::new(WorkerStatus::default()),
                 is_notified: Padded::new(AtomicBool::new(false)),
+                unparked_at: Padded::new(AtomicU64::new(0)),
                 is_stuck: Padded::new(AtomicBool::new(false)),
                 counters: Padded::new(Counters::default()),
             })
@@ -146,6 +157,7 @@ impl<H: Host> Workers<H> {
             machine,
             policy,
             virtual_times,
+            refills: Padded::new(Refills::new()),
             searching: Padded::new(AtomicU32::new(0)),
             remote_schedules: Padded::new(AtomicU64::new(0)),
         }
@@ -191,7 +203,8 @@ impl<H: Host> Workers<H> {
     /// of the worker `near`.
     fn migration_cost(&self, poll_ns: Option<u32>, near: Option<CpuId>) -> Nanos {
         let average = || near.map_or(0, |cpu| self.remote(cpu).status.mean_poll_ns.load(Relaxed));
-        self.policy.migration_cost(Nanos(poll_ns.unwrap_or_else(average).into()))
+        let poll_ns = poll_ns.unwrap_or_else(average);
+        self.refills.scale(poll_ns, self.policy.migration_cost(Nanos(poll_ns.into())))
     }
 
     /// Decides where a task goes that is woken or new.
@@ -271,7 +284,9 @@ impl<H: Host> Workers<H> {
 
     /// Unparks a worker whose inbox the caller has changed from *parked*.
     fn unpark(&self, host: &H, worker: CpuId) {
-        self.remote(worker).counters.unparks.fetch_add(1, Relaxed);
+        let remote = self.remote(worker);
+        remote.counters.unparks.fetch_add(1, Relaxed);
+        remote.unparked_at.store(host.now(worker).0, Relaxed);
         host.unpark(worker);
     }
 
@@ -455,6 +470,17 @@ impl<H: Host> View for Workers<H> {
 
     fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
         self.migration_cost(None, Some(cpu))
+    }
+
+    fn mean_poll_at(&self, cpu: CpuId) -> Nanos {
+        Nanos(self.remote(cpu).status.mean_poll_ns.load(Relaxed).into())
+    }
+
+    fn wakeup_cost(&self, cpu: CpuId) -> Nanos {
+        match self.remote(cpu).status.wakeup_ns.load(Relaxed) {
+            0 => WAKEUP_COST,
+            learned => Nanos(learned.into()),
+        }
     }
 
     fn hot_until(&self, cpu: CpuId) -> Nanos {

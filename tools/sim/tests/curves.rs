@@ -293,7 +293,9 @@ fn a_shared_queue_spreads_a_fan_out_of_few_light_tasks() {
         let ringer = Program::new("ringer").forever(|p| p.run(2 * US).broadcast("bell").yield_now());
         Load { cpus: 8, programs: (0..n).map(sleeper).chain([ringer]).collect(), time: 50 * MS }
     }) {
-        assert!(shared.moves / shared.wakes > 1.5 * home.moves / home.wakes, "{n}");
+        let moved = (shared.moves / shared.wakes) / (home.moves / home.wakes);
+        // Where all CPUs are busy, `Home` runs light tasks where they are woken too.
+        assert!(moved > if n < 160.0 { 1.5 } else { 1.0 }, "{n}: {moved}");
         let gain = shared.done / home.done;
         let expected = match n {
             10.0 | 20.0 => 2.5..10.0,

@@ -189,8 +189,8 @@ pub fn all() -> Vec<Step> {
                 "runtime's loom models",
                 Full,
                 100,
-                "test --release -p warmcore-runtime -p warmcore-sched --lib --no-default-features \
-                 --features warmcore-runtime/loom,warmcore-sched/loom -- loom",
+                "test --release -p warmcore-runtime -p warmcore-sched -p warmcore-driver --lib --no-default-features \
+                 --features warmcore-runtime/loom,warmcore-sched/loom,warmcore-driver/loom -- loom",
             )
         },
         Step {

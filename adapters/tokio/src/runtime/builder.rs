@@ -291,6 +291,8 @@ impl Builder {
             // A thread has the CPUs of the thread that starts it, and `available_parallelism` counts those. A pool that a
             // task starts, such as rayon's, would have one thread on the worker's one CPU.
             .pin(false)
+            // `tokio::spawn` spawns tasks of Warmcore's here, so no driver has tasks of its own.
+            .share_drivers(true)
             .max_blocking_threads(self.max_blocking_threads)
             // As tokio: a write of `tokio::fs` that is under way is not lost at the end of `main`.
             .wait_for_blocking(true)

@@ -78,28 +78,6 @@ fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
     });
 }
 
-/// Otherwise each `unpark` would write to the event descriptor twice.
-#[test]
-fn a_worker_alone_in_its_driver_is_not_beside_another_thread() {
-    let driver = &TokioDriver::new(TokioDriverConfig::new("test")).unwrap();
-    let (is_awake, is_parked) = (AtomicBool::new(false), AtomicBool::new(false));
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            driver.park(None, &|| {
-                is_parked.store(true, SeqCst);
-                is_awake.load(SeqCst)
-            });
-        });
-        while !is_parked.load(SeqCst) {
-            std::thread::yield_now();
-        }
-        let is_beside = driver.is_beside.load(SeqCst);
-        is_awake.store(true, SeqCst);
-        driver.unpark();
-        assert!(!is_beside);
-    });
-}
-
 impl TokioDriver {
     /// The CPU time after `act` has run inside the driver.
     fn used_by(&self, act: impl Fn()) -> Used {

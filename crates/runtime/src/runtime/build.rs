@@ -15,15 +15,19 @@ use crate::tenant_stats::TenantStats;
 use crate::thread_config::ThreadConfig;
 use crate::watchdog::Watchdog;
 use crate::worker;
+#[cfg(feature = "tokio")]
+use std::sync::Mutex;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use warmcore_driver::Driver;
 #[cfg(feature = "tokio")]
-use warmcore_driver::{TokioDriver, TokioDriverConfig};
+use warmcore_driver::{TokioDriver, TokioDriverConfig, TokioReactor};
 use warmcore_line::Padded;
 use warmcore_sched::{PolicyKind, SchedDomains, Workers};
 use warmcore_sys::affinity;
 use warmcore_topo::Topology;
+#[cfg(feature = "tokio")]
+use warmcore_types::ignore_poison;
 use warmcore_types::{CpuId, CpuSet, Nanos};
 
 impl Builder {
@@ -67,7 +71,7 @@ impl Builder {
         let is_pinned = self.pin.unwrap_or(count >= cpus.len());
         let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
         let machine = SchedDomains::new(&topology, &kernel_cpus);
-        let make_driver = match self.make_driver.clone().or_else(|| self.tokio_drivers(count)) {
+        let make_driver = match self.make_driver.clone().or_else(|| self.tokio_drivers(&machine)) {
             Some(make_driver) => make_driver,
             None => {
                 let what =
@@ -97,11 +101,17 @@ impl Builder {
         Ok(runtime)
     }
 
-    /// Makes tokio's drivers for `count` workers.
+    /// Makes tokio's drivers for the workers of a machine.
     #[cfg(feature = "tokio")]
-    fn tokio_drivers(&self, count: usize) -> Option<MakeDriver> {
+    fn tokio_drivers(&self, machine: &SchedDomains) -> Option<MakeDriver> {
+        // The first driver of each reactor makes it.
+        let reactor_of =
+            |worker: u32| if self.share_drivers { machine.shard_of(CpuId(worker)) } else { worker as usize };
+        let reactor_of: Vec<_> = (0..machine.cpus() as u32).map(reactor_of).collect();
+        let reactors = reactor_of.iter().max().map_or(0, |last| last + 1);
+        let made = Mutex::new(vec![None::<Arc<TokioReactor>>; reactors]);
         let mut config = TokioDriverConfig {
-            max_blocking_threads: (self.max_blocking_threads / count).max(1),
+            max_blocking_threads: (self.max_blocking_threads / reactors.max(1)).max(1),
             close_waits: self.wait_for_blocking,
             thread_stack_size: self.threads.stack_size,
             thread_keep_alive: self.thread_keep_alive,
@@ -113,11 +123,17 @@ impl Builder {
         if let Some(name) = &self.threads.name {
             config.thread_name = name.clone();
         }
-        Some(Arc::new(move |_| Ok(Box::new(TokioDriver::new(config.clone())?))))
+        Some(Arc::new(move |worker| {
+            let reactor = match &mut ignore_poison(made.lock())[reactor_of[worker]] {
+                Some(reactor) => reactor.clone(),
+                none => none.insert(Arc::new(TokioReactor::new(config.clone())?)).clone(),
+            };
+            Ok(Box::new(TokioDriver::on(&reactor)))
+        }))
     }
 
     #[cfg(not(feature = "tokio"))]
-    fn tokio_drivers(&self, _count: usize) -> Option<MakeDriver> {
+    fn tokio_drivers(&self, _machine: &SchedDomains) -> Option<MakeDriver> {
         None
     }
 

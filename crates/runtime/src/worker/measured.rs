@@ -14,11 +14,14 @@ pub(super) struct Measured {
     since: Nanos,
     /// For how many halves of a poll this poll's duration is counted in its tenant's run time. A poll that is measured
     /// because it was chosen at random also counts for the polls before it that were not measured. 2: for itself alone.
-    /// 0: it is not measured.
+    /// 0: it is not measured. [`AFTER_MOVE`]: it is measured for its own sake.
     stands_for: u32,
     /// It was chosen at random.
     is_sampled: bool,
 }
+
+/// The poll is measured because its task has moved.
+const AFTER_MOVE: u32 = u32::MAX;
 
 const NOT_MEASURED: Measured = Measured { since: Nanos(0), stands_for: 0, is_sampled: false };
 
@@ -48,6 +51,11 @@ impl Worker {
 
     #[cold]
     fn measure(&self, is_sampled: bool, is_long: bool) -> Measured {
+        let is_after_move = is_sampled && self.core.is_after_move();
+        let is_sampled = is_sampled && !is_after_move;
+        if is_after_move && !is_long {
+            return Measured { since: self.remote().driver.now(), stands_for: AFTER_MOVE, is_sampled: false };
+        }
         // Decided before the poll, so that the poll's duration does not change for how many polls it is counted.
         let stands_for = if is_sampled { self.core.draw_sample() } else { 0 };
         let stands_for = if is_long { 2 } else { stands_for };
@@ -71,7 +79,11 @@ impl Worker {
     fn record_measured(&self, header: &Header, measured: Measured, is_ready: bool) {
         let mut is_long = self.core.remote().is_stuck.load(Relaxed);
         let Measured { since, stands_for, is_sampled } = measured;
-        if stands_for > 0 {
+        if stands_for == AFTER_MOVE {
+            let ran = self.core.end_sample(&self.shared, since);
+            self.core.learn_refill(&self.shared, &header.sched, ran);
+            is_long |= self.core.is_long(ran);
+        } else if stands_for > 0 {
             let ran = self.core.end_sample(&self.shared, since);
             self.shared.task_groups.record_poll(self.me(), header, ran, stands_for);
             if let Some(tenant) = header.tenant() {

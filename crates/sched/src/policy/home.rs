@@ -1,12 +1,14 @@
 //! Home: a task wakes on the worker that ran it last, where its data is, unless that costs more than moving the data.
 //!
 //! **Wakes.** To wake a task on its previous CPU costs a kick if that CPU is parked, and a little if it runs. To run the
-//! task elsewhere costs its migration cost, once. So each wake on the previous CPU adds to the task's *accrued cost*. When
-//! that reaches the migration cost, the task moves to its waker. Until it moves, and by moving, it has paid less than
-//! twice the better of staying for ever and moving at once (the ski rental problem). A task that one CPU wakes again and
-//! again also adds a part of the time that it waits behind other tasks: a part only, because waiting uses no CPU. So a
-//! task ends up beside the task that it talks to, after one wake if it has little data, after many if it has much. It does not
-//! move to a CPU where more tasks wait than at its own; while it could not move, the accrued cost does not grow.
+//! task elsewhere costs its migration cost, once. Both are learned ([`View::wakeup_cost`], `refill.rs`). If one kick costs more
+//! than the move, or one wait behind the poll that runs there, the task runs where it is woken. Otherwise each wake on the
+//! previous CPU adds to the task's *accrued cost*. When that reaches the migration cost, the task moves to its waker. Until
+//! it moves, and by moving, it has paid less than twice the better of staying for ever and moving at once (the ski rental
+//! problem). A task that one CPU wakes again and again also adds a part of the time that it waits behind other tasks: a part
+//! only, because waiting uses no CPU. So a task ends up beside the task that it talks to, after one wake if it has little
+//! data, after many if it has much. It does not move to a CPU where more tasks wait than at its own; while it could not move,
+//! the accrued cost does not grow.
 //!
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
 //! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
@@ -16,8 +18,8 @@
 //! when the first of these tasks is due.
 //!
 //! # Cost
-//! A wake on the previous CPU is two comparisons. Example: a task whose polls take 16 µs has a migration cost of 64 µs, and
-//! moves to a waker that finds its CPU parked four times in a row. If it waits behind others, an idle CPU of its
+//! A wake on the previous CPU is two comparisons. Example, before a cost was learned: a task whose polls take 16 µs has a
+//! migration cost of 64 µs, and moves to a waker that finds its CPU parked four times in a row. If it waits behind others, an idle CPU of its
 //! last-level cache takes it after 200 µs, one of another socket after 320 µs.
 //!
 //! # Source
@@ -155,7 +157,10 @@ impl Policy for Home {
         let (waiting, migration_cost) = (view.backlog(at), view.migration_cost_at(at));
         let min_delay = later(migration_cost, migration_cost).max(self.min_steal_delay);
         let is_old = waiting > 0 && later(view.backlog_since(at), min_delay) <= now;
-        if !is_old && !self.is_overloaded(waiting, migration_cost) && !view.is_stuck(at) {
+        if !is_old
+            && !self.is_overloaded(waiting, view.mean_poll_at(at), migration_cost)
+            && !view.is_stuck(at)
+        {
             return None;
         }
         find_idle(machine, view, at, self.hot_clock(now), &Wakee::default()).map(|found| found.cpu)
@@ -220,7 +225,7 @@ impl<V: View> Search<'_, V> {
             let migration_cost = migration_cost_over(migration_cost_at, machine.distance(me, cpu));
             // Many light tasks are taken at once, unless their CPU was kicked and is about to run them.
             let at_once = migration_cost < WAKEUP_COST
-                && self.rules.is_overloaded(waiting, migration_cost)
+                && self.rules.is_overloaded(waiting, view.mean_poll_at(cpu), migration_cost)
                 && !view.is_idle(cpu);
             // One migration cost is added for a task that has just moved there.
             let min_delay = later(migration_cost, migration_cost_at).max(self.rules.min_steal_delay);
@@ -271,11 +276,16 @@ fn queueing_cost(
     if wakee.woken_from != Some(near) {
         return HANDOVER_COST;
     }
-    let poll = |cpu| view.migration_cost_at(cpu).0 / MIGRATION_COST_PER_POLL;
+    let poll = |cpu| view.mean_poll_at(cpu).0;
     let wait = |cpu| poll(cpu).saturating_mul(view.backlog(cpu).into());
     let is_next = poll(near) >= lifo_order_min_poll.0;
     let longer = wait(prev_cpu).saturating_sub(if is_next { 0 } else { wait(near) });
     later(HANDOVER_COST, Nanos(longer / WAIT_SHARE))
+}
+
+/// The cost of queueing at a CPU whose present poll has not ended yet.
+fn wait_of_a_poll(view: &impl View, cpu: CpuId) -> Nanos {
+    later(HANDOVER_COST, Nanos(view.mean_poll_at(cpu).0 / WAIT_SHARE))
 }
 
 /// Whether a light task would wait behind heavy ones. Then the CPU that ends its poll first takes it, because the wait
@@ -306,19 +316,27 @@ impl Home {
                 WakeSource::Cpu(_) => view.backlog(near) <= view.backlog(prev_cpu),
                 WakeSource::Outside(_) => view.is_idle(near),
             };
+            let migration_cost = migration_cost_over(migration_cost, machine.distance(prev_cpu, near));
+            // A light task: to fetch its data costs less than to wake its CPU, however many tasks wait here, or less than one
+            // wait behind a poll there. Whichever CPU has time first takes it.
+            let is_light = match is_idle {
+                true => migration_cost < view.wakeup_cost(prev_cpu),
+                false => migration_cost < wait_of_a_poll(view, prev_cpu) && is_free(),
+            };
             if near == prev_cpu {
                 stay.accrued_cost = Nanos(0);
+            } else if is_light && matches!(wake.waker, WakeSource::Cpu(_)) && may(machine, allowed, near) {
+                return WakeDecision::on(near, false);
             } else if takes(machine, view, allowed, near) && is_free() {
                 stay.accrued_cost = later(
                     accrued_cost,
                     if is_idle {
-                        WAKEUP_COST
+                        view.wakeup_cost(prev_cpu)
                     } else {
                         queueing_cost(self.lifo_order_min_poll, view, &wake.wakee, prev_cpu, near)
                     },
                 );
-                if stay.accrued_cost >= migration_cost_over(migration_cost, machine.distance(prev_cpu, near))
-                {
+                if stay.accrued_cost >= migration_cost {
                     return WakeDecision::on(near, view.is_idle(near));
                 }
             }
@@ -352,13 +370,13 @@ impl Home {
         }
     }
 
-    /// Whether so many tasks wait, each of which costs `migration_cost` to move, that the last one waits longer than the
-    /// steal delay and a move. The cost of tasks that never ran is not known and they have no data: two are enough.
-    fn is_overloaded(self, waiting: u32, migration_cost: Nanos) -> bool {
-        if migration_cost.0 == 0 {
+    /// Whether so many tasks wait, whose polls take `poll` and which cost `migration_cost` to move, that the last one waits
+    /// longer than the steal delay and a move. The cost of tasks that never ran is not known and they have no data: two are
+    /// enough.
+    fn is_overloaded(self, waiting: u32, poll: Nanos, migration_cost: Nanos) -> bool {
+        if poll.0 == 0 {
             return waiting > 1;
         }
-        migration_cost.0.saturating_mul(waiting.into()) / MIGRATION_COST_PER_POLL
-            >= later(self.min_steal_delay, migration_cost).0
+        poll.0.saturating_mul(waiting.into()) >= later(self.min_steal_delay, migration_cost).0
     }
 }

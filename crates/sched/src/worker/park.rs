@@ -14,7 +14,16 @@
 
 use super::steal::SearchOutcome;
 use super::*;
+use crate::policy::WAKEUP_COST;
 use crate::sync::fence;
+
+/// A sample counts as at most this many times the average, and for one part in this many of the new average.
+const SAMPLE_MAX: u64 = 4;
+const WEIGHT: u64 = 8;
+
+/// The least and the most that a wakeup is taken to cost.
+const WAKEUP_MIN: Nanos = Nanos(1_000);
+const WAKEUP_MAX: Nanos = Nanos(100_000);
 
 impl<H: Host> Core<H> {
     /// Looks for tasks of other workers: the answer to [`Next::Search`]. [`next`](Self::next) says what comes of it.
@@ -99,8 +108,31 @@ impl<H: Host> Core<H> {
         status.parked_since.store(0, Relaxed);
         self.in_driver.set(false);
         let woke = self.read_clock(host);
+        self.learn_wakeup_cost(since, woke);
         Counters::add(&self.remote.counters.parks, 1);
         Counters::add(&self.remote.counters.parked_ns, woke.0.saturating_sub(since));
+    }
+
+    /// If another thread has ended the park: learns how long it took until this thread ran.
+    fn learn_wakeup_cost(&self, parked_since: u64, woke: Nanos) {
+        let at = self.remote.unparked_at.load(Relaxed);
+        if at == 0 {
+            return;
+        }
+        self.remote.unparked_at.store(0, Relaxed);
+        if at < parked_since {
+            // The worker woke by itself at that time, and ended another park.
+            return;
+        }
+        let status = &self.remote.status;
+        let old = match status.wakeup_ns.load(Relaxed) {
+            0 => WAKEUP_COST.0,
+            old => u64::from(old),
+        };
+        // One wait behind a time slice of another process says little about the next.
+        let took = woke.0.saturating_sub(at).min(old * SAMPLE_MAX);
+        let learned = (old - old / WEIGHT + took / WEIGHT).clamp(WAKEUP_MIN.0, WAKEUP_MAX.0);
+        status.wakeup_ns.store(learned as u32, Relaxed);
     }
 
     /// Ends the park: the worker is not marked as parked any more.

@@ -5,6 +5,7 @@
 //! so for a second each poll is measured. Polls pay nothing for that.
 
 use super::*;
+use crate::TaskState;
 
 /// One poll of 16 is measured on average: the number of polls until the next one is random, up to this.
 pub const SAMPLE_MASK: u32 = 31;
@@ -39,6 +40,29 @@ impl<H: Host> Core<H> {
         let mask = self.sample_mask.get();
         self.until_sample.set(self.next_rand() & mask);
         self.stands_for.replace(mask + 2)
+    }
+
+    /// The next poll is measured, since its task has moved, unless it was chosen at random already.
+    pub(super) fn measure_after_move(&self) {
+        let left = self.until_sample.get();
+        if left > 0 {
+            self.after_move.set(Some(left - 1));
+            self.until_sample.set(0);
+        }
+    }
+
+    /// Whether this poll is measured because its task has moved. It stands for no other poll.
+    pub fn is_after_move(&self) -> bool {
+        let left = self.after_move.take();
+        left.into_iter().for_each(|left| self.until_sample.set(left));
+        left.is_some()
+    }
+
+    /// The first poll of a task after a move took so many ns.
+    pub fn learn_refill(&self, host: &H, task: &TaskState, took: u64) {
+        if let Some(poll_ns) = task.poll_ns() {
+            host.workers().refills.learn(poll_ns, took);
+        }
     }
 
     /// Returns how long a measured poll took that began at `since`.

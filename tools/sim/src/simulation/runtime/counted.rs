@@ -129,6 +129,12 @@ impl<V: View> View for CountingView<'_, V> {
     fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
         self.view.migration_cost_at(cpu)
     }
+    fn mean_poll_at(&self, cpu: CpuId) -> Nanos {
+        self.view.mean_poll_at(cpu)
+    }
+    fn wakeup_cost(&self, cpu: CpuId) -> Nanos {
+        self.view.wakeup_cost(cpu)
+    }
     fn hot_until(&self, cpu: CpuId) -> Nanos {
         self.view.hot_until(cpu)
     }

@@ -1,0 +1,128 @@
+//! Attendance: which thread is inside a reactor, and which worker parks there.
+//!
+//! A reactor serves the sockets and timers of one or several workers, and one thread at a time can be inside. One of the
+//! workers is the *attendant*: it parks inside, and the others park beside. A worker that is awake, or a thread that looks after
+//! the driver of a stuck worker, may *visit*: it serves what is due and leaves, without a wait.
+//!
+//! **Attended.** While nobody is inside, the attendant is awake, or on its way inside: it serves the reactor now and then, and
+//! parks inside. If a visitor is inside then, the visitor unparks it. If the attendant is in a long poll, a worker that
+//! slept beside for a whole check of the watchdog, in which nobody was inside, becomes the attendant.
+//!
+//! **Unpark.** A worker is unparked where it is parked. One that enters looks whether it was unparked after it has entered; a
+//! thread that unparks it looks where it is after it has written that. One of the two sees the other.
+//!
+//! # Cost
+//! To enter and to leave: two writes on a line that the workers share, and a fence each.
+
+#[cfg(warmcore_loom)]
+use ::loom::sync::{
+    Mutex,
+    atomic::{AtomicU32, Ordering::*, fence},
+};
+#[cfg(not(warmcore_loom))]
+use std::sync::{
+    Mutex,
+    atomic::{AtomicU32, Ordering::*, fence},
+};
+use warmcore_types::ignore_poison;
+
+/// Nobody is inside; there is no attendant.
+const NOBODY: u32 = 0;
+
+/// Added to the number of the driver through which a visitor is inside.
+const VISIT: u32 = 1 << 31;
+
+/// Who is inside a reactor. `T` unparks a thread. Drivers have numbers from 1.
+#[derive(Debug)]
+pub(crate) struct Attendance<T> {
+    /// The number of the driver through which a thread is inside, with [`VISIT`] if it does not wait; or [`NOBODY`].
+    inside: AtomicU32,
+    /// The number of the driver whose thread parks inside.
+    attendant: AtomicU32,
+    /// The attendant, if it found a visitor inside when it was going to park there.
+    waits: Mutex<Option<T>>,
+}
+
+impl<T> Attendance<T> {
+    pub(crate) fn new() -> Self {
+        Self { inside: AtomicU32::new(NOBODY), attendant: AtomicU32::new(NOBODY), waits: Mutex::new(None) }
+    }
+
+    /// The thread of driver `me`, which is going to park, enters if it is the attendant, or if there is none, or if it
+    /// `must_attend` from now on. `here` returns what unparks the thread. False: it parks beside.
+    pub(crate) fn enter(&self, me: u32, must_attend: bool, here: impl FnOnce() -> T) -> bool {
+        let attendant = self.attendant.load(Relaxed);
+        if !(must_attend || attendant == me || attendant == NOBODY) || !self.try_enter(me, here) {
+            return false;
+        }
+        // Not before it has entered: another attendant that is inside stays the attendant.
+        self.attendant.store(me, Relaxed);
+        true
+    }
+
+    fn try_enter(&self, me: u32, here: impl FnOnce() -> T) -> bool {
+        // ORDERING: Acquire; pairs with the Release of `leave` and `leave_visit`: what the thread before did inside is seen.
+        let enter = || self.inside.compare_exchange(NOBODY, me, Acquire, Relaxed);
+        let entered = match enter() {
+            Err(inside) if inside >= VISIT => {
+                let mut waits = ignore_poison(self.waits.lock());
+                let entered = enter();
+                if entered.is_err_and(|inside| inside >= VISIT) {
+                    // The visitor locks `waits` after it has left, so it finds this thread there.
+                    *waits = Some(here());
+                }
+                entered
+            }
+            entered => entered,
+        };
+        // ORDERING: SeqCst; that the thread is inside was written before, whether it was unparked is read after, by the caller.
+        // A thread that unparks it does both the other way round: `is_inside`.
+        fence(SeqCst);
+        entered.is_ok()
+    }
+
+    /// The thread that entered leaves.
+    pub(crate) fn leave(&self) {
+        // ORDERING: Release; pairs with the Acquire of `enter` and `visit`.
+        self.inside.store(NOBODY, Release);
+        // ORDERING: SeqCst; that the thread is not inside was written before, that it is parked again is written after, by the
+        // caller. A thread that reads the second before the fence of `is_inside` sees the first after it.
+        fence(SeqCst);
+    }
+
+    /// A thread enters through driver `me`, and will not wait. False: another thread is inside.
+    pub(crate) fn visit(&self, me: u32) -> bool {
+        // ORDERING: Acquire; as in `try_enter`.
+        self.inside.compare_exchange(NOBODY, me | VISIT, Acquire, Relaxed).is_ok()
+    }
+
+    /// The visitor leaves, and unparks the attendant if that has found it inside.
+    pub(crate) fn leave_visit(&self, unpark: impl FnOnce(T)) {
+        // ORDERING: Release; as in `leave`.
+        self.inside.store(NOBODY, Release);
+        let waits = ignore_poison(self.waits.lock()).take();
+        if let Some(attendant) = waits {
+            unpark(attendant);
+        }
+    }
+
+    /// Whether the thread of driver `me` is inside, to wait. If not, it will see what the caller wrote before, when it enters.
+    pub(crate) fn is_inside(&self, me: u32) -> bool {
+        // ORDERING: SeqCst; see `try_enter` and `leave`.
+        fence(SeqCst);
+        self.inside.load(Relaxed) == me
+    }
+
+    /// Whether a thread is inside through driver `me`, to wait or not.
+    pub(crate) fn is_entered(&self, me: u32) -> bool {
+        self.inside.load(Relaxed) & !VISIT == me
+    }
+
+    /// Driver `me` parks no more.
+    pub(crate) fn close(&self, me: u32) {
+        let _ = self.attendant.compare_exchange(me, NOBODY, Relaxed, Relaxed);
+    }
+}
+
+#[cfg(all(test, warmcore_loom))]
+mod loom;

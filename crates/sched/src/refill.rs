@@ -1,0 +1,91 @@
+//! Refill: how much longer the first poll of a task takes after it moved to another worker of its last-level cache.
+//!
+//! That poll fetches the task's data line by line. How much that is does not follow from the length of a poll: a poll of
+//! 15 µs may chase pointers through 100 KiB, or be two system calls. So it is learned, in tenths of the task's usual poll,
+//! for four lengths of polls. The estimate is the median of the moves seen: each goes one step towards its sample, so a poll
+//! that was preempted counts no more than any other.
+//!
+//! # Cost
+//! A poll after a move reads the clock twice and writes a word that all workers share. To use the estimate: a load.
+
+use crate::policy::MIGRATION_COST_PER_POLL;
+use crate::sync::{AtomicU32, Ordering::*};
+use warmcore_types::Nanos;
+
+/// A refill is counted in this part of a poll.
+const PARTS: u32 = 16;
+
+/// Until a move was seen, a refill takes as long as this.
+const START: u32 = MIGRATION_COST_PER_POLL as u32 * PARTS;
+
+/// The most that a refill is taken to cost, in parts.
+const MAX: u32 = 10 * PARTS;
+
+/// Each step of the estimate is one part in this many of it, or one part of a poll.
+const STEP: u32 = 8;
+
+/// Up to which length a poll belongs to each of the first three classes, in ns.
+const CLASSES: [u32; 3] = [4_000, 16_000, 64_000];
+
+/// The refills of the tasks of one scheduler.
+#[derive(Debug)]
+pub(crate) struct Refills([AtomicU32; CLASSES.len() + 1]);
+
+impl Refills {
+    pub(crate) fn new() -> Self {
+        Self(std::array::from_fn(|_| AtomicU32::new(START)))
+    }
+
+    fn of(&self, poll_ns: u32) -> &AtomicU32 {
+        &self.0[CLASSES.iter().position(|longest| poll_ns < *longest).unwrap_or(CLASSES.len())]
+    }
+
+    /// The first poll after a move took `took` ns, of a task whose polls usually take `poll_ns`.
+    pub(crate) fn learn(&self, poll_ns: u32, took: u64) {
+        let refill = self.of(poll_ns);
+        let old = refill.load(Relaxed);
+        let longer = took.saturating_sub(poll_ns.into()) * u64::from(PARTS) / u64::from(poll_ns.max(1));
+        let step = (old / STEP).max(1);
+        let new = if longer > old.into() { old + step } else { old.saturating_sub(step).max(1) };
+        refill.store(new.min(MAX), Relaxed);
+    }
+
+    /// What a move costs by the policy's rule, which takes [`START`], after what was learned.
+    pub(crate) fn scale(&self, poll_ns: u32, migration_cost: Nanos) -> Nanos {
+        Nanos(migration_cost.0 * u64::from(self.of(poll_ns).load(Relaxed)) / u64::from(START))
+    }
+}
+
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod tests {
+    use super::*;
+
+    const POLL: u32 = 10_000;
+
+    fn cost(refills: &Refills, poll_ns: u32) -> u64 {
+        refills.scale(poll_ns, Nanos(u64::from(poll_ns) * MIGRATION_COST_PER_POLL)).0
+    }
+
+    #[test]
+    fn a_refill_is_the_median_of_what_was_seen_for_polls_of_that_length() {
+        let refills = Refills::new();
+        assert_eq!(cost(&refills, POLL), 40_000);
+        // One poll of ten was preempted for 4 ms.
+        (0..400).for_each(|n| refills.learn(POLL, if n % 10 == 0 { 4_000_000 } else { 13_000 }));
+        let learned = cost(&refills, POLL);
+        assert!((1_800..=5_000).contains(&learned), "{learned} ns");
+        assert_eq!(cost(&refills, 3 * POLL), 120_000, "longer polls are another class");
+    }
+
+    #[test]
+    fn a_refill_that_becomes_ten_times_as_long_is_learned_in_forty_moves_and_has_a_limit() {
+        let refills = Refills::new();
+        (0..100).for_each(|_| refills.learn(POLL, 15_000));
+        let before = cost(&refills, POLL);
+        (0..40).for_each(|_| refills.learn(POLL, 60_000));
+        let after = cost(&refills, POLL);
+        assert!(before < 7_000 && after > 40_000, "{before} {after}");
+        (0..100).for_each(|_| refills.learn(POLL, u64::MAX / 64));
+        assert_eq!(cost(&refills, POLL), 100_000);
+    }
+}
