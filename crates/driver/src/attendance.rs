@@ -5,8 +5,8 @@
 //! the driver of a stuck worker, may *visit*: it serves what is due and leaves, without a wait.
 //!
 //! **Attended.** While nobody is inside, the attendant is awake, or on its way inside: it serves the reactor now and then, and
-//! parks inside. If a visitor is inside then, the visitor unparks it. If the attendant is in a long poll, a worker that
-//! slept beside for a whole check of the watchdog, in which nobody was inside, becomes the attendant.
+//! parks inside. If a visitor is inside then, the visitor unparks it. If the attendant is in a long poll, a worker that slept
+//! beside until its time, while nobody entered, becomes the attendant: at the latest the worker that watches long polls.
 //!
 //! **Unpark.** A worker is unparked where it is parked. One that enters looks whether it was unparked after it has entered; a
 //! thread that unparks it looks where it is after it has written that. One of the two sees the other.
@@ -39,13 +39,17 @@ pub(crate) struct Attendance<T> {
     inside: AtomicU32,
     /// The number of the driver whose thread parks inside.
     attendant: AtomicU32,
-    /// The attendant, if it found a visitor inside when it was going to park there.
-    waits: Mutex<Option<T>>,
+    /// The threads that found a visitor inside when they were going to park there, with their drivers' numbers.
+    waits: Mutex<Vec<(u32, T)>>,
 }
 
 impl<T> Attendance<T> {
     pub(crate) fn new() -> Self {
-        Self { inside: AtomicU32::new(NOBODY), attendant: AtomicU32::new(NOBODY), waits: Mutex::new(None) }
+        Self {
+            inside: AtomicU32::new(NOBODY),
+            attendant: AtomicU32::new(NOBODY),
+            waits: Mutex::new(Vec::new()),
+        }
     }
 
     /// The thread of driver `me`, which is going to park, enters if it is the attendant, or if there is none, or if it
@@ -69,7 +73,8 @@ impl<T> Attendance<T> {
                 let entered = enter();
                 if entered.is_err_and(|inside| inside >= VISIT) {
                     // The visitor locks `waits` after it has left, so it finds this thread there.
-                    *waits = Some(here());
+                    waits.retain(|(driver, _)| *driver != me);
+                    waits.push((me, here()));
                 }
                 entered
             }
@@ -96,14 +101,13 @@ impl<T> Attendance<T> {
         self.inside.compare_exchange(NOBODY, me | VISIT, Acquire, Relaxed).is_ok()
     }
 
-    /// The visitor leaves, and unparks the attendant if that has found it inside.
-    pub(crate) fn leave_visit(&self, unpark: impl FnOnce(T)) {
+    /// The visitor leaves, and unparks the threads that have found it inside: the attendant is among them, and so may be a
+    /// worker that must attend.
+    pub(crate) fn leave_visit(&self, mut unpark: impl FnMut(T)) {
         // ORDERING: Release; as in `leave`.
         self.inside.store(NOBODY, Release);
-        let waits = ignore_poison(self.waits.lock()).take();
-        if let Some(attendant) = waits {
-            unpark(attendant);
-        }
+        let waits = std::mem::take(&mut *ignore_poison(self.waits.lock()));
+        waits.into_iter().for_each(|(_, thread)| unpark(thread));
     }
 
     /// Whether the thread of driver `me` is inside, to wait. If not, it will see what the caller wrote before, when it enters.
@@ -116,6 +120,12 @@ impl<T> Attendance<T> {
     /// Whether a thread is inside through driver `me`, to wait or not.
     pub(crate) fn is_entered(&self, me: u32) -> bool {
         self.inside.load(Relaxed) & !VISIT == me
+    }
+
+    /// Whether the thread of driver `me` parks inside; before any has, the first driver's.
+    pub(crate) fn is_attendant(&self, me: u32) -> bool {
+        let attendant = self.attendant.load(Relaxed);
+        attendant == me || (attendant == NOBODY && me == 1)
     }
 
     /// Driver `me` parks no more.

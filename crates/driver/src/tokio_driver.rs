@@ -72,6 +72,9 @@ pub struct TokioDriver {
     /// The thread that parks beside the reactor, or did so last.
     #[line(contended = "beside")]
     beside: Padded<Mutex<Option<Thread>>>,
+    /// Until when the thread sleeps beside; 0: it does not. Written by it.
+    #[line(contended = "beside")]
+    beside_until_ns: Padded<AtomicU64>,
     /// Whether the worker's next park ends at once, since `wake_at` was called. Written by any thread.
     #[line(contended = "beside")]
     is_early: Padded<AtomicBool>,
@@ -137,6 +140,7 @@ impl TokioDriver {
             reactor: reactor.clone(),
             me: reactor.add_driver(),
             beside: Padded::default(),
+            beside_until_ns: Padded::default(),
             is_early: Padded::default(),
             must_attend: Padded::default(),
             is_closed: AtomicBool::new(false),
@@ -169,8 +173,8 @@ impl TokioDriver {
         used.read().filter(|(clock, _)| *clock == ThreadCpu::current()).map(|(_, now)| now)
     }
 
-    /// Runs a future on the thread that is inside the reactor.
-    fn drive(&self, future: impl Future<Output = ()>) {
+    /// The thread enters the driver.
+    fn begin_inside(&self) {
         // `left_ns` was recorded when the thread left the driver. The time since is counted even if counting was
         // switched off meanwhile.
         if self.left_ns.load(Relaxed) > 0
@@ -178,7 +182,10 @@ impl TokioDriver {
         {
             self.count_own_to(now);
         }
-        self.reactor.run(future);
+    }
+
+    /// The thread leaves the driver.
+    fn end_inside(&self) {
         if self.is_own_counted.load(Relaxed)
             && let Some(now) = self.own_clock()
         {
@@ -189,7 +196,7 @@ impl TokioDriver {
     /// Serves what is due, on the thread that is inside the reactor.
     fn serve(&self) {
         let mut asked = false;
-        self.drive(poll_fn(|cx| {
+        self.reactor.run(poll_fn(|cx| {
             if std::mem::replace(&mut asked, true) {
                 return Poll::Ready(());
             }
@@ -207,7 +214,7 @@ impl TokioDriver {
         {
             return self.serve();
         }
-        self.drive(poll_fn(|cx| {
+        self.reactor.run(poll_fn(|cx| {
             if is_awake() || self.is_early.load(Relaxed) {
                 return Poll::Ready(());
             }
@@ -235,18 +242,20 @@ impl TokioDriver {
                 *beside = Some(here);
             }
         }
-        // ORDERING: SeqCst; `beside` is written before, whether the worker was unparked is read after. A thread that
+        let ends = until.map_or(u64::MAX, |until| until.0);
+        self.beside_until_ns.store(ends, Relaxed);
+        // ORDERING: SeqCst; `beside` and its time are written before, whether the worker was unparked is read after. A thread that
         // unparks it does both the other way round, with the fence of `is_inside`. An unpark that comes after the look ends
         // `park`, since a thread keeps one that comes before it parks.
         fence(SeqCst);
-        if is_awake() || self.is_early.load(Relaxed) {
-            return;
+        if !is_awake() && !self.is_early.load(Relaxed) {
+            match until.map(|until| until.0.saturating_sub(self.now().0)) {
+                None => std::thread::park(),
+                Some(0) => {}
+                Some(rest) => std::thread::park_timeout(Duration::from_nanos(rest)),
+            }
         }
-        match until.map(|until| until.0.saturating_sub(self.now().0)) {
-            None => std::thread::park(),
-            Some(0) => {}
-            Some(rest) => std::thread::park_timeout(Duration::from_nanos(rest)),
-        }
+        self.beside_until_ns.store(0, Relaxed);
     }
 
     fn unpark_beside(&self) {
@@ -266,6 +275,7 @@ impl Driver for TokioDriver {
     }
 
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
+        self.begin_inside();
         let must_attend = self.must_attend.swap(false, Relaxed);
         if self.reactor.attendance.enter(self.me, must_attend, std::thread::current) {
             self.park_inside(until, is_awake);
@@ -277,6 +287,7 @@ impl Driver for TokioDriver {
             let is_over = until.is_some_and(|until| until <= self.now());
             self.must_attend.store(is_over && before == self.reactor.run_seq.load(Relaxed), Relaxed);
         }
+        self.end_inside();
         // The worker looks at all its times before the next park.
         if self.is_early.load(Relaxed) {
             // ORDERING: Acquire; pairs with the Release in `wake_at`: the worker sees the time that the caller has set.
@@ -286,7 +297,9 @@ impl Driver for TokioDriver {
 
     fn poll_events(&self) {
         if self.reactor.attendance.visit(self.me) {
+            self.begin_inside();
             self.serve();
+            self.end_inside();
             self.reactor.attendance.leave_visit(|attendant| attendant.unpark());
         }
     }
@@ -303,7 +316,13 @@ impl Driver for TokioDriver {
         // ORDERING: Release; pairs with the Acquire in `park`.
         self.is_early.store(true, Release);
         if !self.reactor.attendance.is_inside(self.me) {
-            return self.unpark_beside();
+            // A worker that sleeps beside for no longer than that is left alone. The fence of `is_inside` is between `is_early`
+            // and this, and that of `park_beside` between this and `is_early`.
+            let ends = self.beside_until_ns.load(Relaxed);
+            if ends == 0 || ends > at.0 {
+                self.unpark_beside();
+            }
+            return;
         }
         let timer = ignore_poison(self.reactor.timer.read());
         if let Some(timer) = timer.as_ref()
@@ -342,7 +361,11 @@ impl Driver for TokioDriver {
     }
 
     fn foreign_tasks(&self) -> usize {
-        self.reactor.metrics.num_alive_tasks()
+        // They run on the attendant's thread.
+        match self.reactor.attendance.is_attendant(self.me) {
+            true => self.reactor.metrics.num_alive_tasks(),
+            false => 0,
+        }
     }
 
     fn used(&self) -> Used {

@@ -152,7 +152,7 @@ impl Host for Shared {
         driver.unpark();
         if driver.run_seq() % 2 == 1 {
             // The worker's thread is not in a wait: it runs tasks of `tokio::spawn`, which may take long, so it must be
-            // watched. `assign` unparks no worker, so this is no recursion.
+            // watched. `assign` calls no `Host::unpark`, so this is no recursion.
             self.watchdog.assign(self, worker, driver.now());
         }
     }

@@ -60,6 +60,12 @@ async fn echo_here() -> Arc<AtomicU32> {
     rounds
 }
 
+/// Calls `test` with two workers that have a driver each, and with two that share one.
+fn with_both(test: impl Fn(&Runtime) + Copy + Send + 'static) {
+    with_workers(2, test);
+    ends(move || test(&Runtime::builder().worker_threads(2).share_drivers(true).build().expect("a runtime")));
+}
+
 /// The placement on the first worker alone.
 fn first(runtime: &Runtime) -> Placement {
     Placement::cpu(runtime.metrics().workers[0].cpu)
@@ -67,7 +73,7 @@ fn first(runtime: &Runtime) -> Placement {
 
 #[test]
 fn an_echo_gets_on_while_a_hog_polls_in_a_loop_on_the_worker_that_drives_it() {
-    with_workers(2, |runtime| {
+    with_both(|runtime| {
         let here = first(runtime);
         let hog = runtime.task_builder().placement(here).spawn(async {
             let rounds = echo_here().await;
@@ -136,7 +142,7 @@ fn polls_that_become_long_do_not_keep_the_driver_waiting_until_their_round_is_ov
 #[test]
 #[cfg_attr(feature = "counted-clock", ignore = "that clock counts polls, and a long one is none to it")]
 fn a_long_poll_that_begins_while_all_sleep_is_watched() {
-    with_workers(2, |runtime| {
+    with_both(|runtime| {
         for _ in 0..5 {
             // Long enough for all workers to park, which is the hard case. If a worker has not parked, the test is only
             // easier to pass.
@@ -159,7 +165,7 @@ fn a_long_poll_that_begins_while_all_sleep_is_watched() {
 
 #[test]
 fn what_waits_in_the_queue_and_in_the_slot_of_a_stuck_worker_runs_elsewhere() {
-    with_workers(2, |runtime| {
+    with_both(|runtime| {
         let here = first(runtime);
         let hog = runtime.task_builder().placement(here).spawn(async {
             let ran = Arc::new(AtomicU32::new(0));
@@ -175,7 +181,7 @@ fn what_waits_in_the_queue_and_in_the_slot_of_a_stuck_worker_runs_elsewhere() {
 
 #[test]
 fn what_is_handed_to_a_stuck_worker_runs_elsewhere() {
-    with_workers(2, |runtime| {
+    with_both(|runtime| {
         let here = first(runtime);
         let (tell, hear) = tokio::sync::oneshot::channel();
         let (go, wait) = tokio::sync::oneshot::channel::<()>();
@@ -203,7 +209,7 @@ fn what_is_handed_to_a_stuck_worker_runs_elsewhere() {
 fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
     // The task runs inside the driver, which no other worker can serve meanwhile: sockets and timers there wait. Tasks
     // that only wait for the worker must go on.
-    with_workers(2, |runtime| {
+    with_both(|runtime| {
         let here = first(runtime);
         let (go, wait) = tokio::sync::oneshot::channel::<()>();
         let (tell, hear) = tokio::sync::oneshot::channel();
@@ -236,7 +242,7 @@ fn a_long_poll_of_what_tokio_spawned_holds_no_task_of_ours_up() {
 fn a_long_poll_of_what_tokio_spawned_holds_no_task_without_a_home_up() {
     // The task goes into the injection queue, and placement chooses the worker that is notified. So each of the two workers
     // has the long poll once.
-    with_workers(2, |runtime| {
+    with_both(|runtime| {
         for worker in 0..2 {
             let there = Placement::cpu(runtime.metrics().workers[worker].cpu);
             let (tell, hear) = tokio::sync::oneshot::channel();

@@ -37,6 +37,10 @@ pub trait View {
     }
     /// The cost of moving the task that would be stolen from the CPU.
     fn migration_cost_at(&self, cpu: CpuId) -> Nanos;
+    /// The same, for a CPU of another last-level cache, at least: see [`Wakee::far_cost`].
+    fn far_cost_at(&self, cpu: CpuId) -> Nanos {
+        self.migration_cost_at(cpu)
+    }
     /// How long a poll takes on the CPU, on average. By default it follows from the cost of a move, for a scheduler that does
     /// not learn that.
     fn mean_poll_at(&self, cpu: CpuId) -> Nanos {
@@ -88,6 +92,9 @@ pub struct Wakee {
     /// The cost of running it on another CPU, which must fetch the task's data line by line. See
     /// [`Policy::migration_cost`](crate::Policy::migration_cost).
     pub migration_cost: Nanos,
+    /// The least that this cost is taken to be on a CPU of another last-level cache: what was learned within one says nothing
+    /// of the lines that have to come from farther.
+    pub far_cost: Nanos,
     /// By how much waking it on its previous CPU has cost more than waking it on its wakers' CPUs, since it last moved
     /// or was last woken by a task of its previous CPU. The scheduler stores it from [`WakeDecision::accrued_cost`].
     pub accrued_cost: Nanos,

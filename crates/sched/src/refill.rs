@@ -1,7 +1,7 @@
 //! Refill: how much longer the first poll of a task takes after it moved to another worker of its last-level cache.
 //!
 //! That poll fetches the task's data line by line. How much that is does not follow from the length of a poll: a poll of
-//! 15 µs may chase pointers through 100 KiB, or be two system calls. So it is learned, in tenths of the task's usual poll,
+//! 15 µs may chase pointers through 100 KiB, or be two system calls. So it is learned, in sixteenths of the task's usual poll,
 //! for four lengths of polls. The estimate is the median of the moves seen: each goes one step towards its sample, so a poll
 //! that was preempted counts no more than any other.
 //!
@@ -50,9 +50,9 @@ impl Refills {
         refill.store(new.min(MAX), Relaxed);
     }
 
-    /// What a move costs by the policy's rule, which takes [`START`], after what was learned.
-    pub(crate) fn scale(&self, poll_ns: u32, migration_cost: Nanos) -> Nanos {
-        Nanos(migration_cost.0 * u64::from(self.of(poll_ns).load(Relaxed)) / u64::from(START))
+    /// The length of a poll for which the policy's rule, of [`START`], gives what a move of this task was learned to cost.
+    pub(crate) fn scale(&self, poll_ns: u32) -> Nanos {
+        Nanos(u64::from(poll_ns) * u64::from(self.of(poll_ns).load(Relaxed)) / u64::from(START))
     }
 }
 
@@ -63,7 +63,7 @@ mod tests {
     const POLL: u32 = 10_000;
 
     fn cost(refills: &Refills, poll_ns: u32) -> u64 {
-        refills.scale(poll_ns, Nanos(u64::from(poll_ns) * MIGRATION_COST_PER_POLL)).0
+        refills.scale(poll_ns).0 * MIGRATION_COST_PER_POLL
     }
 
     #[test]

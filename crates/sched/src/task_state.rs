@@ -156,13 +156,14 @@ impl TaskState {
     }
 
     /// The task as [`Policy::wake`](crate::Policy::wake) takes it.
-    pub(crate) fn wakee(&self, migration_cost: Nanos) -> Wakee {
+    pub(crate) fn wakee(&self, migration_cost: Nanos, far_cost: Nanos) -> Wakee {
         let both = self.accrued_cost.load(Relaxed);
         let accrued_cost = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
         let woken_from = (both >> ACCRUED_COST_BITS).checked_sub(1).map(CpuId);
         Wakee {
             prev_cpu: self.prev_worker(),
             migration_cost,
+            far_cost,
             accrued_cost,
             woken_from,
             allowed: self.allowed,

@@ -199,12 +199,15 @@ impl<H: Host> Workers<H> {
         self.inject_queues().map(|queue| queue.idle() as usize).sum()
     }
 
-    /// The cost of moving a task whose polls take `poll_ns`; if that is not known, one whose polls take as long as those
-    /// of the worker `near`.
-    fn migration_cost(&self, poll_ns: Option<u32>, near: Option<CpuId>) -> Nanos {
+    /// How long polls of a task take, in ns; if that is not known, as long as those of the worker `near`.
+    fn poll_of(&self, poll_ns: Option<u32>, near: Option<CpuId>) -> u32 {
         let average = || near.map_or(0, |cpu| self.remote(cpu).status.mean_poll_ns.load(Relaxed));
-        let poll_ns = poll_ns.unwrap_or_else(average);
-        self.refills.scale(poll_ns, self.policy.migration_cost(Nanos(poll_ns.into())))
+        poll_ns.unwrap_or_else(average)
+    }
+
+    /// What it was learned to cost to move a task within its last-level cache whose polls take `poll_ns`.
+    fn migration_cost(&self, poll_ns: u32) -> Nanos {
+        self.policy.migration_cost(self.refills.scale(poll_ns))
     }
 
     /// Decides where a task goes that is woken or new.
@@ -215,7 +218,9 @@ impl<H: Host> Workers<H> {
         now: Nanos,
         waker: WakeSource,
     ) -> WakeDecision {
-        let wakee = task.wakee(self.migration_cost(task.poll_ns(), task.prev_worker()));
+        let poll_ns = self.poll_of(task.poll_ns(), task.prev_worker());
+        let wakee =
+            task.wakee(self.migration_cost(poll_ns), self.policy.migration_cost(Nanos(poll_ns.into())));
         let mut placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
         if placed.hot_kept > 0 || placed.hot_broken {
             // The hot window was open by the caller's clock, which may be late. It may be closed by now.
@@ -469,7 +474,11 @@ impl<H: Host> View for Workers<H> {
     }
 
     fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
-        self.migration_cost(None, Some(cpu))
+        self.migration_cost(self.poll_of(None, Some(cpu)))
+    }
+
+    fn far_cost_at(&self, cpu: CpuId) -> Nanos {
+        self.policy.migration_cost(self.mean_poll_at(cpu))
     }
 
     fn mean_poll_at(&self, cpu: CpuId) -> Nanos {

@@ -76,6 +76,7 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                         let wakee = Wakee {
                             prev_cpu,
                             migration_cost: Nanos(9_000),
+                            far_cost: Nanos(9_000),
                             accrued_cost: Nanos(8_700),
                             woken_from: prev_cpu,
                             allowed,

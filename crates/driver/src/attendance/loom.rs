@@ -61,6 +61,25 @@ fn an_attendant_that_finds_a_visitor_is_unparked_or_enters() {
     });
 }
 
+/// Two workers find the visitor. Fails if there is room for one of them in `waits`.
+#[test]
+fn if_an_attendant_and_another_one_find_a_visitor_the_attendant_is_unparked_or_one_enters() {
+    model(|| {
+        let attendance = Arc::new(Attendance::new());
+        assert!(attendance.enter(HERE, false, || HERE));
+        attendance.leave();
+        assert!(attendance.visit(OTHER));
+        let [here, other] = [(HERE, false), (OTHER, true)].map(|(me, must_attend)| {
+            let attendance = attendance.clone();
+            thread::spawn(move || attendance.enter(me, must_attend, || me))
+        });
+        let mut unparked = Vec::new();
+        attendance.leave_visit(|driver| unparked.push(driver));
+        let is_one_inside = here.join().unwrap() | other.join().unwrap();
+        assert!(is_one_inside || unparked.contains(&HERE), "nobody attends");
+    });
+}
+
 /// Fails if a worker that can't enter becomes the attendant all the same.
 #[test]
 fn of_an_attendant_and_a_worker_that_must_attend_one_is_inside_in_the_end() {

@@ -262,7 +262,7 @@ impl Builder {
         Self { wait_for_blocking: is_wanted, ..self }
     }
 
-    /// Sets whether the workers of a last-level cache share tokio's sockets and timers. Then a socket costs the same wherever
+    /// Sets whether the workers of a last-level cache, of which at most 16, share tokio's sockets and timers. Then a socket costs the same wherever
     /// its task runs: HTTP over 8 connections that began on different workers took 1.02 times tokio's CPU time a request,
     /// and 1.24 times otherwise. But tasks of `tokio::spawn` run on the thread that serves the sockets, one for all these
     /// workers; without sharing, on the worker that spawned them. Default: each worker has its own, since tasks of

@@ -28,7 +28,7 @@ impl Watchdog {
     }
 
     /// Called when worker `me` is no longer idle: if it was the watcher, or there is none, appoints a parked worker.
-    /// That worker is not woken before its check is due.
+    /// That worker is woken now only if it sleeps beside a driver that workers share, and for longer than that.
     pub(crate) fn assign(&self, shared: &Shared, me: CpuId, now: Nanos) {
         // ORDERING: SeqCst; the fence is between the write that marks `me` as awake and the read of `watcher`. The
         // fence below is between the write of `watcher` and the read of whether that worker is parked. So a worker that
@@ -61,6 +61,8 @@ impl Watchdog {
                 continue;
             }
             let (polls, driven) = (scheduled.status.poll_seq.load(Relaxed), remote.driver.run_seq());
+            // An even number may change with what other workers do in a driver that they share.
+            let driven = if driven % 2 == 1 { driven } else { 0 };
             let both = polls.wrapping_mul(1 << 32) ^ driven;
             let (before, since) = seen[i];
             if both != before || (polls % 2 == 0 && driven % 2 == 0) {

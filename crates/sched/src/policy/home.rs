@@ -7,8 +7,8 @@
 //! it moves, and by moving, it has paid less than twice the better of staying for ever and moving at once (the ski rental
 //! problem). A task that one CPU wakes again and again also adds a part of the time that it waits behind other tasks: a part
 //! only, because waiting uses no CPU. So a task ends up beside the task that it talks to, after one wake if it has little
-//! data, after many if it has much. It does not move to a CPU where more tasks wait than at its own; while it could not move,
-//! the accrued cost does not grow.
+//! data, after many if it has much. It does not move to a CPU where more tasks wait than at its own, unless that spares a
+//! kick; while it could not move, the accrued cost does not grow.
 //!
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
 //! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
@@ -222,7 +222,8 @@ impl<V: View> Search<'_, V> {
             }
             let is_helpless = view.is_stuck(cpu) || view.is_offline(cpu);
             let migration_cost_at = view.migration_cost_at(cpu);
-            let migration_cost = migration_cost_over(migration_cost_at, machine.distance(me, cpu));
+            let migration_cost =
+                migration_cost_over(migration_cost_at, view.far_cost_at(cpu), machine.distance(me, cpu));
             // Many light tasks are taken at once, unless their CPU was kicked and is about to run them.
             let at_once = migration_cost < WAKEUP_COST
                 && self.rules.is_overloaded(waiting, view.mean_poll_at(cpu), migration_cost)
@@ -255,8 +256,12 @@ pub(crate) fn distance_factor(distance: Distance) -> u64 {
     }
 }
 
-fn migration_cost_over(migration_cost: Nanos, distance: Distance) -> Nanos {
-    Nanos(migration_cost.0.saturating_mul(distance_factor(distance)))
+/// The cost of a move over this distance: within the last-level cache, or `far_cost` at least, times the distance's factor.
+fn migration_cost_over(migration_cost: Nanos, far_cost: Nanos, distance: Distance) -> Nanos {
+    if distance <= Distance::Llc {
+        return migration_cost;
+    }
+    Nanos(migration_cost.max(far_cost).0.saturating_mul(distance_factor(distance)))
 }
 
 fn later(at: Nanos, by: Nanos) -> Nanos {
@@ -316,7 +321,8 @@ impl Home {
                 WakeSource::Cpu(_) => view.backlog(near) <= view.backlog(prev_cpu),
                 WakeSource::Outside(_) => view.is_idle(near),
             };
-            let migration_cost = migration_cost_over(migration_cost, machine.distance(prev_cpu, near));
+            let distance = machine.distance(prev_cpu, near);
+            let migration_cost = migration_cost_over(migration_cost, wake.wakee.far_cost, distance);
             // A light task: to fetch its data costs less than to wake its CPU, however many tasks wait here, or less than one
             // wait behind a poll there. Whichever CPU has time first takes it.
             let is_light = match is_idle {

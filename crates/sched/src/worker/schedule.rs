@@ -86,11 +86,11 @@ impl<H: Host> Core<H> {
             if !is_yield {
                 task.state().clear_accrued_cost();
             }
-            if self.in_driver.get() && self.remote.inbox.is_parked() {
-                return self.push_own_inbox(host, task);
-            }
             task
         };
+        if self.in_driver.get() && self.remote.inbox.is_parked() {
+            return self.push_own_inbox(host, task);
+        }
         self.schedule_local(host, task, is_yield);
     }
 
@@ -106,7 +106,7 @@ impl<H: Host> Core<H> {
     fn schedule_remote(&self, host: &H, task: H::Task) -> Option<H::Task> {
         let workers = host.workers();
         let placed = workers.place_task(host, task.state(), self.now(), WakeSource::Cpu(self.me));
-        if placed.to == TargetQueue::Cpu(self.me) && !self.in_driver.get() {
+        if placed.to == TargetQueue::Cpu(self.me) {
             return Some(task);
         }
         Counters::add(&self.remote.counters.remote_wakes, 1);

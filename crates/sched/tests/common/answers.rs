@@ -57,7 +57,7 @@ prop_compose! {
             }
             near => WakeSource::Outside(near),
         };
-        (which, facts, Wake { now, wakee: Wakee { prev_cpu, migration_cost, accrued_cost, woken_from: near.map(cpu), allowed }, waker })
+        (which, facts, Wake { now, wakee: Wakee { prev_cpu, migration_cost, accrued_cost, woken_from: near.map(cpu), allowed, ..Wakee::default() }, waker })
     }
 }
 

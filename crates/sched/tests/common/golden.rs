@@ -140,6 +140,7 @@ impl Case {
         let wakee = Wakee {
             prev_cpu: task.prev_cpu.as_deref().map(cpu),
             migration_cost: Nanos(task.migration_cost_ns),
+            far_cost: Nanos(task.migration_cost_ns),
             accrued_cost: Nanos(task.accrued_cost_ns),
             woken_from: task.woken_from.as_deref().map(cpu),
             allowed,

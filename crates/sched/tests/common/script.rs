@@ -258,7 +258,7 @@ impl<'a, H: Scripted> Player<'a, H> {
                 let task = queued.task;
                 self.log.add("run", format_args!("{} on {me}, queued {}", H::number(&task), queued.since.0));
                 let charge = core.begin_poll(host, &task);
-                let is_sampled = core.is_sampled();
+                let is_sampled = core.is_sampled() && !core.is_after_move();
                 if let Some((share, since)) = charge {
                     // Charged at once: what matters is that both hosts charge the same.
                     core.charge(share, 1_000 + self.now - since.0);

@@ -129,6 +129,9 @@ impl<V: View> View for CountingView<'_, V> {
     fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
         self.view.migration_cost_at(cpu)
     }
+    fn far_cost_at(&self, cpu: CpuId) -> Nanos {
+        self.view.far_cost_at(cpu)
+    }
     fn mean_poll_at(&self, cpu: CpuId) -> Nanos {
         self.view.mean_poll_at(cpu)
     }

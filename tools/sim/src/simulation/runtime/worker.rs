@@ -128,7 +128,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         self.observer.switch(now, CpuId(cpu), observed, Some(TaskId(id)));
         let (core, host) = self.core(cpu);
         let charge = core.begin_poll(host, task);
-        let is_sampled = core.is_sampled();
+        // What a move costs is not learned: most programs have no memory, and their moves would count as free.
+        let is_sampled = core.is_sampled() && !core.is_after_move();
         if is_sampled {
             core.draw_sample();
         }
