@@ -267,7 +267,8 @@ fn count_moves(runtime: &Runtime) -> u64 {
     moves(&after) - moves(&before)
 }
 
-/// As in the posted measurements of shared_runq, which keep CPUs busy by moving more tasks.
+/// As in the posted measurements of shared_runq, which keep CPUs busy by moving more tasks. `Home` moves light tasks too, as
+/// to wait for their worker costs more: two in three here.
 #[test]
 fn with_a_shared_queue_tasks_move_more_than_at_home() {
     limit::ends(|| {
@@ -276,7 +277,7 @@ fn with_a_shared_queue_tasks_move_more_than_at_home() {
             builder.long_poll_threshold(Duration::from_secs(3600)).build().unwrap()
         });
         let (mut at_home, mut in_shared) = (0, 0);
-        while in_shared <= 2 * at_home + 100 {
+        while 4 * in_shared <= 5 * at_home + 400 {
             at_home += count_moves(&home);
             in_shared += count_moves(&shared);
         }

@@ -7,7 +7,7 @@
 //! it moves, and by moving, it has paid less than twice the better of staying for ever and moving at once (the ski rental
 //! problem). A task that one CPU wakes again and again also adds a part of the time that it waits behind other tasks: a part
 //! only, because waiting uses no CPU. So a task ends up beside the task that it talks to, after one wake if it has little
-//! data, after many if it has much. It does not move to a CPU where more tasks wait than at its own, unless that spares a
+//! data, after many if it has much. It does not move to a CPU where more tasks wait than at its own, unless that saves a
 //! kick; while it could not move, the accrued cost does not grow.
 //!
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
