@@ -218,9 +218,12 @@ impl<H: Host> Workers<H> {
         now: Nanos,
         waker: WakeSource,
     ) -> WakeDecision {
-        let poll_ns = self.poll_of(task.poll_ns(), task.prev_worker());
-        let wakee =
-            task.wakee(self.migration_cost(poll_ns), self.policy.migration_cost(Nanos(poll_ns.into())));
+        let (cost, far_cost) = match self.poll_of(task.poll_ns(), task.prev_worker()) {
+            // A new task has no data yet.
+            0 => (Nanos(0), Nanos(0)),
+            poll_ns => (self.migration_cost(poll_ns), self.policy.migration_cost(Nanos(poll_ns.into()))),
+        };
+        let wakee = task.wakee(cost, far_cost);
         let mut placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
         if placed.hot_kept > 0 || placed.hot_broken {
             // The hot window was open by the caller's clock, which may be late. It may be closed by now.
