@@ -1,6 +1,6 @@
 //! TokioDriver: the driver of one worker, over a current-thread runtime of tokio's that workers may share.
 //!
-//! The [`Reactor`] has the sockets and timers of one or several workers. A worker's thread enters its context once, by
+//! The [`TokioReactor`] has the sockets and timers of one or several workers. A worker's thread enters its context once, by
 //! `Handle::block_on`, which serves nothing. Tokio serves its sockets and timers only inside `Runtime::block_on`, and one
 //! thread at a time can be there. So one of the workers parks in the reactor, and the others park their threads beside it
 //! (`attendance.rs`); a busy worker serves the reactor now and then (`poll_events`), if nobody is inside.
