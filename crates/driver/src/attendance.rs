@@ -4,9 +4,9 @@
 //! workers is the *attendant*: it parks inside, and the others park beside. A worker that is awake, or a thread that looks after
 //! the driver of a stuck worker, may *visit*: it serves what is due and leaves, without a wait.
 //!
-//! **Attended.** While nobody is inside, the attendant is awake, or on its way inside: it serves the reactor now and then, and
+//! **Attended.** While no thread is inside, the attendant is awake, or on its way inside: it serves the reactor now and then, and
 //! parks inside. If a visitor is inside then, the visitor unparks it. If the attendant is in a long poll, a worker that slept
-//! beside until its time, while nobody entered, becomes the attendant: at the latest the worker that watches long polls.
+//! beside until its time, while no thread entered, becomes the attendant: at the latest the worker that watches long polls.
 //!
 //! **Unpark.** A worker is unparked where it is parked. One that enters looks whether it was unparked after it has entered; a
 //! thread that unparks it looks where it is after it has written that. One of the two sees the other.
@@ -26,16 +26,16 @@ use std::sync::{
 };
 use warmcore_types::ignore_poison;
 
-/// Nobody is inside; there is no attendant.
-const NOBODY: u32 = 0;
+/// No driver: no thread is inside; there is no attendant.
+const NONE: u32 = 0;
 
 /// Added to the number of the driver through which a visitor is inside.
 const VISIT: u32 = 1 << 31;
 
-/// Who is inside a reactor. `T` unparks a thread. Drivers have numbers from 1.
+/// Which thread is inside a reactor. `T` unparks a thread. Drivers have numbers from 1.
 #[derive(Debug)]
 pub(crate) struct Attendance<T> {
-    /// The number of the driver through which a thread is inside, with [`VISIT`] if it does not wait; or [`NOBODY`].
+    /// The number of the driver through which a thread is inside, with [`VISIT`] if it does not wait; or [`NONE`].
     inside: AtomicU32,
     /// The number of the driver whose thread parks inside.
     attendant: AtomicU32,
@@ -45,18 +45,14 @@ pub(crate) struct Attendance<T> {
 
 impl<T> Attendance<T> {
     pub(crate) fn new() -> Self {
-        Self {
-            inside: AtomicU32::new(NOBODY),
-            attendant: AtomicU32::new(NOBODY),
-            waits: Mutex::new(Vec::new()),
-        }
+        Self { inside: AtomicU32::new(NONE), attendant: AtomicU32::new(NONE), waits: Mutex::new(Vec::new()) }
     }
 
     /// The thread of driver `me`, which is going to park, enters if it is the attendant, or if there is none, or if it
     /// `must_attend` from now on. `here` returns what unparks the thread. False: it parks beside.
     pub(crate) fn enter(&self, me: u32, must_attend: bool, here: impl FnOnce() -> T) -> bool {
         let attendant = self.attendant.load(Relaxed);
-        if !(must_attend || attendant == me || attendant == NOBODY) || !self.try_enter(me, here) {
+        if !(must_attend || attendant == me || attendant == NONE) || !self.try_enter(me, here) {
             return false;
         }
         // Not before it has entered: another attendant that is inside stays the attendant.
@@ -66,7 +62,7 @@ impl<T> Attendance<T> {
 
     fn try_enter(&self, me: u32, here: impl FnOnce() -> T) -> bool {
         // ORDERING: Acquire; pairs with the Release of `leave` and `leave_visit`: what the thread before did inside is seen.
-        let enter = || self.inside.compare_exchange(NOBODY, me, Acquire, Relaxed);
+        let enter = || self.inside.compare_exchange(NONE, me, Acquire, Relaxed);
         let entered = match enter() {
             Err(inside) if inside >= VISIT => {
                 let mut waits = ignore_poison(self.waits.lock());
@@ -89,7 +85,7 @@ impl<T> Attendance<T> {
     /// The thread that entered leaves.
     pub(crate) fn leave(&self) {
         // ORDERING: Release; pairs with the Acquire of `enter` and `visit`.
-        self.inside.store(NOBODY, Release);
+        self.inside.store(NONE, Release);
         // ORDERING: SeqCst; that the thread is not inside was written before, that it is parked again is written after, by the
         // caller. A thread that reads the second before the fence of `is_inside` sees the first after it.
         fence(SeqCst);
@@ -98,14 +94,14 @@ impl<T> Attendance<T> {
     /// A thread enters through driver `me`, and will not wait. False: another thread is inside.
     pub(crate) fn visit(&self, me: u32) -> bool {
         // ORDERING: Acquire; as in `try_enter`.
-        self.inside.compare_exchange(NOBODY, me | VISIT, Acquire, Relaxed).is_ok()
+        self.inside.compare_exchange(NONE, me | VISIT, Acquire, Relaxed).is_ok()
     }
 
     /// The visitor leaves, and unparks the threads that have found it inside: the attendant is among them, and so may be a
     /// worker that must attend.
     pub(crate) fn leave_visit(&self, mut unpark: impl FnMut(T)) {
         // ORDERING: Release; as in `leave`.
-        self.inside.store(NOBODY, Release);
+        self.inside.store(NONE, Release);
         let waits = std::mem::take(&mut *ignore_poison(self.waits.lock()));
         waits.into_iter().for_each(|(_, thread)| unpark(thread));
     }
@@ -125,12 +121,12 @@ impl<T> Attendance<T> {
     /// Whether the thread of driver `me` parks inside; before any has, the first driver's.
     pub(crate) fn is_attendant(&self, me: u32) -> bool {
         let attendant = self.attendant.load(Relaxed);
-        attendant == me || (attendant == NOBODY && me == 1)
+        attendant == me || (attendant == NONE && me == 1)
     }
 
     /// Driver `me` parks no more.
     pub(crate) fn close(&self, me: u32) {
-        let _ = self.attendant.compare_exchange(me, NOBODY, Relaxed, Relaxed);
+        let _ = self.attendant.compare_exchange(me, NONE, Relaxed, Relaxed);
     }
 }
 

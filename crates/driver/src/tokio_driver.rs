@@ -3,7 +3,7 @@
 //! The [`TokioReactor`] has the sockets and timers of one or several workers. A worker's thread enters its context once, by
 //! `Handle::block_on`, which serves nothing. Tokio serves its sockets and timers only inside `Runtime::block_on`, and one
 //! thread at a time can be there. So one of the workers parks in the reactor, and the others park their threads beside it
-//! (`attendance.rs`); a busy worker serves the reactor now and then (`poll_events`), if nobody is inside.
+//! (`attendance.rs`); a busy worker serves the reactor now and then (`poll_events`), if no other thread is inside.
 //!
 //! `unpark` wakes the future that `block_on` polls, which writes to tokio's event descriptor, or the thread, if it is parked
 //! beside. Tokio's timers have a resolution of a millisecond, so a timer descriptor ends a wait inside at the time that the
@@ -78,7 +78,7 @@ pub struct TokioDriver {
     /// Whether the worker's next park ends at once, since `wake_at` was called. Written by any thread.
     #[line(contended = "beside")]
     is_early: Padded<AtomicBool>,
-    /// Whether the next park is inside, since nobody served the reactor while this worker slept. Written by its thread.
+    /// Whether the next park is inside, since no thread served the reactor while this worker slept. Written by its thread.
     #[line(contended = "driving")]
     must_attend: Padded<AtomicBool>,
     /// Written by the worker's last thread.
@@ -233,7 +233,7 @@ impl TokioDriver {
         }));
     }
 
-    /// Parks the thread, because another thread is inside the reactor.
+    /// Parks the thread outside of the reactor, because another worker attends that.
     fn park_beside(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {
         let here = std::thread::current();
         {

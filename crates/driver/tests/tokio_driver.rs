@@ -265,7 +265,7 @@ fn of_two_workers_that_share_sockets_and_timers_each_is_unparked_where_it_is() {
 /// The first worker that parks serves the timers of both. While it is awake for long and serves nothing, the second one,
 /// which sleeps beside, does so after it has slept until its time.
 #[test]
-fn a_worker_that_stays_awake_is_replaced_by_one_that_slept_and_saw_nobody_serve() {
+fn a_worker_that_stays_awake_is_replaced_by_one_that_slept_while_no_thread_served() {
     let [first, second] = &two();
     let has_ended = timer_on(second);
     while !has_ended() {
@@ -278,7 +278,7 @@ fn a_worker_that_stays_awake_is_replaced_by_one_that_slept_and_saw_nobody_serve(
     let began = Instant::now();
     while !has_ended() {
         second.park(in_ms(10), &|| false);
-        assert!(began.elapsed() < LIMIT, "nobody serves");
+        assert!(began.elapsed() < LIMIT, "no thread serves");
     }
     // From now on the first one sleeps beside.
     let has_ended = timer_on(first);

@@ -1,4 +1,4 @@
-//! Loom models of who is inside a reactor. `cargo xtask test --full` runs them.
+//! Loom models of which thread is inside a reactor. `cargo xtask test --full` runs them.
 
 use super::*;
 use ::loom::sync::atomic::AtomicBool;
@@ -57,7 +57,7 @@ fn an_attendant_that_finds_a_visitor_is_unparked_or_enters() {
         };
         let is_inside = attendance.enter(HERE, false, || ());
         leaves.join().unwrap();
-        assert!(is_inside || is_unparked.load(Relaxed), "sleeps beside, and nobody attends");
+        assert!(is_inside || is_unparked.load(Relaxed), "sleeps beside, and no thread attends");
     });
 }
 
@@ -76,7 +76,7 @@ fn if_an_attendant_and_another_one_find_a_visitor_the_attendant_is_unparked_or_o
         let mut unparked = Vec::new();
         attendance.leave_visit(|driver| unparked.push(driver));
         let is_one_inside = here.join().unwrap() | other.join().unwrap();
-        assert!(is_one_inside || unparked.contains(&HERE), "nobody attends");
+        assert!(is_one_inside || unparked.contains(&HERE), "no thread attends");
     });
 }
 
@@ -93,7 +93,7 @@ fn of_an_attendant_and_a_worker_that_must_attend_one_is_inside_in_the_end() {
         attendance.leave();
         let is_here = attendance.enter(HERE, false, || ());
         let is_there = other.join().unwrap();
-        assert!(is_here || is_there, "nobody attends");
+        assert!(is_here || is_there, "no thread attends");
         assert!(!(is_here && is_there), "two threads are inside");
     });
 }

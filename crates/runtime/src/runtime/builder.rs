@@ -227,8 +227,9 @@ impl Builder {
         Self { topology: Some(topology), ..self }
     }
 
-    /// Sets the largest number of threads that `spawn_blocking` may use, over all workers. The workers get equal parts, or the
-    /// last-level caches if [`share_drivers`](Self::share_drivers) is set, rounded down, and at least one thread each. Default: 512. [`build`](Self::build) fails at 0.
+    /// Sets the largest number of threads that `spawn_blocking` may use, over all workers. The workers get equal parts, or
+    /// the groups that share drivers if [`share_drivers`](Self::share_drivers) is set, rounded down, and at least one
+    /// thread each. Default: 512. [`build`](Self::build) fails at 0.
     pub fn max_blocking_threads(self, threads: usize) -> Self {
         Self { max_blocking_threads: threads, ..self }
     }
@@ -262,9 +263,8 @@ impl Builder {
         Self { wait_for_blocking: is_wanted, ..self }
     }
 
-    /// Sets whether the workers of a last-level cache, of which at most 16, share tokio's sockets and timers. Then a socket costs the same wherever
-    /// its task runs: HTTP over 8 connections that began on different workers took 1.02 times tokio's CPU time a request,
-    /// and 1.24 times otherwise. But tasks of `tokio::spawn` run on the thread that serves the sockets, one for all these
+    /// Sets whether the workers of a last-level cache, in groups of at most 16, share tokio's sockets and timers. Then a
+    /// socket costs the same on each worker where its task runs. But tasks of `tokio::spawn` run on the thread that serves the sockets, one for all these
     /// workers; without sharing, on the worker that spawned them. Default: each worker has its own, since tasks of
     /// `tokio::spawn` are common. An adopted program, whose `tokio::spawn` spawns tasks of this runtime, shares.
     ///

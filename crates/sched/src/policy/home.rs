@@ -324,7 +324,7 @@ impl Home {
             let distance = machine.distance(prev_cpu, near);
             let migration_cost = migration_cost_over(migration_cost, wake.wakee.far_cost, distance);
             // A light task: to fetch its data costs less than to wake its CPU, however many tasks wait here, or less than one
-            // wait behind a poll there. Whichever CPU has time first takes it.
+            // wait behind a poll there. The first CPU that has time takes it.
             let is_light = match is_idle {
                 true => migration_cost < view.wakeup_cost(prev_cpu),
                 false => migration_cost < wait_of_a_poll(view, prev_cpu) && is_free(),
