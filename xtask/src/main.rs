@@ -23,6 +23,7 @@ use anyhow::{Context, bail};
 use clap::error::ErrorKind;
 use clap::{CommandFactory, Parser};
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 use test::Level;
 
 /// Repository chores
@@ -38,6 +39,9 @@ enum Command {
         /// What --full runs besides `cargo xtask test`
         #[arg(long, conflicts_with = "full")]
         rest: bool,
+        /// Skip each step that would not end within M minutes, and say so
+        #[arg(long, value_name = "M")]
+        minutes: Option<u64>,
         /// Also every combination of weights and shares, the DataFusion adapter, all tests of tokio and of its
         /// libraries through the face, the public interface beside that of the last version, AddressSanitizer,
         /// ThreadSanitizer and Miri where they are, and a soak of a billion wakes
@@ -104,10 +108,11 @@ fn main() -> anyhow::Result<()> {
     });
     let root = &root();
     match command {
-        Command::Test { full, rest, all } => {
+        Command::Test { full, rest, minutes, all } => {
             let from = if rest { Level::Full } else { Level::Test };
             let to = if full { Level::Full } else { from };
-            test::run(root, test::Range { from, to: if all { Level::All } else { to } })
+            let range = test::Range { from, to: if all { Level::All } else { to } };
+            test::run(root, range, minutes.map_or(Duration::MAX, Duration::from_mins))
         }
         Command::Instructions { case, record } => instructions::run(root, &case, record),
         Command::Syscalls { record } => syscalls::run(root, record),

@@ -98,9 +98,9 @@ struct Run<'a> {
     times: Vec<(String, f64, f64)>,
 }
 
-/// Runs the steps of these levels that can run on this machine, and before those of [`Level::Test`] checks the lock
-/// files. Fails if a step or the check fails, or if no test passed.
-pub fn run(root: &Path, range: Range) -> anyhow::Result<()> {
+/// Runs the steps of these levels that can run on this machine and would end within `limit`, and before those of
+/// [`Level::Test`] checks the lock files. Fails if a step or the check fails, or if no test passed.
+pub fn run(root: &Path, range: Range, limit: Duration) -> anyhow::Result<()> {
     let began = Instant::now();
     let folder = root.join("target/xtask");
     std::fs::create_dir_all(&folder)?;
@@ -125,9 +125,12 @@ pub fn run(root: &Path, range: Range) -> anyhow::Result<()> {
         run.failed.push("lock files".to_owned());
     }
     for planned in planned {
-        match planned
-            .and_then(|step| run.missing(&step).map_or(Ok(step.clone()), |why| Err((step.name, why))))
-        {
+        match planned.and_then(|step| {
+            match run.missing(&step).or_else(|| run.too_long(&step, limit, began.elapsed())) {
+                None => Ok(step),
+                Some(why) => Err((step.name, why)),
+            }
+        }) {
             Ok(step) => run.step(step.name, |run| run.work(&step))?,
             Err((name, why)) => run.live.line(&format!("skip  {name:<28} {why}")),
         }
@@ -183,6 +186,14 @@ impl Run<'_> {
             Needs::Valgrind => instructions::is_possible().err().map(|why| why.to_string()),
             Needs::Strace => syscalls::is_possible().err().map(|why| why.to_string()),
         }
+    }
+
+    /// The reason if a step would end later than `limit` after the beginning.
+    fn too_long(&self, step: &Step, limit: Duration, elapsed: Duration) -> Option<String> {
+        let (estimate, left) = (self.estimates.estimate(step.name), limit.saturating_sub(elapsed));
+        let minutes = |time: Duration| time.as_secs().div_ceil(60);
+        (estimate > left)
+            .then(|| format!("would take about {} min, {} min are left", minutes(estimate), minutes(left)))
     }
 
     fn work(&mut self, step: &Step) -> anyhow::Result<Outcome> {

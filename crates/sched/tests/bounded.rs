@@ -38,6 +38,9 @@ impl View for Counted {
         self.looks.set(self.looks.get() + 1);
         self.facts.migration_cost_at(cpu)
     }
+    fn far_cost_at(&self, cpu: CpuId) -> Nanos {
+        self.facts.far_cost_at(cpu)
+    }
     fn hot_until(&self, cpu: CpuId) -> Nanos {
         self.facts.hot_until(cpu)
     }

@@ -64,11 +64,22 @@ impl Estimates {
         self.left_after(self.running.map_or(0.0, |since| since.elapsed().as_secs_f64()))
     }
 
+    /// How long a step takes that has not ended.
+    pub fn estimate(&self, name: &str) -> Duration {
+        let estimate = self.left.iter().find(|(left, _)| left == name).map_or(0.0, |(_, estimate)| *estimate);
+        Duration::from_secs_f64(estimate * self.factor())
+    }
+
+    /// How much slower than estimated the steps were that have ended. Steps of less than 20 s by estimate, such as
+    /// formatting, are too little to compare the speed.
+    fn factor(&self) -> f64 {
+        let (estimated, measured) = self.done;
+        if estimated < 20.0 { 1.0 } else { (measured / estimated).clamp(0.2, 10.0) }
+    }
+
     /// The time left when the first remaining step has run for `running` seconds.
     fn left_after(&self, running: f64) -> Duration {
-        let (estimated, measured) = self.done;
-        // Finished steps of less than 20 s by estimate, such as formatting, are too little to compare the speed.
-        let factor = if estimated < 20.0 { 1.0 } else { (measured / estimated).clamp(0.2, 10.0) };
+        let factor = self.factor();
         let mut steps = self.left.iter().map(|(_, estimate)| estimate * factor);
         let current = steps.next().unwrap_or(0.0);
         let rest = steps.sum::<f64>();
@@ -98,6 +109,7 @@ mod tests {
         assert_eq!(estimates.left_after(300.0).as_secs(), 210, "three times as slow, and not at its end yet");
         estimates.end("a", 200.0, true);
         assert_eq!(estimates.left_after(0.0).as_secs(), 120, "twice as slow as estimated");
+        assert_eq!(estimates.estimate("b").as_secs(), 100);
         estimates.begin("c");
         assert_eq!(estimates.left_after(0.0).as_secs(), 20, "b was skipped");
         let again = Estimates::read(&folder, steps.iter());

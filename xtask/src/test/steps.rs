@@ -106,7 +106,11 @@ const AREAS: &[&str] = &["warmcore-sys", "warmcore-percpu", "warmcore-budget", "
 /// library, and so the features of `syn` that xtask needs. If xtask were in the command that builds the tests, all that
 /// depends on `syn` would be built twice.
 const EACH: &str = "test --workspace --exclude xtask";
-const EACH_RELEASE: &str = "test --release --workspace --exclude xtask";
+
+/// The packages that users link. The tools differ from their debug builds in speed alone, and to link them takes longer.
+const EACH_RELEASE: &str = "test --release --workspace --exclude xtask --exclude warmcore-bench --exclude warmcore-cli \
+     --exclude warmcore-layout --exclude warmcore-papers --exclude warmcore-report --exclude warmcore-results \
+     --exclude warmcore-sim --exclude warmcore-trace";
 
 const DEBUG: &str = "tests";
 const RELEASE: &str = "tests, release";
@@ -156,7 +160,9 @@ pub fn all() -> Vec<Step> {
             ..again("long tests", Full, 120, DEBUG, &[])
         },
         // Users link a release build, so the restartable sequences must work in one.
-        Step { work: documentation, ..tests(RELEASE, Full, 600, EACH_RELEASE) },
+        Step { work: documentation, ..tests(RELEASE, Full, 300, EACH_RELEASE) },
+        Step { needs: Needs::Valgrind, ..step("instructions", Full, 85, "xtask instructions") },
+        Step { needs: Needs::Strace, ..step("system calls", Full, 30, "xtask syscalls") },
         Step { env: RSEQ, needs: Needs::Rseq, ..again("backend rseq, release", Full, 25, RELEASE, BACKENDS) },
         Step { env: ATOMIC, ..again("backend atomic, release", Full, 35, RELEASE, BACKENDS) },
         Step { env: PLAIN, ..again("backend plain, release", Full, 40, RELEASE, BACKENDS) },
@@ -202,12 +208,7 @@ pub fn all() -> Vec<Step> {
                 "test --release -p warmcore-runtime --lib --no-default-features --features shuttle -- shuttle",
             )
         },
-        tests(
-            "results as Parquet",
-            Full,
-            80,
-            "test --release -p warmcore-cli --lib --features parquet -- sim::",
-        ),
+        tests("results as Parquet", Full, 60, "test -p warmcore-cli --lib --features parquet -- sim::"),
         step("without the runtime", Full, 5, "check -p warmcore --no-default-features"),
         tests(
             "the runtime without tokio",
@@ -248,8 +249,6 @@ pub fn all() -> Vec<Step> {
             env: &[("CARGO_TARGET_DIR", "target/msrv")],
             ..step("the oldest Rust", Full, 60, MSRV_CHECK)
         },
-        Step { needs: Needs::Valgrind, ..step("instructions", Full, 85, "xtask instructions") },
-        Step { needs: Needs::Strace, ..step("system calls", Full, 30, "xtask syscalls") },
     ];
     steps.extend(thorough());
     steps
