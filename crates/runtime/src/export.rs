@@ -53,8 +53,8 @@ names! {
     STEAL_OPERATIONS: describe_counter Count = "steal_operations_total",
     /// Wakes on a worker's thread that put a task into another worker's inbox or into an injection queue.
     REMOTE_WAKES: describe_counter Count = "remote_wakes_total",
-    /// Tasks that a worker with tasks took from a neighbour, because they were polled less often there or their
-    /// tenant was behind.
+    /// Tasks that a worker with tasks took from a neighbour, because they were polled less often there, their
+    /// tenant was behind, or the neighbour stood still.
     BALANCED: describe_counter Count = "balanced_total",
     /// Tasks that other workers took from this one.
     STOLEN_TASKS: describe_counter Count = "stolen_tasks_total",

@@ -57,14 +57,23 @@ async fn burst(tasks: usize, polls: usize, poll: Duration) {
 }
 
 /// Runs a burst, each on the same worker.
-fn run_burst(runtime: &Runtime) {
+fn run_on_first(runtime: &Runtime, burst: impl Future<Output = ()> + Send + 'static) {
     let on_first = Placement::cpu(runtime.metrics().workers[0].cpu);
-    let burst = burst(200, 40, Duration::from_micros(2));
     runtime.block_on(runtime.task_builder().placement(on_first).spawn(burst)).unwrap();
 }
 
+/// Runs a burst of many light tasks.
+fn run_burst(runtime: &Runtime) {
+    run_on_first(runtime, burst(200, 40, Duration::from_micros(2)));
+}
+
+/// Runs a burst of tasks with long polls.
+fn run_long_polls(runtime: &Runtime) {
+    run_on_first(runtime, burst(40, 5, Duration::from_micros(100)));
+}
+
 /// Runs bursts until `has_acted`, and returns how many that took. The limit of the test ends it otherwise.
-fn until(runtime: &Runtime, has_acted: impl Fn(&WorkerStats) -> bool) -> usize {
+fn until(runtime: &Runtime, run_burst: fn(&Runtime), has_acted: impl Fn(&WorkerStats) -> bool) -> usize {
     let mut bursts = 0;
     while !has_acted(&total(runtime)) {
         run_burst(runtime);
@@ -116,9 +125,9 @@ fn the_steal_share_is_how_many_tasks_a_steal_takes() {
     limit::ends(|| {
         let more_than_one = |stats: &WorkerStats| stolen(stats) > stats.steal_operations;
         let half = runtime(WORKERS, HOME);
-        until(&half, more_than_one);
+        until(&half, run_burst, more_than_one);
         let one = runtime(WORKERS, Home { steal_divisor: 1_000_000, ..HOME });
-        until(&one, |stats| stolen(stats) > 10);
+        until(&one, run_burst, |stats| stolen(stats) > 10);
         assert!(!more_than_one(&total(&one)), "{:?}", total(&one));
     });
 }
@@ -126,7 +135,7 @@ fn the_steal_share_is_how_many_tasks_a_steal_takes() {
 #[test]
 fn where_no_worker_may_search_nothing_is_stolen() {
     limit::ends(|| {
-        let bursts = until(&runtime(WORKERS, HOME), |stats| stolen(stats) > 10);
+        let bursts = until(&runtime(WORKERS, HOME), run_burst, |stats| stolen(stats) > 10);
         let nobody = runtime(WORKERS, Home { max_searching: 0, ..HOME });
         (0..bursts).for_each(|_| run_burst(&nobody));
         assert_eq!(stolen(&total(&nobody)), 0);
@@ -134,14 +143,14 @@ fn where_no_worker_may_search_nothing_is_stolen() {
 }
 
 #[test]
-fn with_a_long_steal_delay_nothing_is_stolen() {
+fn with_a_long_steal_delay_no_task_with_long_polls_is_stolen() {
     limit::ends(|| {
-        let bursts = until(&runtime(WORKERS, HOME), |stats| stolen(stats) > 10);
+        let bursts = until(&runtime(WORKERS, HOME), run_long_polls, |stats| stolen(stats) > 10);
         let patient = runtime(WORKERS, Home { min_steal_delay: Nanos(3_600_000_000_000), ..HOME });
         // Before a worker has measured its polls, tasks count as having no data, and are stolen at once.
-        (0..3).for_each(|_| run_burst(&patient));
+        (0..3).for_each(|_| run_long_polls(&patient));
         let before = stolen(&total(&patient));
-        (0..bursts).for_each(|_| run_burst(&patient));
+        (0..bursts).for_each(|_| run_long_polls(&patient));
         assert_eq!(stolen(&total(&patient)), before);
     });
 }
@@ -237,49 +246,5 @@ fn with_hot_windows_idle_workers_are_kept_for_tasks_that_sleep_briefly() {
     limit::ends(|| {
         assert!(count_kept(HOME) > 0);
         assert_eq!(count_kept(Home { keeps_hot: false, ..HOME }), 0);
-    });
-}
-
-/// Lets a task wake forty tasks that sleep, many times, and adds the polls on another worker than the task's last one.
-fn count_moves(runtime: &Runtime) -> u64 {
-    let before = total(runtime);
-    let fan_out = async {
-        let bell = Arc::new(Notify::new());
-        let all: Vec<_> = (0..40)
-            .map(|_| {
-                let bell = bell.clone();
-                spawn(async move {
-                    for _ in 0..20 {
-                        bell.notified().await;
-                        compute(Duration::from_micros(5));
-                    }
-                })
-            })
-            .collect();
-        while !all.iter().all(|task| task.is_finished()) {
-            bell.notify_waiters();
-            yield_now().await;
-        }
-    };
-    runtime.block_on(runtime.spawn(fan_out)).unwrap();
-    let after = total(runtime);
-    let moves = |stats: &WorkerStats| stats.same_llc + stats.other_llc + stats.other_node;
-    moves(&after) - moves(&before)
-}
-
-/// As in the posted measurements of shared_runq, which keep CPUs busy by moving more tasks. `Home` moves light tasks too, as
-/// to wait for their worker costs more: two in three here.
-#[test]
-fn with_a_shared_queue_tasks_move_more_than_at_home() {
-    limit::ends(|| {
-        let [home, shared] = [PolicyKind::Home, PolicyKind::SharedQueue].map(|policy| {
-            let builder = Runtime::builder().worker_threads(WORKERS).policy(policy);
-            builder.long_poll_threshold(Duration::from_secs(3600)).build().unwrap()
-        });
-        let (mut at_home, mut in_shared) = (0, 0);
-        while 4 * in_shared <= 5 * at_home + 400 {
-            at_home += count_moves(&home);
-            in_shared += count_moves(&shared);
-        }
     });
 }

@@ -81,7 +81,7 @@ stats! {
         /// Times that the worker had no task and took tasks from another queue.
         steal_operations,
         /// Tasks that the worker took from a neighbour while it had tasks itself, because they were polled less
-        /// often there or their tenant was behind.
+        /// often there, their tenant was behind, or the neighbour stood still.
         balanced,
         /// Times that the worker parked.
         parks,

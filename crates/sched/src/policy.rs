@@ -48,6 +48,19 @@ pub trait Policy {
     fn cpu_to_notify(&self, machine: &SchedDomains, view: &impl View, at: CpuId, now: Nanos)
     -> Option<CpuId>;
 
+    /// Whether the CPU `me`, which has tasks, takes over those that wait at `cpu`, because that stands still:
+    /// [`View::still_for`].
+    fn takes_over(
+        &self,
+        _machine: &SchedDomains,
+        _view: &impl View,
+        _me: CpuId,
+        _cpu: CpuId,
+        _now: Nanos,
+    ) -> bool {
+        false
+    }
+
     /// Whether a CPU that is never idle takes tasks from a CPU whose tasks get fewer polls. [`Shares`](crate::Shares)
     /// computes how many.
     fn shares(&self) -> bool {

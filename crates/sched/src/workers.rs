@@ -52,12 +52,31 @@ pub struct Remote<H: Host> {
     /// When another thread unparked the worker; 0: the worker has seen it. Written by that thread and by the worker.
     #[line(contended = "notified")]
     pub(crate) unparked_at: Padded<AtomicU64>,
+    #[line(contended = "seen")]
+    pub(crate) seen: Padded<Seen>,
     /// Whether the worker is in a long poll. Set by the thread that finds it there, cleared by the worker.
     #[line(contended = "watchdog")]
     pub is_stuck: Padded<AtomicBool>,
     /// Its writers are named in [`Counters`].
     #[line(contended = "counters")]
     pub counters: Padded<Counters>,
+}
+
+/// What other workers have seen of a worker: the number of its polls and parks, and since when it has been the same.
+/// Written by workers that look at it while tasks wait there.
+#[derive(Debug, Line)]
+#[line(pair, default = contended)]
+#[repr(align(128))]
+pub struct Seen {
+    steps: AtomicU64,
+    since: AtomicU64,
+}
+
+impl Seen {
+    /// No worker has looked.
+    fn nothing() -> Self {
+        Self { steps: AtomicU64::new(u64::MAX), since: AtomicU64::new(0) }
+    }
 }
 
 /// What a worker publishes about itself. Written by the worker; `queued`, `stealable`, `backlog_since` and `oldest` under the
@@ -126,6 +145,20 @@ impl<H: Host> Remote<H> {
     pub fn waiting(&self) -> u32 {
         self.ring.len() + self.status.stealable.load(Relaxed)
     }
+
+    /// The number of its polls, times 2, and parks. A worker that runs counts on with each.
+    fn steps(&self) -> u64 {
+        self.status.poll_seq.load(Relaxed) + self.counters.parks.load(Relaxed)
+    }
+
+    /// Another worker looks whether this one has counted on since the look before.
+    pub(crate) fn look(&self, now: Nanos) {
+        let steps = self.steps();
+        if self.seen.steps.load(Relaxed) != steps {
+            self.seen.steps.store(steps, Relaxed);
+            self.seen.since.store(now.0, Relaxed);
+        }
+    }
 }
 
 impl<H: Host> Workers<H> {
@@ -143,6 +176,7 @@ impl<H: Host> Workers<H> {
                 status: Padded::new(WorkerStatus::default()),
                 is_notified: Padded::new(AtomicBool::new(false)),
                 unparked_at: Padded::new(AtomicU64::new(0)),
+                seen: Padded::new(Seen::nothing()),
                 is_stuck: Padded::new(AtomicBool::new(false)),
                 counters: Padded::new(Counters::default()),
             })
@@ -470,6 +504,12 @@ impl<H: Host> View for Workers<H> {
 
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         Nanos(self.remote(cpu).status.backlog_since.load(Relaxed))
+    }
+
+    fn still_for(&self, cpu: CpuId, now: Nanos) -> Nanos {
+        let (remote, since) = (self.remote(cpu), || self.remote(cpu).seen.since.load(Relaxed));
+        let is_still = remote.seen.steps.load(Relaxed) == remote.steps() && !remote.inbox.is_parked();
+        Nanos(if is_still { now.0.saturating_sub(since()) } else { 0 })
     }
 
     fn waits_since(&self, _me: CpuId, cpu: CpuId) -> Nanos {

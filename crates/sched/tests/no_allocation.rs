@@ -57,6 +57,7 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                     since: Nanos(u64::from(n % 90_000)),
                     migration_cost: Nanos(u64::from(n % 300_000)),
                     hot_until: Nanos(u64::from(n % 200_000)),
+                    still_for: Nanos(u64::from(n % 90_000)),
                     oldest: None,
                 };
             }

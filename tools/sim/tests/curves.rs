@@ -179,10 +179,11 @@ fn the_steal_share_takes_many_light_tasks_with_a_search() {
         let share = half.taken / half.searches;
         assert!(share >= 2.0 && share > before, "{tasks}: {share}");
         before = share;
-        // A worker that steals notifies the next one, so a burst ends as early, within 6 %, if they take one task each. They
-        // search more often then.
-        assert!(half.searches < 0.7 * one.searches, "{tasks}: {} of {}", half.searches, one.searches);
-        assert!(half.time < 1.06 * one.time, "{tasks}: {} and {}", half.time, one.time);
+        // A worker that steals notifies the next one, so a burst ends as early if they take one task each, small ones up to
+        // 16 % earlier. They search more often then.
+        assert!(half.searches < 0.8 * one.searches, "{tasks}: {} of {}", half.searches, one.searches);
+        let later = if tasks < 100.0 { 1.2 } else { 1.06 };
+        assert!(half.time < later * one.time, "{tasks}: {} and {}", half.time, one.time);
     }
 }
 
@@ -200,12 +201,13 @@ fn where_no_worker_may_search_a_burst_stays_on_its_cpu() {
     }
 }
 
-/// A burst of tasks with polls of 2 µs on one of eight CPUs, by the number of tasks.
+/// A burst of tasks with polls of 10 µs on one of eight CPUs, by the number of tasks. Lighter ones are stolen without a delay by
+/// workers that are awake.
 #[test]
 fn with_a_long_steal_delay_fewer_tasks_move_and_a_burst_takes_longer() {
     let patient = PolicyKind::Changed(Home { min_steal_delay: FOREVER, ..HOME });
     for (tasks, home, patient) in
-        curve(&[50, 100, 200, 400, 800], patient, "", |tasks| burst(8, tasks, 40, 2 * US))
+        curve(&[50, 100, 200, 400, 800], patient, "", |tasks| burst(8, tasks, 40, 10 * US))
     {
         // Before a worker has measured its polls, tasks count as having no data: half of them go to a second worker, and no
         // more. Eight workers are up to four times as fast, less at the end of the burst.
@@ -285,7 +287,8 @@ fn a_shared_queue_moves_more_timers_the_higher_the_load_and_they_wait_less() {
 }
 
 /// A task that wakes so many others at once, with polls of 5 µs, on eight CPUs. `Home` leaves a few such tasks on the CPU where
-/// they were polled last, as waking another CPU takes longer; many overload it, so that they spread under both policies.
+/// they were polled last, as waking another CPU takes longer; many overload it, so that they spread under both policies, and
+/// workers that are awake share them.
 #[test]
 fn a_shared_queue_spreads_a_fan_out_of_few_light_tasks() {
     for (n, home, shared) in curve(&[10, 20, 40, 80, 160], PolicyKind::SharedQueue, "", |n| {
@@ -298,9 +301,8 @@ fn a_shared_queue_spreads_a_fan_out_of_few_light_tasks() {
         assert!(moved > if n < 160.0 { 1.5 } else { 1.0 }, "{n}: {moved}");
         let gain = shared.done / home.done;
         let expected = match n {
-            10.0 | 20.0 => 2.5..10.0,
-            160.0 => 1.0..1.15,
-            _ => 1.0..2.5,
+            10.0 | 20.0 => 1.3..4.0,
+            _ => 1.0..1.3,
         };
         assert!(expected.contains(&gain), "{n}: {gain}");
     }

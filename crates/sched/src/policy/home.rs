@@ -14,8 +14,13 @@
 //! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
 //! task that has just moved there keeps its CPU for that long; if the tasks behind it were stolen because that CPU is busy
 //! with it, each move would cause the next one (`tools/sim/tests/conserve.rs`). From a CPU in a long poll, or an offline one, tasks
-//! are stolen at once. A CPU that sees many tasks that are not due yet examines only the nearest CPUs, and searches again
+//! are stolen at once, and so are light ones that would wait for longer than the steal takes: the delay keeps CPUs from being woken
+//! for them, and the one that steals is awake. A CPU that sees many tasks that are not due yet examines only the nearest CPUs, and searches again
 //! when the first of these tasks is due.
+//!
+//! **Standing still.** A CPU that neither begins nor ends a poll while tasks wait there has lost its CPU of the machine, or is in a
+//! long poll ([`View::still_for`]). When a part of that time costs more than the move, its tasks run where they are woken, and
+//! busy CPUs take over the light ones that wait there.
 //!
 //! # Cost
 //! A wake on the previous CPU is two comparisons. Example, before a cost was learned: a task whose polls take 16 µs has a
@@ -37,9 +42,9 @@ use warmcore_types::{CpuId, Nanos};
 /// The cost of waking a parked CPU: a system call, an interrupt, leaving the idle state.
 pub const WAKEUP_COST: Nanos = Nanos(20_000);
 
-/// A task waits at least this long before an idle CPU steals it or is kicked for it. To wake a CPU for a few light tasks
-/// costs more than they do, again and again if their sockets stay behind: HTTP over 64 connections took a fifth more CPU
-/// time at a quarter of this.
+/// A task waits at least this long before a CPU is kicked for it, or an idle CPU steals it that is not a light one. To wake a CPU
+/// for a few light tasks costs more than they do, again and again if their sockets stay behind: HTTP over 64 connections took a
+/// fifth more CPU time at a quarter of this.
 pub const MIN_STEAL_DELAY: Nanos = Nanos(200_000);
 
 /// An idle CPU examines about this many CPUs whose tasks are not due yet: the nearest ones, and then two shards anywhere,
@@ -139,6 +144,21 @@ impl Policy for Home {
         search.earliest.map_or(StealDecision::Nothing, StealDecision::Until)
     }
 
+    fn takes_over(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        me: CpuId,
+        cpu: CpuId,
+        now: Nanos,
+    ) -> bool {
+        let distance = machine.distance(me, cpu);
+        let migration_cost =
+            migration_cost_over(view.migration_cost_at(cpu), view.far_cost_at(cpu), distance);
+        // Light ones, which this CPU takes back by halves if it moves on. Others would come back one by one.
+        migration_cost < WAKEUP_COST && is_late(view, cpu, me, migration_cost, now)
+    }
+
     /// As many tasks as make the last one wait longer than the steal delay and the move.
     #[inline]
     fn notify_threshold(&self, average_poll: Nanos) -> u32 {
@@ -224,9 +244,10 @@ impl<V: View> Search<'_, V> {
             let migration_cost_at = view.migration_cost_at(cpu);
             let migration_cost =
                 migration_cost_over(migration_cost_at, view.far_cost_at(cpu), machine.distance(me, cpu));
-            // Many light tasks are taken at once, unless their CPU was kicked and is about to run them.
+            // This CPU is awake, so light tasks that would wait for longer than the steal takes are taken at once, unless their
+            // CPU was kicked and is about to run them.
             let at_once = migration_cost < WAKEUP_COST
-                && self.rules.is_overloaded(waiting, view.mean_poll_at(cpu), migration_cost)
+                && waits_longer(waiting, view.mean_poll_at(cpu), later(HANDOVER_COST, migration_cost))
                 && !view.is_idle(cpu);
             // One migration cost is added for a task that has just moved there.
             let min_delay = later(migration_cost, migration_cost_at).max(self.rules.min_steal_delay);
@@ -293,6 +314,16 @@ fn wait_of_a_poll(view: &impl View, cpu: CpuId) -> Nanos {
     later(HANDOVER_COST, Nanos(view.mean_poll_at(cpu).0 / WAIT_SHARE))
 }
 
+/// Whether a task that waits at `cpu`, and costs this much to move, is better off at `near`: `cpu` stands still, in a long poll
+/// or because its thread is not on a CPU of the machine. For how much longer is not known, so as long again is as good a
+/// guess as any. A part of that wait costs more than the move and than a usual poll, and it is longer than the wait at `near`.
+fn is_late(view: &impl View, cpu: CpuId, near: CpuId, migration_cost: Nanos, now: Nanos) -> bool {
+    let still_for = view.still_for(cpu, now).0;
+    let wait = || view.mean_poll_at(near).0.saturating_mul(view.backlog(near).into());
+    let least = || migration_cost.max(view.mean_poll_at(cpu)).max(HANDOVER_COST).0.saturating_mul(WAIT_SHARE);
+    still_for > 0 && still_for >= least() && still_for > wait()
+}
+
 /// Whether a light task would wait behind heavy ones. Then the CPU that ends its poll first takes it, because the wait
 /// would cost more than the move.
 fn is_light_among(migration_cost: Nanos, others: Nanos) -> bool {
@@ -327,7 +358,10 @@ impl Home {
             // wait behind a poll there. The first CPU that has time takes it.
             let is_light = match is_idle {
                 true => migration_cost < view.wakeup_cost(prev_cpu),
-                false => migration_cost < wait_of_a_poll(view, prev_cpu) && is_free(),
+                false => {
+                    (migration_cost < wait_of_a_poll(view, prev_cpu) && is_free())
+                        || is_late(view, prev_cpu, near, migration_cost, wake.now)
+                }
             };
             if near == prev_cpu {
                 stay.accrued_cost = Nanos(0);
@@ -377,12 +411,14 @@ impl Home {
     }
 
     /// Whether so many tasks wait, whose polls take `poll` and which cost `migration_cost` to move, that the last one waits
-    /// longer than the steal delay and a move. The cost of tasks that never ran is not known and they have no data: two are
-    /// enough.
+    /// longer than the steal delay and a move.
     fn is_overloaded(self, waiting: u32, poll: Nanos, migration_cost: Nanos) -> bool {
-        if poll.0 == 0 {
-            return waiting > 1;
-        }
-        poll.0.saturating_mul(waiting.into()) >= later(self.min_steal_delay, migration_cost).0
+        waits_longer(waiting, poll, later(self.min_steal_delay, migration_cost))
     }
+}
+
+/// Whether the last one of so many waiting tasks, whose polls take `poll`, waits at least for so long. The cost of tasks that
+/// never ran is not known and they have no data: two are enough.
+fn waits_longer(waiting: u32, poll: Nanos, least: Nanos) -> bool {
+    if poll.0 == 0 { waiting > 1 } else { poll.0.saturating_mul(waiting.into()) >= least.0 }
 }

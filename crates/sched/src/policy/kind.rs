@@ -110,6 +110,17 @@ impl Policy for PolicyKind {
         ask!(self, cpu_to_notify(machine, view, at, now))
     }
 
+    fn takes_over(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        me: CpuId,
+        cpu: CpuId,
+        now: Nanos,
+    ) -> bool {
+        ask!(self, takes_over(machine, view, me, cpu, now))
+    }
+
     fn steal_order(&self) -> StealOrder {
         ask!(self, steal_order())
     }

@@ -39,6 +39,7 @@ impl<H: Host> Core<H> {
         if self.remote.waiting() > 0 && workers.count_idle() > 0 {
             workers.notify_parked(host, self.me, now);
         }
+        self.take_over(host);
         if now >= self.balance_at.get() {
             self.balance(host, now);
         }
@@ -97,6 +98,27 @@ impl<H: Host> Core<H> {
         let rest = self.ticks_left.get().saturating_sub(polls);
         self.ticks_left.set(self.ticks_left.get() - rest);
         self.event_interval.set(self.event_interval.get() - rest);
+    }
+
+    /// Looks at one of the nearest other workers, another one each time. If that stands still while tasks wait there, takes
+    /// them over, if the policy says so.
+    fn take_over(&self, host: &H) {
+        let workers = host.workers();
+        let near = workers.machine().cpus().saturating_sub(1).min(NEIGHBOURS) as u64;
+        let which = self.remote.counters.event_polls.load(Relaxed).checked_rem(near);
+        let Some(other) = which.and_then(|which| workers.machine().others(self.me).nth(which as usize))
+        else {
+            return;
+        };
+        let (remote, now) = (workers.remote(other), self.now());
+        if remote.waiting() == 0 && !remote.inbox.has_tasks() {
+            return;
+        }
+        remote.look(now);
+        if workers.policy().takes_over(workers.machine(), workers, self.me, other, now) {
+            let came = self.steal_from(host, other, STEAL_MAX, now, true);
+            Counters::add(&self.remote.counters.balanced, came.into());
+        }
     }
 
     /// Compares itself with a random neighbour: if the tasks there get fewer polls than those here, takes some.

@@ -74,7 +74,7 @@ impl<H: Host> Core<H> {
                     }
                 }
                 StealDecision::From { cpu, at_most } => {
-                    if self.steal_from(host, cpu, at_most.clamp(1, STEAL_MAX), now) {
+                    if self.steal_from(host, cpu, at_most.clamp(1, STEAL_MAX), now, false) > 0 {
                         return SearchOutcome::Tasks { left_at: Some(cpu), is_last: false };
                     }
                     let remote = workers.remote(cpu);
@@ -100,30 +100,31 @@ impl<H: Host> Core<H> {
         let sharers = workers.machine().cpus_of(queue).len();
         let take = |task| taken.push(Queued { task, since: self.now() });
         workers.inject_queues[queue].pop(sharers, usize::MAX, take);
-        self.push_taken(host, &mut taken, self.now())
+        self.push_taken(host, &mut taken, self.now()) > 0
     }
 
-    /// Moves the buffered tasks to this worker's queues. Returns whether there were any.
-    fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> bool {
-        if taken.is_empty() {
-            return false;
+    /// Moves the buffered tasks to this worker's queues. Returns how many there were.
+    fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
+        let came = taken.len() as u32;
+        if came == 0 {
+            return 0;
         }
         let mut run_queue = None;
         taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued, now));
         self.publish_queued(host, run_queue, now);
-        true
+        came
     }
 
-    /// Takes tasks from another worker's ring, then from its run queue, and from its inbox if it is in a long poll. Returns
-    /// whether a task came.
-    fn steal_from(&self, host: &H, from: CpuId, at_most: u32, now: Nanos) -> bool {
+    /// Takes tasks from another worker's ring, then from its run queue, and from its inbox if it is in a long poll or
+    /// `is_still`. Returns how many came.
+    pub(super) fn steal_from(&self, host: &H, from: CpuId, at_most: u32, now: Nanos, is_still: bool) -> u32 {
         let workers = host.workers();
         let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
         let steal_order = workers.policy().steal_order();
         let may = |task: &H::Task| workers.machine().allows(task.state().allowed(), self.me);
         remote.ring.steal(at_most, |task| taken.push(Queued { task, since: now }));
-        let is_stuck = remote.is_stuck.load(Relaxed);
-        if !is_stuck && (taken.len() >= at_most as usize || remote.status.queued.load(Relaxed) == 0) {
+        let takes_inbox = is_still || remote.is_stuck.load(Relaxed);
+        if !takes_inbox && (taken.len() >= at_most as usize || remote.status.queued.load(Relaxed) == 0) {
             remote.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
             return self.push_taken(host, &mut taken, now);
         }
@@ -134,7 +135,7 @@ impl<H: Host> Core<H> {
             taken.push(queued);
         }
         let of_queue = taken.len();
-        if is_stuck {
+        if takes_inbox {
             // The tasks that were handed to the worker are in its inbox until its poll ends.
             remote.inbox.take(|task| taken.push(Queued { task, since: now }));
         }
@@ -183,7 +184,7 @@ impl<H: Host> Core<H> {
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
         remote.counters.stolen_tasks.fetch_add(1, Relaxed);
-        self.push_taken(host, &mut taken, now)
+        self.push_taken(host, &mut taken, now) > 0
     }
 
     /// Publishes the status of a worker from which tasks were taken, and keeps since when it has a backlog. The caller holds

@@ -26,6 +26,7 @@ pub struct Cpu {
     /// When the oldest task of the backlog was queued, if that is not `since`.
     pub oldest: Option<Nanos>,
     pub migration_cost: Nanos,
+    pub still_for: Nanos,
     pub hot_until: Nanos,
 }
 
@@ -52,6 +53,9 @@ impl View for Facts {
     }
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         self.cpus[cpu.index()].since
+    }
+    fn still_for(&self, cpu: CpuId, _now: Nanos) -> Nanos {
+        self.cpus[cpu.index()].still_for
     }
     fn waits_since(&self, _me: CpuId, cpu: CpuId) -> Nanos {
         let cpu = &self.cpus[cpu.index()];

@@ -163,6 +163,17 @@ impl Policy for SimPolicyKind {
         }
     }
 
+    fn takes_over(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        me: CpuId,
+        cpu: CpuId,
+        now: Nanos,
+    ) -> bool {
+        self.product().is_some_and(|kind| kind.takes_over(machine, view, me, cpu, now))
+    }
+
     fn shares(&self) -> bool {
         self.product().is_some_and(|kind| kind.shares())
     }

@@ -123,6 +123,9 @@ impl<V: View> View for CountingView<'_, V> {
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         self.view.backlog_since(cpu)
     }
+    fn still_for(&self, cpu: CpuId, now: Nanos) -> Nanos {
+        self.view.still_for(cpu, now)
+    }
     fn waits_since(&self, me: CpuId, cpu: CpuId) -> Nanos {
         self.view.waits_since(me, cpu)
     }
@@ -187,6 +190,16 @@ impl<P: Policy> Policy for Counted<P> {
         now: Nanos,
     ) -> Option<CpuId> {
         self.policy.cpu_to_notify(machine, view, at, now)
+    }
+    fn takes_over(
+        &self,
+        machine: &SchedDomains,
+        view: &impl View,
+        me: CpuId,
+        cpu: CpuId,
+        now: Nanos,
+    ) -> bool {
+        self.policy.takes_over(machine, view, me, cpu, now)
     }
     fn shares(&self) -> bool {
         self.policy.shares()
