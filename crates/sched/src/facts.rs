@@ -30,8 +30,9 @@ pub trait View {
     fn backlog(&self, cpu: CpuId) -> u32;
     /// Since when the CPU's backlog has not been empty. Meaningless while it is empty.
     fn backlog_since(&self, cpu: CpuId) -> Nanos;
-    /// For how long the CPU has neither begun nor ended a poll, though tasks wait there, as far as another CPU has looked: it
-    /// is in a long poll, or its thread waits for a CPU of the machine. By default 0, for a scheduler that doesn't look.
+    /// For how long the CPU has neither begun nor ended a poll, though tasks waited there when another CPU looked; 0: not known.
+    /// It is in a long poll or in its driver, or its thread waits for a CPU of the machine. By default 0, for a scheduler that
+    /// does not look.
     fn still_for(&self, _cpu: CpuId, _now: Nanos) -> Nanos {
         Nanos(0)
     }

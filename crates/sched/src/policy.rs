@@ -48,7 +48,7 @@ pub trait Policy {
     fn cpu_to_notify(&self, machine: &SchedDomains, view: &impl View, at: CpuId, now: Nanos)
     -> Option<CpuId>;
 
-    /// Whether the CPU `me`, which has tasks, takes over those that wait at `cpu`, because that stands still:
+    /// Whether the CPU `me`, which is awake, takes over tasks that wait at `cpu`, because that stands still:
     /// [`View::still_for`].
     fn takes_over(
         &self,

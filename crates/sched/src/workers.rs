@@ -52,8 +52,8 @@ pub struct Remote<H: Host> {
     /// When another thread unparked the worker; 0: the worker has seen it. Written by that thread and by the worker.
     #[line(contended = "notified")]
     pub(crate) unparked_at: Padded<AtomicU64>,
-    #[line(contended = "seen")]
-    pub(crate) seen: Padded<Seen>,
+    #[line(contended = "still")]
+    pub(crate) still: Padded<Stillness>,
     /// Whether the worker is in a long poll. Set by the thread that finds it there, cleared by the worker.
     #[line(contended = "watchdog")]
     pub is_stuck: Padded<AtomicBool>,
@@ -62,21 +62,15 @@ pub struct Remote<H: Host> {
     pub counters: Padded<Counters>,
 }
 
-/// What other workers have seen of a worker: the number of its polls and parks, and since when it has been the same.
-/// Written by workers that look at it while tasks wait there.
-#[derive(Debug, Line)]
+/// What other workers have seen of a worker: how many steps it had done, and since when it has done none. Written by workers
+/// that look at it while tasks wait there, and by itself when it parks after such a look.
+#[derive(Debug, Default, Line)]
 #[line(pair, default = contended)]
 #[repr(align(128))]
-pub struct Seen {
+pub struct Stillness {
+    /// The number of steps, plus 1; 0: no worker has looked.
     steps: AtomicU64,
-    since: AtomicU64,
-}
-
-impl Seen {
-    /// No worker has looked.
-    fn nothing() -> Self {
-        Self { steps: AtomicU64::new(u64::MAX), since: AtomicU64::new(0) }
-    }
+    pub(crate) since: AtomicU64,
 }
 
 /// What a worker publishes about itself. Written by the worker; `queued`, `stealable`, `backlog_since` and `oldest` under the
@@ -146,17 +140,25 @@ impl<H: Host> Remote<H> {
         self.ring.len() + self.status.stealable.load(Relaxed)
     }
 
-    /// The number of its polls, times 2, and parks. A worker that runs counts on with each.
+    /// The number of its polls, times 2, and of its parks that a poll followed, plus 1. It grows with each poll's begin and end.
     fn steps(&self) -> u64 {
-        self.status.poll_seq.load(Relaxed) + self.counters.parks.load(Relaxed)
+        self.status.poll_seq.load(Relaxed) + self.status.park_seq.load(Relaxed) + 1
     }
 
-    /// Another worker looks whether this one has counted on since the look before.
+    /// Another worker looks whether this one has done a step since the look before.
     pub(crate) fn look(&self, now: Nanos) {
         let steps = self.steps();
-        if self.seen.steps.load(Relaxed) != steps {
-            self.seen.steps.store(steps, Relaxed);
-            self.seen.since.store(now.0, Relaxed);
+        if self.still.steps.load(Relaxed) != steps {
+            self.still.since.store(now.0, Relaxed);
+            // ORDERING: Release; pairs with the Acquire of `still_for`.
+            self.still.steps.store(steps, Release);
+        }
+    }
+
+    /// The worker parks, so it will have slept when it is seen again.
+    pub(crate) fn forget_looks(&self) {
+        if self.still.steps.load(Relaxed) == self.steps() {
+            self.still.steps.store(0, Relaxed);
         }
     }
 }
@@ -176,7 +178,7 @@ impl<H: Host> Workers<H> {
                 status: Padded::new(WorkerStatus::default()),
                 is_notified: Padded::new(AtomicBool::new(false)),
                 unparked_at: Padded::new(AtomicU64::new(0)),
-                seen: Padded::new(Seen::nothing()),
+                still: Padded::default(),
                 is_stuck: Padded::new(AtomicBool::new(false)),
                 counters: Padded::new(Counters::default()),
             })
@@ -507,8 +509,10 @@ impl<H: Host> View for Workers<H> {
     }
 
     fn still_for(&self, cpu: CpuId, now: Nanos) -> Nanos {
-        let (remote, since) = (self.remote(cpu), || self.remote(cpu).seen.since.load(Relaxed));
-        let is_still = remote.seen.steps.load(Relaxed) == remote.steps() && !remote.inbox.is_parked();
+        let remote = self.remote(cpu);
+        // ORDERING: Acquire; pairs with the Release of `look`: the time is at least as new as the steps.
+        let is_still = remote.still.steps.load(Acquire) == remote.steps() && !remote.inbox.is_parked();
+        let since = || remote.still.since.load(Relaxed);
         Nanos(if is_still { now.0.saturating_sub(since()) } else { 0 })
     }
 

@@ -6,7 +6,8 @@ mod common;
 use common::host::TestHost;
 use common::script::Scripted;
 use common::{Facts, drawn, whole};
-use warmcore_sched::{Allowed, Core, Home, Host, Inbox, Next, Policy, PolicyKind, TargetQueue, View};
+use std::sync::atomic::Ordering::Relaxed;
+use warmcore_sched::{Allowed, Core, Home, Host, Inbox, Next, Policy, PolicyKind, TargetQueue, Task, View};
 use warmcore_sched::{Wake, WakeSource, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
@@ -15,24 +16,34 @@ const WAKER: CpuId = CpuId(1);
 
 /// Where a task goes that costs 4 µs to move and is woken by [`WAKER`].
 fn goes_to(facts: &Facts) -> TargetQueue {
+    wake(facts, Nanos(4_000), Allowed::Anywhere)
+}
+
+/// Where a task goes that ran at [`HOME`] and is woken by [`WAKER`].
+fn wake(facts: &Facts, migration_cost: Nanos, allowed: Allowed) -> TargetQueue {
     let machine = whole(&drawn(1, 1, 2, 1));
-    let wakee = Wakee {
-        prev_cpu: Some(HOME),
-        migration_cost: Nanos(4_000),
-        far_cost: Nanos(4_000),
-        ..Wakee::default()
-    };
+    let wakee =
+        Wakee { prev_cpu: Some(HOME), migration_cost, far_cost: migration_cost, allowed, ..Wakee::default() };
     let wake = Wake { now: Nanos(1_000_000), wakee, waker: WakeSource::Cpu(WAKER) };
     Home::DEFAULT.wake(&machine, facts, &wake).to
 }
 
 #[test]
-fn a_task_runs_where_it_is_woken_once_its_cpu_has_stood_still_for_four_times_what_the_move_costs() {
+fn a_task_runs_where_it_is_woken_once_its_cpu_has_stood_still_for_four_times_as_long_as_a_kick_takes() {
     let mut facts = Facts::busy(&whole(&drawn(1, 1, 2, 1)));
-    facts.cpus[0].still_for = Nanos(15_999);
+    facts.cpus[0].still_for = Nanos(79_999);
     assert_eq!(goes_to(&facts), TargetQueue::Cpu(HOME));
-    facts.cpus[0].still_for = Nanos(16_000);
+    facts.cpus[0].still_for = Nanos(80_000);
     assert_eq!(goes_to(&facts), TargetQueue::Cpu(WAKER));
+}
+
+#[test]
+fn heavy_tasks_and_those_that_may_run_there_alone_stay_with_a_cpu_that_stands_still() {
+    let mut facts = Facts::busy(&whole(&drawn(1, 1, 2, 1)));
+    facts.cpus[0].still_for = Nanos(10_000_000);
+    assert_eq!(wake(&facts, Nanos(19_999), Allowed::Anywhere), TargetQueue::Cpu(WAKER));
+    assert_eq!(wake(&facts, Nanos(20_000), Allowed::Anywhere), TargetQueue::Cpu(HOME));
+    assert_eq!(wake(&facts, Nanos(1_000), Allowed::Cpu(HOME)), TargetQueue::Cpu(HOME));
 }
 
 #[test]
@@ -57,32 +68,57 @@ fn look(host: &TestHost, core: &Core<TestHost>, at: u64) {
 }
 
 /// The number of tasks that [`WAKER`] polls, and of tasks that are left at [`HOME`], when `WAKER` has looked at 1 ms and at this
-/// time. Four tasks wait in the inbox of `HOME`, one of which may run there alone.
-fn taken_over(now: u64) -> (usize, usize) {
-    let host = TestHost::new(PolicyKind::Home);
+/// time. Of eight tasks six wait in queues of `HOME` and two in its inbox; one in each may run there alone.
+fn taken_over(policy: PolicyKind, now: u64) -> (usize, usize) {
+    let host = TestHost::new(policy);
     host.set_clock(Nanos(1_000_000));
-    let waker = Core::new(&host, WAKER, Nanos(1_000_000));
-    for number in 0..4 {
-        let allowed = if number == 2 { Allowed::Cpu(HOME) } else { Allowed::Anywhere };
+    let [home, waker] = [HOME, WAKER].map(|cpu| Core::new(&host, cpu, Nanos(1_000_000)));
+    let push = |number| {
+        let allowed = if number == 2 || number == 7 { Allowed::Cpu(HOME) } else { Allowed::Anywhere };
         host.workers().push_inbox(&host, host.task(number, allowed, 0), HOME);
-    }
+    };
+    (0..6).for_each(push);
+    home.schedule(&host, host.task(8, Allowed::Cpu(HOME), 0), false);
+    let Next::Run(first) = home.next(&host) else { panic!("tasks wait") };
+    (6..8).for_each(push);
     look(&host, &waker, 1_000_000);
     look(&host, &waker, now);
     let mut polled = 0;
     while let Next::Run(queued) = waker.next(&host) {
+        assert_ne!(queued.task.state().allowed(), Allowed::Cpu(HOME));
         waker.begin_poll(&host, &queued.task);
         waker.end_poll(false);
         polled += 1;
     }
+    drop(first);
     let mut left = 0;
-    host.workers().remote(HOME).inbox.take(|_| left += 1);
+    while let Next::Run(queued) = home.next(&host) {
+        home.begin_poll(&host, &queued.task);
+        home.end_poll(false);
+        left += 1;
+    }
+    let [taker, from] = [WAKER, HOME].map(|cpu| &host.workers().remote(cpu).counters);
+    assert_eq!([taker.balanced.load(Relaxed), from.stolen_tasks.load(Relaxed)], [polled as u64; 2]);
     (polled, left)
 }
 
 #[test]
-fn a_busy_worker_takes_over_what_waits_at_one_that_stands_still_but_not_what_may_run_there_alone() {
-    assert_eq!(taken_over(1_001_000), (0, 4), "too early");
-    assert_eq!(taken_over(1_010_000), (3, 1));
+fn a_busy_worker_takes_over_half_of_what_waits_at_one_that_stands_still_and_what_was_handed_to_it() {
+    assert_eq!(taken_over(PolicyKind::Home, 1_079_000), (0, 8), "too early");
+    assert_eq!(taken_over(PolicyKind::Home, 1_081_000), (3, 5), "two of the queues, one of the inbox");
+    assert_eq!(taken_over(PolicyKind::SharedQueue, 1_081_000).0, 0);
+}
+
+#[test]
+fn what_may_not_come_is_looked_at_once_in_a_while() {
+    let host = TestHost::new(PolicyKind::Home);
+    host.set_clock(Nanos(1_000_000));
+    let waker = Core::new(&host, WAKER, Nanos(1_000_000));
+    host.workers().push_inbox(&host, host.task(0, Allowed::Cpu(HOME), 0), HOME);
+    look(&host, &waker, 1_000_000);
+    look(&host, &waker, 1_100_000);
+    assert_eq!(host.workers().still_for(HOME, Nanos(2_000_000)), Nanos(0));
+    assert_eq!(host.workers().still_for(HOME, Nanos(2_200_000)), Nanos(100_000));
 }
 
 #[test]
@@ -110,6 +146,7 @@ fn a_worker_that_has_parked_since_the_last_look_does_not_stand_still() {
     assert!(matches!(home.next(&host), Next::Park(None)));
     assert_eq!(host.workers().still_for(HOME, Nanos(2_000_000)), Nanos(0), "parked");
     host.workers().push_inbox(&host, host.task(1, Allowed::Anywhere, 0), HOME);
+    assert_eq!(host.workers().still_for(HOME, Nanos(2_000_000)), Nanos(0), "unparked, but not on a CPU yet");
     home.unparked(&host);
     home.resume();
     assert_eq!(host.workers().still_for(HOME, Nanos(2_000_000)), Nanos(0), "awake again");

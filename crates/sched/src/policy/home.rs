@@ -18,9 +18,9 @@
 //! for them, and the one that steals is awake. A CPU that sees many tasks that are not due yet examines only the nearest CPUs, and searches again
 //! when the first of these tasks is due.
 //!
-//! **Standing still.** A CPU that neither begins nor ends a poll while tasks wait there has lost its CPU of the machine, or is in a
-//! long poll ([`View::still_for`]). When a part of that time costs more than the move, its tasks run where they are woken, and
-//! busy CPUs take over the light ones that wait there.
+//! **Standing still.** A CPU that neither begins nor ends a poll while tasks wait there probably runs another thread of the machine's
+//! ([`View::still_for`]). After some times as long as a poll or a kick takes, its light tasks run where they are woken, and busy
+//! CPUs take over half of those that wait there.
 //!
 //! # Cost
 //! A wake on the previous CPU is two comparisons. Example, before a cost was learned: a task whose polls take 16 µs has a
@@ -42,9 +42,8 @@ use warmcore_types::{CpuId, Nanos};
 /// The cost of waking a parked CPU: a system call, an interrupt, leaving the idle state.
 pub const WAKEUP_COST: Nanos = Nanos(20_000);
 
-/// A task waits at least this long before a CPU is kicked for it, or an idle CPU steals it that is not a light one. To wake a CPU
-/// for a few light tasks costs more than they do, again and again if their sockets stay behind: HTTP over 64 connections took a
-/// fifth more CPU time at a quarter of this.
+/// A task waits at least this long before a parked CPU is kicked for it or, unless it is light, an idle CPU steals it. To wake a
+/// CPU for a few light tasks costs more than they do: HTTP over 8 connections took 8 to 13 % more CPU time at a tenth of this.
 pub const MIN_STEAL_DELAY: Nanos = Nanos(200_000);
 
 /// An idle CPU examines about this many CPUs whose tasks are not due yet: the nearest ones, and then two shards anywhere,
@@ -85,7 +84,8 @@ pub struct Home {
     pub max_searching: u32,
     /// Whether an idle CPU is kept for a task that sleeps briefly. Default: true.
     pub keeps_hot: bool,
-    /// How long a task waits before it is stolen, at least. Default: 200 µs.
+    /// How long a task waits before a parked CPU is kicked for it, or an idle one steals it unless it is light, at least.
+    /// Default: 200 µs.
     pub min_steal_delay: Nanos,
 }
 
@@ -155,8 +155,7 @@ impl Policy for Home {
         let distance = machine.distance(me, cpu);
         let migration_cost =
             migration_cost_over(view.migration_cost_at(cpu), view.far_cost_at(cpu), distance);
-        // Light ones, which this CPU takes back by halves if it moves on. Others would come back one by one.
-        migration_cost < WAKEUP_COST && is_late(view, cpu, me, migration_cost, now)
+        is_late(view, cpu, me, migration_cost, now)
     }
 
     /// As many tasks as make the last one wait longer than the steal delay and the move.
@@ -178,7 +177,7 @@ impl Policy for Home {
         let min_delay = later(migration_cost, migration_cost).max(self.min_steal_delay);
         let is_old = waiting > 0 && later(view.backlog_since(at), min_delay) <= now;
         if !is_old
-            && !self.is_overloaded(waiting, view.mean_poll_at(at), migration_cost)
+            && !waits_longer(waiting, view.mean_poll_at(at), later(self.min_steal_delay, migration_cost))
             && !view.is_stuck(at)
         {
             return None;
@@ -242,11 +241,12 @@ impl<V: View> Search<'_, V> {
             }
             let is_helpless = view.is_stuck(cpu) || view.is_offline(cpu);
             let migration_cost_at = view.migration_cost_at(cpu);
-            let migration_cost =
-                migration_cost_over(migration_cost_at, view.far_cost_at(cpu), machine.distance(me, cpu));
-            // This CPU is awake, so light tasks that would wait for longer than the steal takes are taken at once, unless their
-            // CPU was kicked and is about to run them.
+            let distance = machine.distance(me, cpu);
+            let migration_cost = migration_cost_over(migration_cost_at, view.far_cost_at(cpu), distance);
+            // This CPU is awake, so light tasks nearby that would wait for longer than the steal takes are taken at once, unless
+            // their CPU was kicked and is about to run them.
             let at_once = migration_cost < WAKEUP_COST
+                && distance <= Distance::Llc
                 && waits_longer(waiting, view.mean_poll_at(cpu), later(HANDOVER_COST, migration_cost))
                 && !view.is_idle(cpu);
             // One migration cost is added for a task that has just moved there.
@@ -314,14 +314,19 @@ fn wait_of_a_poll(view: &impl View, cpu: CpuId) -> Nanos {
     later(HANDOVER_COST, Nanos(view.mean_poll_at(cpu).0 / WAIT_SHARE))
 }
 
-/// Whether a task that waits at `cpu`, and costs this much to move, is better off at `near`: `cpu` stands still, in a long poll
-/// or because its thread is not on a CPU of the machine. For how much longer is not known, so as long again is as good a
-/// guess as any. A part of that wait costs more than the move and than a usual poll, and it is longer than the wait at `near`.
+/// Whether a light task that waits at `cpu` is better off at `near`, because `cpu` stands still: its thread is not on a CPU of the
+/// machine, or it is in a long poll. For how much longer is not known, so as long again is as good a guess as any. A part of that
+/// is more than a usual poll takes, or a kick, and all of it more than the wait at `near`.
+///
+/// Only light tasks: if `cpu` moves on, it takes those back by halves, others one by one.
 fn is_late(view: &impl View, cpu: CpuId, near: CpuId, migration_cost: Nanos, now: Nanos) -> bool {
+    if migration_cost >= WAKEUP_COST || view.is_stuck(cpu) {
+        return false;
+    }
     let still_for = view.still_for(cpu, now).0;
     let wait = || view.mean_poll_at(near).0.saturating_mul(view.backlog(near).into());
-    let least = || migration_cost.max(view.mean_poll_at(cpu)).max(HANDOVER_COST).0.saturating_mul(WAIT_SHARE);
-    still_for > 0 && still_for >= least() && still_for > wait()
+    let usual = || view.mean_poll_at(cpu).max(view.wakeup_cost(cpu)).0;
+    still_for > 0 && still_for >= usual().saturating_mul(WAIT_SHARE) && still_for > wait()
 }
 
 /// Whether a light task would wait behind heavy ones. Then the CPU that ends its poll first takes it, because the wait
@@ -356,7 +361,7 @@ impl Home {
             let migration_cost = migration_cost_over(migration_cost, wake.wakee.far_cost, distance);
             // A light task: to fetch its data costs less than to wake its CPU, however many tasks wait here, or less than one
             // wait behind a poll there. The first CPU that has time takes it.
-            let is_light = match is_idle {
+            let is_light = || match is_idle {
                 true => migration_cost < view.wakeup_cost(prev_cpu),
                 false => {
                     (migration_cost < wait_of_a_poll(view, prev_cpu) && is_free())
@@ -365,7 +370,7 @@ impl Home {
             };
             if near == prev_cpu {
                 stay.accrued_cost = Nanos(0);
-            } else if is_light && matches!(wake.waker, WakeSource::Cpu(_)) && may(machine, allowed, near) {
+            } else if matches!(wake.waker, WakeSource::Cpu(_)) && may(machine, allowed, near) && is_light() {
                 return WakeDecision::on(near, false);
             } else if takes(machine, view, allowed, near) && is_free() {
                 stay.accrued_cost = later(
@@ -408,12 +413,6 @@ impl Home {
             }
             None => shared(machine, view, near, wake.wakee.allowed, None),
         }
-    }
-
-    /// Whether so many tasks wait, whose polls take `poll` and which cost `migration_cost` to move, that the last one waits
-    /// longer than the steal delay and a move.
-    fn is_overloaded(self, waiting: u32, poll: Nanos, migration_cost: Nanos) -> bool {
-        waits_longer(waiting, poll, later(self.min_steal_delay, migration_cost))
     }
 }
 

@@ -1,8 +1,10 @@
 //! Maintenance: what a busy worker does once in an event interval.
 //!
 //! An event interval is as many polls as take 200 µs. After it the worker reads the clock, its host polls the driver, and
-//! the worker notifies a parked one if tasks are queued here, and now and then compares itself with a neighbour.
+//! the worker looks whether a neighbour stands still, notifies a parked worker if tasks are queued here, and now and then compares
+//! itself with a neighbour.
 
+use super::steal::RETRY_AFTER;
 use super::*;
 use crate::shares::NEIGHBOURS;
 use crate::virtual_time::LAG_MIN;
@@ -36,10 +38,10 @@ impl<H: Host> Core<H> {
         if workers.policy().defers_yields() {
             self.queue_deferred(host);
         }
+        self.take_over(host);
         if self.remote.waiting() > 0 && workers.count_idle() > 0 {
             workers.notify_parked(host, self.me, now);
         }
-        self.take_over(host);
         if now >= self.balance_at.get() {
             self.balance(host, now);
         }
@@ -100,8 +102,8 @@ impl<H: Host> Core<H> {
         self.event_interval.set(self.event_interval.get() - rest);
     }
 
-    /// Looks at one of the nearest other workers, another one each time. If that stands still while tasks wait there, takes
-    /// them over, if the policy says so.
+    /// Looks at one of the nearest other workers, another one each time. If that stands still while tasks wait there, takes half of
+    /// those in its queues and all that were handed to it, if the policy says so.
     fn take_over(&self, host: &H) {
         let workers = host.workers();
         let near = workers.machine().cpus().saturating_sub(1).min(NEIGHBOURS) as u64;
@@ -116,8 +118,13 @@ impl<H: Host> Core<H> {
         }
         remote.look(now);
         if workers.policy().takes_over(workers.machine(), workers, self.me, other, now) {
-            let came = self.steal_from(host, other, STEAL_MAX, now, true);
+            let half = remote.waiting().div_ceil(2).min(STEAL_MAX);
+            let came = self.steal_from(host, other, half, now, true);
             Counters::add(&self.remote.counters.balanced, came.into());
+            if came == 0 {
+                // What waits there may not run here.
+                remote.still.since.store(now.0 + RETRY_AFTER.0, Relaxed);
+            }
         }
     }
 

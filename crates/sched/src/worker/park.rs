@@ -68,6 +68,7 @@ impl<H: Host> Core<H> {
         if !self.remote.inbox.try_park() {
             return false;
         }
+        self.remote.forget_looks();
         // The worker is in no poll any more.
         if self.remote.is_stuck.load(Relaxed) {
             self.remote.is_stuck.store(false, Relaxed);

@@ -13,7 +13,7 @@ pub const STEAL_MAX: u32 = 256;
 const ATTEMPTS_MAX: usize = 64;
 
 /// If a worker has tasks that may not come here, the next look is after this time.
-const RETRY_AFTER: Nanos = Nanos(1_000_000);
+pub(super) const RETRY_AFTER: Nanos = Nanos(1_000_000);
 
 /// What came of a search.
 pub(super) enum SearchOutcome {
@@ -105,14 +105,16 @@ impl<H: Host> Core<H> {
 
     /// Moves the buffered tasks to this worker's queues. Returns how many there were.
     fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
-        let came = taken.len() as u32;
-        if came == 0 {
-            return 0;
-        }
-        let mut run_queue = None;
+        let (came, mut run_queue) = (taken.len() as u32, None);
         taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued, now));
         self.publish_queued(host, run_queue, now);
         came
+    }
+
+    /// The same of tasks of another worker, whose counter they are added to.
+    fn push_stolen(&self, host: &H, from: &Remote<H>, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
+        from.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
+        self.push_taken(host, taken, now)
     }
 
     /// Takes tasks from another worker's ring, then from its run queue, and from its inbox if it is in a long poll or
@@ -124,11 +126,14 @@ impl<H: Host> Core<H> {
         let may = |task: &H::Task| workers.machine().allows(task.state().allowed(), self.me);
         remote.ring.steal(at_most, |task| taken.push(Queued { task, since: now }));
         let takes_inbox = is_still || remote.is_stuck.load(Relaxed);
-        if !takes_inbox && (taken.len() >= at_most as usize || remote.status.queued.load(Relaxed) == 0) {
-            remote.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
-            return self.push_taken(host, &mut taken, now);
-        }
-        let mut queue = ignore_poison(remote.run_queue.lock());
+        let is_enough = taken.len() >= at_most as usize || remote.status.queued.load(Relaxed) == 0;
+        let queue = match is_still {
+            // It may have lost its CPU while it holds the lock.
+            true => remote.run_queue.try_lock().ok(),
+            false if is_enough && !takes_inbox => None,
+            false => Some(ignore_poison(remote.run_queue.lock())),
+        };
+        let Some(mut queue) = queue else { return self.push_stolen(host, remote, &mut taken, now) };
         while taken.len() < at_most as usize
             && let Some(queued) = queue.steal(steal_order, |queued| may(&queued.task))
         {
@@ -144,8 +149,7 @@ impl<H: Host> Core<H> {
         // Not into the run queue: the worker may have ended its poll and parked meanwhile, which its inbox knows.
         let back = taken.extract_if(of_queue.., |queued| !may(&queued.task));
         back.for_each(|queued| workers.push_inbox(host, queued.task, from));
-        remote.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
-        self.push_taken(host, &mut taken, now)
+        self.push_stolen(host, remote, &mut taken, now)
     }
 
     /// Takes random tasks that wait at `from` and may run here. Returns how many came, and how many of them had run.
@@ -164,11 +168,8 @@ impl<H: Host> Core<H> {
         taken.extend((0..left).map_while(|_| queue.steal_random(self.next_rand(), may)));
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
-        let came = taken.len() as u32;
         let had_run = taken.iter().filter(|queued| queued.task.state().prev_worker().is_some()).count();
-        remote.counters.stolen_tasks.fetch_add(came.into(), Relaxed);
-        self.push_taken(host, &mut taken, now);
-        (came, had_run as u32)
+        (self.push_stolen(host, remote, &mut taken, now), had_run as u32)
     }
 
     /// Takes one task that waits at `from`, of a tenant with less virtual time than `below`. Returns whether one came.
@@ -183,8 +184,7 @@ impl<H: Host> Core<H> {
         taken.push(queued);
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
-        remote.counters.stolen_tasks.fetch_add(1, Relaxed);
-        self.push_taken(host, &mut taken, now) > 0
+        self.push_stolen(host, remote, &mut taken, now) > 0
     }
 
     /// Publishes the status of a worker from which tasks were taken, and keeps since when it has a backlog. The caller holds
