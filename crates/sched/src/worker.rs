@@ -110,8 +110,9 @@ pub struct Core<H: Host> {
     notify_threshold: Cell<u32>,
     /// Whether the worker has polled nothing since it was last idle.
     was_idle: Cell<bool>,
-    /// Whether light tasks go into the ring.
+    /// Whether light tasks go into the ring, and whether they do so at once, since the thread is not in the driver.
     uses_ring: Cell<bool>,
+    pushes_ring: Cell<bool>,
     /// Tasks that the present round still takes from the ring and from the run queue, while tasks wait in the run queue.
     round: Cell<Round>,
     /// How often in a row the LIFO slot may be served.
@@ -172,6 +173,7 @@ impl<H: Host> Core<H> {
             notify_threshold: Cell::new(2),
             was_idle: Cell::new(true),
             uses_ring: Cell::new(workers.uses_rings(Nanos(0))),
+            pushes_ring: Cell::new(workers.uses_rings(Nanos(0))),
             round: Cell::default(),
             max_lifo_polls: Cell::new(policy.max_lifo_polls(Nanos(0))),
             until_sample: Cell::new(0),
@@ -230,6 +232,7 @@ impl<H: Host> Core<H> {
     /// `unparked`, and for other uses of its driver.
     pub fn set_in_driver(&self, is_in_driver: bool) {
         self.in_driver.set(is_in_driver);
+        self.pushes_ring.set(!is_in_driver && self.uses_ring.get());
     }
 
     /// Whether the worker has polled nothing since it was last idle.

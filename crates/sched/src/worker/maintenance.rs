@@ -23,13 +23,13 @@ impl<H: Host> Core<H> {
         let now = self.read_clock(host);
         self.check_long_poll(host, now);
         self.tune_interval(host, now.0.saturating_sub(self.interval_start.get().0));
-        self.in_driver.set(true);
+        self.set_in_driver(true);
     }
 
     /// Called after the driver was polled: the answer to [`Next::Maintain`].
     #[inline]
     pub fn maintained(&self, host: &H) {
-        self.in_driver.set(false);
+        self.set_in_driver(false);
         Counters::add(&self.remote.counters.event_polls, 1);
         let now = self.now();
         self.interval_start.set(self.read_clock(host));
@@ -83,7 +83,9 @@ impl<H: Host> Core<H> {
             self.virtual_times.add_tasks_without_tenant();
         }
         let uses_ring = workers.uses_rings(average);
-        if self.uses_ring.replace(uses_ring) && !uses_ring {
+        let left_ring = self.uses_ring.replace(uses_ring) && !uses_ring;
+        self.set_in_driver(self.in_driver.get());
+        if left_ring {
             self.leave_ring(host);
         }
     }
@@ -106,12 +108,9 @@ impl<H: Host> Core<H> {
     /// those in its queues and all that were handed to it, if the policy says so.
     fn take_over(&self, host: &H) {
         let workers = host.workers();
-        let near = workers.machine().cpus().saturating_sub(1).min(NEIGHBOURS) as u64;
-        let which = self.remote.counters.event_polls.load(Relaxed).checked_rem(near);
-        let Some(other) = which.and_then(|which| workers.machine().others(self.me).nth(which as usize))
-        else {
-            return;
-        };
+        let near = workers.machine().cpus().saturating_sub(1).clamp(1, NEIGHBOURS) as u64;
+        let which = (self.remote.counters.event_polls.load(Relaxed) % near) as usize;
+        let Some(other) = workers.machine().others(self.me).nth(which) else { return };
         let (remote, now) = (workers.remote(other), self.now());
         if remote.waiting() == 0 && !remote.inbox.has_tasks() {
             return;

@@ -90,7 +90,7 @@ impl<H: Host> Core<H> {
             return Next::Shutdown;
         }
         // Set before the host sleeps, so that a task that the driver wakes goes into the inbox, which ends the park.
-        self.in_driver.set(true);
+        self.set_in_driver(true);
         self.clock_is_stale.set(true);
         host.parks(self.me);
         let status = &self.remote.status;
@@ -107,7 +107,7 @@ impl<H: Host> Core<H> {
         let since = status.parked_since.load(Relaxed);
         self.clock_is_stale.set(false);
         status.parked_since.store(0, Relaxed);
-        self.in_driver.set(false);
+        self.set_in_driver(false);
         let woke = self.read_clock(host);
         self.learn_wakeup_cost(since, woke);
         Counters::add(&self.remote.counters.parks, 1);
@@ -164,9 +164,10 @@ impl<H: Host> Core<H> {
             // The panic was between the begin and the end of a poll.
             polls.store(polls.load(Relaxed) + 1, Relaxed);
         }
-        if self.in_driver.replace(false) && self.remote.status.parked_since.load(Relaxed) > 0 {
+        if self.in_driver.get() && self.remote.status.parked_since.load(Relaxed) > 0 {
             self.unparked(host);
         }
+        self.set_in_driver(false);
         self.resume();
     }
 

@@ -18,11 +18,8 @@ impl<H: Host> Core<H> {
     /// Schedules a task that was woken on this worker's thread. `is_yield`: it was woken during its own poll.
     #[inline]
     pub fn schedule(&self, host: &H, task: H::Task, is_yield: bool) {
-        if self.in_driver.get() {
-            return self.schedule_in_driver(host, task, is_yield);
-        }
-        self.record_wake(host, &task, is_yield);
-        if self.uses_ring.get() && task.state().is_for_ring_of(self.me) {
+        if self.pushes_ring.get() && task.state().is_for_ring_of(self.me) {
+            self.record_wake(host, &task, is_yield);
             if !is_yield {
                 task.state().clear_accrued_cost();
             }
@@ -31,6 +28,10 @@ impl<H: Host> Core<H> {
                 Err(task) => self.schedule_local(host, task, is_yield),
             };
         }
+        if self.in_driver.get() {
+            return self.schedule_in_driver(host, task, is_yield);
+        }
+        self.record_wake(host, &task, is_yield);
         self.schedule_other(host, task, is_yield);
     }
 
@@ -45,20 +46,20 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// What follows when a task was pushed to the ring. `waiting`: tasks in the ring.
+    /// What follows when a task was pushed to the ring. `waiting`: tasks in the ring; those in the run queue are counted at
+    /// maintenance.
     #[inline]
     fn pushed_to_ring(&self, host: &H, waiting: u32, is_yield: bool) {
-        let status = &self.remote.status;
-        let queued = status.queued.load(Relaxed);
         if waiting == 1 {
+            let status = &self.remote.status;
             if status.stealable.load(Relaxed) == 0 {
                 status.backlog_since.store(self.now().0, Relaxed);
             }
-            if is_yield && queued == 0 {
+            if is_yield && status.queued.load(Relaxed) == 0 {
                 self.shorten_interval(LONE_YIELDS_MAX);
             }
         }
-        if host.workers().policy().notifies(waiting + queued, self.notify_threshold.get(), false) {
+        if host.workers().policy().notifies(waiting, self.notify_threshold.get(), false) {
             self.notify_parked(host);
         }
     }
