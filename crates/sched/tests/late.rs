@@ -57,10 +57,10 @@ fn it_stays_with_a_cpu_that_stands_still_if_it_would_wait_longer_at_the_waker() 
     assert_eq!(goes_to(&facts), TargetQueue::Cpu(WAKER));
 }
 
-/// [`WAKER`] looks at all other workers of the machine in its maintenance.
+/// [`WAKER`] looks at all other workers of the machine in its maintenance, at the end of intervals of 20 µs.
 fn look(host: &TestHost, core: &Core<TestHost>, at: u64) {
-    host.set_clock(Nanos(at));
-    for _ in 0..5 {
+    for now in [at - 20_000, at].repeat(5) {
+        host.set_clock(Nanos(now));
         core.set_event_interval(0);
         assert!(matches!(core.next(host), Next::Maintain));
         core.maintained(host);

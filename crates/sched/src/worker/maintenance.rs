@@ -6,6 +6,7 @@
 
 use super::steal::RETRY_AFTER;
 use super::*;
+use crate::policy::WAKEUP_COST;
 use crate::shares::NEIGHBOURS;
 use crate::virtual_time::LAG_MIN;
 
@@ -32,13 +33,16 @@ impl<H: Host> Core<H> {
         self.set_in_driver(false);
         Counters::add(&self.remote.counters.event_polls, 1);
         let now = self.now();
-        self.interval_start.set(self.read_clock(host));
+        let began = self.interval_start.replace(self.read_clock(host));
         self.restart_long_poll_check(self.now());
         let workers = host.workers();
         if workers.policy().defers_yields() {
             self.queue_deferred(host);
         }
-        self.take_over(host);
+        // Not if a lone task that yields has cut the interval short.
+        if now.0.saturating_sub(began.0) >= WAKEUP_COST.0 {
+            self.take_over(host);
+        }
         if self.remote.waiting() > 0 && workers.count_idle() > 0 {
             workers.notify_parked(host, self.me, now);
         }
