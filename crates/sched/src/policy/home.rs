@@ -13,14 +13,14 @@
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
 //! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
 //! task that has just moved there keeps its CPU for that long; if the tasks behind it were stolen because that CPU is busy
-//! with it, each move would cause the next one (`tools/sim/tests/conserve.rs`). From a CPU in a long poll, or an offline one, tasks
-//! are stolen at once, and so are light ones that would wait for longer than the steal takes: the delay keeps CPUs from being woken
-//! for them, and the one that steals is awake. A CPU that sees many tasks that are not due yet examines only the nearest CPUs, and searches again
-//! when the first of these tasks is due.
+//! with it, each move would cause the next one (`tools/sim/tests/conserve.rs`). From a CPU in a long poll, or an offline one,
+//! tasks are stolen at once. So are light ones nearby that would wait for longer than the steal takes: the delay is there to keep
+//! parked CPUs from being woken for them, and the CPU that steals is awake. A CPU that sees many tasks that are not due yet
+//! examines only the nearest CPUs, and searches again when the first of these tasks is due.
 //!
-//! **Standing still.** A CPU that neither begins nor ends a poll while tasks wait there probably runs another thread of the machine's
-//! ([`View::still_for`]). After some times as long as a poll or a kick takes, its light tasks run where they are woken, and busy
-//! CPUs take over half of those that wait there.
+//! **Standing still.** The thread of a CPU that neither begins nor ends a poll while tasks wait there has probably lost its CPU of the
+//! machine ([`View::still_for`]). After four times as long as a poll or a kick takes, its light tasks run where they are woken,
+//! and busy CPUs take over half of those that wait there.
 //!
 //! # Cost
 //! A wake on the previous CPU is two comparisons. Example, before a cost was learned: a task whose polls take 16 µs has a
