@@ -110,8 +110,9 @@ pub struct Core<H: Host> {
     notify_threshold: Cell<u32>,
     /// Whether the worker has polled nothing since it was last idle.
     was_idle: Cell<bool>,
-    /// Whether light tasks go into the ring, and whether they do so at once, since the thread is not in the driver.
+    /// Whether light tasks go into the ring.
     uses_ring: Cell<bool>,
+    /// Whether a light task that is woken now goes there: `uses_ring`, and the thread is not inside the driver.
     pushes_ring: Cell<bool>,
     /// Tasks that the present round still takes from the ring and from the run queue, while tasks wait in the run queue.
     round: Cell<Round>,

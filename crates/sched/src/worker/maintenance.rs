@@ -88,6 +88,7 @@ impl<H: Host> Core<H> {
         }
         let uses_ring = workers.uses_rings(average);
         let left_ring = self.uses_ring.replace(uses_ring) && !uses_ring;
+        // Updates `pushes_ring`.
         self.set_in_driver(self.in_driver.get());
         if left_ring {
             self.leave_ring(host);
