@@ -35,6 +35,7 @@ mod tests {
 
     #[test]
     fn the_handler_runs_at_exit() {
+        let _one_at_a_time = crate::fork::tests::FORKS.lock();
         // SAFETY: the child only registers the handler and exits.
         let child = unsafe { libc::fork() };
         if child == 0 {

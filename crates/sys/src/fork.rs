@@ -27,9 +27,14 @@ pub fn in_children(_: extern "C" fn()) -> io::Result<()> {
 }
 
 #[cfg(all(test, unix))]
-mod tests {
+pub(crate) mod tests {
     use super::*;
+    use std::sync::Mutex;
     use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+
+    /// Held by each test of this crate that forks, and by one that counts its own pages: a page that a child shares is
+    /// not counted.
+    pub(crate) static FORKS: Mutex<()> = Mutex::new(());
 
     static CALLS: AtomicU32 = AtomicU32::new(0);
 
@@ -39,6 +44,7 @@ mod tests {
 
     #[test]
     fn the_handler_runs_in_the_child_only() {
+        let _one_at_a_time = FORKS.lock();
         in_children(count).unwrap();
         // SAFETY: the child calls nothing but `_exit`.
         let child = unsafe { libc::fork() };

@@ -176,6 +176,7 @@ mod tests {
 
     #[test]
     fn a_page_takes_memory_only_when_it_is_written() {
+        let _no_child_shares_a_page = crate::fork::tests::FORKS.lock();
         let region = Region::reserve(8192 * page_bytes()).unwrap();
         assert_eq!(region.resident_pages().unwrap(), 0);
         for page in [0, 17, 8191] {

@@ -325,6 +325,7 @@ fn an_aborted_section_changes_nothing_and_returns_so() {
 /// Runs in a child of fork, since it overwrites the process's `ENABLED`.
 #[test]
 fn an_area_is_found_only_while_it_is_registered_and_sections_are_enabled() {
+    let _one_at_a_time = crate::fork::tests::FORKS.lock();
     // SAFETY: the child calls nothing but `area` and `_exit`.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
