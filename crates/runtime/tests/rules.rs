@@ -116,7 +116,7 @@ fn repeats(rules: Home) -> usize {
 fn with_lifo_order_each_round_begins_with_the_task_that_ended_the_last_one() {
     limit::ends(|| {
         assert!(repeats(HOME) > 300, "a round of four");
-        assert_eq!(repeats(Home { lifo_order_min_poll: Nanos(u64::MAX), ..HOME }), 0);
+        assert_eq!(repeats(Home { lifo_order_min_cost: Nanos(u64::MAX), ..HOME }), 0);
     });
 }
 

@@ -67,15 +67,15 @@ pub trait Policy {
         false
     }
 
-    /// The order in which a CPU with this average poll runs the tasks of its next round: those that are queued when the
-    /// round begins.
-    fn queue_order(&self, _average_poll: Nanos) -> QueueOrder {
+    /// The order in which a CPU runs the tasks of its next round: those that are queued when the round begins.
+    /// `migration_cost`: what it was learned to cost to move a task with the CPU's average poll.
+    fn queue_order(&self, _migration_cost: Nanos) -> QueueOrder {
         QueueOrder::Fifo
     }
 
     /// How often in a row a CPU with this average poll may serve the LIFO slot before its queue. The LIFO slot holds
-    /// the task that the running task woke last. 0: no LIFO slot.
-    fn max_lifo_polls(&self, _average_poll: Nanos) -> u32 {
+    /// the task that the running task woke last. 0: no LIFO slot. `migration_cost` as in [`queue_order`](Self::queue_order).
+    fn max_lifo_polls(&self, _average_poll: Nanos, _migration_cost: Nanos) -> u32 {
         0
     }
 

@@ -13,6 +13,10 @@
 //! surplus task goes from CPU to CPU, and each task is equally often on the CPU with the shorter round. With equal
 //! rounds the lag stays near 0 and nothing moves.
 //!
+//! Tasks that wake each other make queues long and short again within a round or two. If the CPUs took tasks from each other for
+//! that, they would part tasks that talk, and each message would cross between two caches. So nothing moves before several looks in
+//! a row found the round here the shorter one: three, if it is nearly nothing of the other one, four, if it is half of it.
+//!
 //! However unequal the rounds are, a CPU takes at most one task for each [`POLLS_PER_MOVE`] polls that it does, plus
 //! [`MOVES_SAVED`]. Tasks that have never run don't count towards this limit.
 
@@ -34,7 +38,11 @@ pub const NEIGHBOURS: usize = 8;
 /// some milliseconds, moves no tasks whose polls take 500 µs.
 const POLLS_REMEMBERED: u64 = 256;
 
-/// The lag is counted in parts of a poll: this many are one poll.
+/// By how much the round here must have been shorter before tasks move, in parts of the neighbour's round, added up over looks in
+/// a row.
+const SHORTER_MIN: u64 = 2 * PART as u64;
+
+/// The lag is counted in parts of a poll, and the length of a round in parts of another one: this many are a whole.
 const PART: i64 = 256;
 
 /// The largest lag, in polls. It keeps the lag from overflowing while no move is allowed.
@@ -64,6 +72,8 @@ struct Lag {
     /// In units of 1/[`PART`] poll, never below 0. If a task here had fewer polls than a task there, the other CPU's
     /// `Lag` records it.
     lag: i64,
+    /// By how much the looks in a row so far found the round here shorter, in 1/[`PART`] of the other one.
+    shorter: u64,
 }
 
 /// What a CPU remembers of its neighbours.
@@ -108,12 +118,12 @@ impl Shares {
 
 impl Lag {
     fn look(&mut self, here: Pace, there: Pace, distance_factor: i64, affordable: u64) -> u64 {
-        let before = std::mem::replace(self, Self { here, there, is_known: true, ..*self });
+        let before = std::mem::replace(self, Self { here, there, ..*self });
         let is_saturated = |now: Pace, then: Pace| now.parks == then.parks && now.queued > 0;
         if !before.is_known || !is_saturated(here, before.here) || !is_saturated(there, before.there) {
             // This is the first comparison, or one of the two ran out of tasks, so that its number of polls is no
             // measure of its speed. An idle CPU steals anyway.
-            (self.polls_here, self.polls_there, self.lag) = (0, 0, 0);
+            *self = Self { here, there, is_known: true, ..Self::default() };
             return 0;
         }
         let (did, they_did) =
@@ -126,11 +136,20 @@ impl Lag {
         let (tasks, their_tasks) = (u64::from(here.queued), u64::from(there.queued));
         let due = (they_did * tasks * PART as u64 / their_tasks) as i64;
         self.lag = (self.lag + did as i64 * PART - due).clamp(0, LAG_MAX * PART);
-        let lag = self.lag / PART / distance_factor;
         // The number of tasks that can move until the round here is as long as the round there. The length of a round
         // is in proportion to tasks ÷ polls.
         let (ahead, speed) = (their_tasks * self.polls_here, self.polls_here + self.polls_there);
-        let evens = ahead.saturating_sub(tasks * self.polls_there) / speed.max(1);
+        let by = ahead.saturating_sub(tasks * self.polls_there);
+        if by == 0 {
+            (self.lag, self.shorter) = (0, 0);
+            return 0;
+        }
+        self.shorter += by * PART as u64 / ahead;
+        if self.shorter < SHORTER_MIN {
+            return 0;
+        }
+        let evens = by / speed.max(1);
+        let lag = self.lag / PART / distance_factor;
         let paid = (lag / POLLS_PER_MIGRATION) as u64;
         let come = match evens.min(their_tasks / 2) {
             // The neighbour's only task has that CPU to itself: it moves only if its round does not get longer by

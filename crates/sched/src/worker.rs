@@ -116,8 +116,9 @@ pub struct Core<H: Host> {
     pushes_ring: Cell<bool>,
     /// Tasks that the present round still takes from the ring and from the run queue, while tasks wait in the run queue.
     round: Cell<Round>,
-    /// How often in a row the LIFO slot may be served.
+    /// How often in a row the LIFO slot may be served, and the order of the next round of the run queue.
     max_lifo_polls: Cell<u32>,
+    order: Cell<QueueOrder>,
     /// Polls until the next one that is measured.
     until_sample: Cell<u32>,
     /// [`SAMPLE_MASK`], or 0 while each poll is measured. The next measured poll is drawn with it.
@@ -158,6 +159,9 @@ impl<H: Host> Core<H> {
         let remote = workers.remotes[me.index()].clone();
         let polls = remote.status.poll_seq.load(Relaxed);
         let policy = workers.policy();
+        let (max_lifo_polls, order) =
+            (policy.max_lifo_polls(Nanos(0), Nanos(0)), policy.queue_order(Nanos(0)));
+        let uses_ring = workers.uses_rings(order, max_lifo_polls);
         Self {
             me,
             shard: workers.inject_queues[workers.machine().shard_of(me)].clone(),
@@ -173,10 +177,11 @@ impl<H: Host> Core<H> {
             in_driver: Cell::new(false),
             notify_threshold: Cell::new(2),
             was_idle: Cell::new(true),
-            uses_ring: Cell::new(workers.uses_rings(Nanos(0))),
-            pushes_ring: Cell::new(workers.uses_rings(Nanos(0))),
+            uses_ring: Cell::new(uses_ring),
+            pushes_ring: Cell::new(uses_ring),
             round: Cell::default(),
-            max_lifo_polls: Cell::new(policy.max_lifo_polls(Nanos(0))),
+            max_lifo_polls: Cell::new(max_lifo_polls),
+            order: Cell::new(order),
             until_sample: Cell::new(0),
             sample_mask: Cell::new(SAMPLE_MASK),
             stands_for: Cell::new(2),
@@ -307,11 +312,7 @@ impl<H: Host> Core<H> {
     fn pop_run_queue(&self, host: &H) -> Option<Queued<H::Task>> {
         let remote = &*self.remote;
         let mut queue = ignore_poison(remote.run_queue.lock());
-        let order = || {
-            let average = Nanos(remote.status.mean_poll_ns.load(Relaxed).into());
-            host.workers().policy().queue_order(average)
-        };
-        let queued = queue.pop(self.max_lifo_polls.get(), order)?;
+        let queued = queue.pop(self.max_lifo_polls.get(), || self.order.get())?;
         host.workers().publish_status(remote, &mut queue, self.now());
         Some(queued)
     }

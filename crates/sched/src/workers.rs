@@ -242,7 +242,7 @@ impl<H: Host> Workers<H> {
     }
 
     /// What it was learned to cost to move a task within its last-level cache whose polls take `poll_ns`.
-    fn migration_cost(&self, poll_ns: u32) -> Nanos {
+    pub(crate) fn migration_cost(&self, poll_ns: u32) -> Nanos {
         self.policy.migration_cost(self.refills.scale(poll_ns))
     }
 
@@ -428,11 +428,12 @@ impl<H: Host> Workers<H> {
         self.max_searching < self.remotes.len() as u32
     }
 
-    /// Whether light tasks go into the rings of workers whose polls take `average`, where they run in order of arrival.
-    pub(crate) fn uses_rings(&self, average: Nanos) -> bool {
+    /// Whether light tasks go into the rings of workers, where they run in order of arrival, if this is the order of their queues
+    /// and so often in a row they serve the LIFO slot.
+    pub(crate) fn uses_rings(&self, order: QueueOrder, max_lifo_polls: u32) -> bool {
         !self.publishes_more
-            && self.policy.max_lifo_polls(average) == 0
-            && self.policy.queue_order(average) == QueueOrder::Fifo
+            && max_lifo_polls == 0
+            && order == QueueOrder::Fifo
             && !self.policy.defers_yields()
             && !self.virtual_times.has_several_tenants()
     }

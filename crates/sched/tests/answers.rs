@@ -119,12 +119,14 @@ fn a_task_whose_cpus_are_all_offline_runs_on_another() {
     PolicyKind::all().iter().for_each(answers::a_task_whose_cpus_are_gone_runs_elsewhere);
 }
 
-/// With the LIFO slot two tasks that wake each other run in turn while others wait. That is allowed only if their polls
-/// are long enough to have a working set, and for a millisecond at most.
+/// With the LIFO slot two tasks that wake each other run in turn while others wait. That is allowed only if they have data
+/// that would cost much to move, and for a millisecond at most.
 #[test]
-fn the_lifo_slot_serves_long_polls_for_a_limited_time() {
-    let polls = |poll_us: u64| warmcore_sched::policy::Home::DEFAULT.max_lifo_polls(Nanos(poll_us * 1_000));
+fn the_lifo_slot_serves_heavy_tasks_for_a_limited_time() {
+    let home = warmcore_sched::policy::Home::DEFAULT;
+    let polls = |us: u64| home.max_lifo_polls(Nanos(us * 1_000), home.migration_cost(Nanos(us * 1_000)));
     assert_eq!(polls(1), 0);
+    assert_eq!(home.max_lifo_polls(Nanos(100_000), Nanos(5_000)), 0, "long polls without data");
     assert_eq!(polls(20), 16);
     assert_eq!(polls(200), 5);
     assert_eq!(polls(10_000), 0);

@@ -141,11 +141,11 @@ impl Policy for Impatient {
     ) -> Option<CpuId> {
         Home::DEFAULT.cpu_to_notify(machine, view, at, now)
     }
-    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        Home::DEFAULT.queue_order(average_poll)
+    fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
+        Home::DEFAULT.queue_order(migration_cost)
     }
-    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        Home::DEFAULT.max_lifo_polls(average_poll)
+    fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
+        Home::DEFAULT.max_lifo_polls(average_poll, migration_cost)
     }
     fn migration_cost(&self, _: Nanos) -> Nanos {
         Nanos(0)

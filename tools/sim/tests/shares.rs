@@ -128,7 +128,7 @@ fn equal_tasks_get_equal_shares() {
             for (on, poll) in distributions(tasks).into_iter().flat_map(|on| POLLS.map(|poll| (on, poll))) {
                 // With an odd number of tasks the surplus task goes from CPU to CPU, so the shares need longer to become
                 // equal. With short polls there are so many polls that less time is enough.
-                let (until, at_most) = if tasks % 2 == 0 { (2 * S, 5) } else { (20 * S, 40) };
+                let (until, at_most) = if tasks % 2 == 0 { (2 * S, 4) } else { (20 * S, 40) };
                 let done = run(policy, &on, |_| poll, &[], until / (200 * US / poll).clamp(1, at_most));
                 let (spread, moved) = (done.spread(), done.moved());
                 println!("{policy:14}{on:?} {:>4} µs: {spread:.3}, {:.3} % moved", poll / US, moved * 100.0);
@@ -234,4 +234,49 @@ fn the_only_task_of_a_cpu_stays_if_its_round_is_the_shorter_one() {
     assert_eq!(moves_of_an_only_task(2, 100, 34), 0, "a third of 100");
     assert!(moves_of_an_only_task(1, 100, 40) > 0, "half of this CPU is more than all of that one");
     assert!(moves_of_an_only_task(1, 100, 0) > 0, "a CPU that does nothing");
+}
+
+/// How many tasks move in 2000 looks of two CPUs at each other, whose queues are as long as `queued` says at each look. Both CPUs
+/// do 250 polls between two looks.
+fn moves_between(queued: impl Fn(u64) -> [u32; 2]) -> u32 {
+    let mut both = [Shares::default(), Shares::default()];
+    let look = |look: u64| {
+        let pace = queued(look).map(|queued| Pace { polls: 250 * look, parks: 0, queued });
+        both[0].look(0, pace[0], pace[1], Distance::Llc) + both[1].look(0, pace[1], pace[0], Distance::Llc)
+    };
+    (0..2_000).map(look).sum()
+}
+
+#[test]
+fn queues_that_are_long_and_short_in_turn_move_little_and_one_that_stays_long_moves_at_once() {
+    let mut random = Random(1);
+    let lengths: Vec<[u32; 2]> =
+        (0..2_000).map(|_| [0; 2].map(|_: u32| 20 + random.below(21) as u32)).collect();
+    let moved = moves_between(|look| lengths[look as usize]);
+    assert!(moved < 100, "{moved} in 2000 looks");
+    assert!(moves_between(|look| if look < 6 { [20, 40] } else { [30, 30] }) >= 8, "six looks that agree");
+}
+
+/// Four groups of 20 tasks that send to each of 20 others, on two workers, as in `warmcore bench wake messaging`.
+#[test]
+fn tasks_that_send_to_each_other_gather_on_a_worker() {
+    let message = Length::Around(Nanos(100), 50);
+    let group = |group: usize| {
+        let channel = |to| format!("to {group}.{to}");
+        let receive = |i| Program::new("receiver").forever(|p| p.receive(&channel(i)).run(message));
+        let send_all = |p: Program| (0..20).fold(p, |p, to| p.run(message).send(&channel(to), 64));
+        (0..20).flat_map(|i| [receive(i), Program::new("sender").forever(send_all)]).collect::<Vec<_>>()
+    };
+    for seed in 1..=3 {
+        let topology = drawn(1, 1, 2, 1);
+        let settings = Settings { hz: 0, ..Settings::runtime() };
+        let mut sim = Simulation::runtime(&topology, &Costs::of(&topology), settings, PolicyKind::Home, seed);
+        (0..4).flat_map(group).for_each(|program| _ = sim.spawn(&program).unwrap());
+        let early = sim.run(Nanos(100 * MS)).unwrap();
+        let report = sim.run(Nanos(300 * MS)).unwrap();
+        let wakes = report.total().wakes - early.total().wakes;
+        let moves = report.total().moves() - early.total().moves();
+        println!("{moves} moves, {wakes} wakes");
+        assert!(moves * 50 < wakes, "seed {seed}: {moves} moves, {wakes} wakes");
+    }
 }

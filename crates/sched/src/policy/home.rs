@@ -60,10 +60,10 @@ pub const MIGRATION_COST_PER_POLL: u64 = 4;
 /// The largest migration cost: no private cache takes longer to fill.
 pub const MIGRATION_COST_MAX: Nanos = Nanos(400_000);
 
-/// From this length of a poll on, tasks have enough data that the order of a round alternates.
-pub const LIFO_ORDER_MIN_POLL: Nanos = Nanos(4_000);
+/// From this cost of a move on, tasks have enough data that the order of a round alternates.
+pub const LIFO_ORDER_MIN_COST: Nanos = Nanos(16_000);
 
-/// How often in a row the LIFO slot is served, if polls are long enough that tasks have data.
+/// How often in a row the LIFO slot is served, if moves cost so much.
 pub const LIFO_POLLS_MAX: u32 = 16;
 
 /// For how long the LIFO slot is served in a row, if its polls are as long as the CPU's average.
@@ -76,8 +76,8 @@ pub const WAIT_SHARE: u64 = 4;
 /// one; [`Home::DEFAULT`] is what the product uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Home {
-    /// From this average poll on, the order of a round alternates and there is a LIFO slot. Default: 4 µs.
-    pub lifo_order_min_poll: Nanos,
+    /// If to move an average task costs this much, the order of a round alternates and there is a LIFO slot. Default: 16 µs.
+    pub lifo_order_min_cost: Nanos,
     /// An idle CPU steals one light task in this many, rounded up. Default: 2.
     pub steal_divisor: u32,
     /// How many CPUs may search at a time. Default: no limit.
@@ -92,7 +92,7 @@ pub struct Home {
 impl Home {
     /// The rules of the product.
     pub const DEFAULT: Self = Self {
-        lifo_order_min_poll: LIFO_ORDER_MIN_POLL,
+        lifo_order_min_cost: LIFO_ORDER_MIN_COST,
         steal_divisor: 2,
         max_searching: u32::MAX,
         keeps_hot: true,
@@ -192,13 +192,13 @@ impl Policy for Home {
     /// None for light tasks: they find their data in the cache in any order, and in order of arrival a task finds more
     /// messages at once.
     #[inline]
-    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
+    fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
         let in_time = LIFO_TIME_MAX.0 / average_poll.0.max(1);
-        if average_poll >= self.lifo_order_min_poll { LIFO_POLLS_MAX.min(in_time as u32) } else { 0 }
+        if migration_cost >= self.lifo_order_min_cost { LIFO_POLLS_MAX.min(in_time as u32) } else { 0 }
     }
 
-    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        if average_poll >= self.lifo_order_min_poll { QueueOrder::Lifo } else { QueueOrder::Fifo }
+    fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
+        if migration_cost >= self.lifo_order_min_cost { QueueOrder::Lifo } else { QueueOrder::Fifo }
     }
 
     fn max_searching(&self, workers: u32) -> u32 {
@@ -293,7 +293,7 @@ fn later(at: Nanos, by: Nanos) -> Nanos {
 /// talks to a task there: then also a part of the time that it waits longer than on the waker's CPU. There a heavy task
 /// would run next, through the LIFO slot.
 fn queueing_cost(
-    lifo_order_min_poll: Nanos,
+    lifo_order_min_cost: Nanos,
     view: &impl View,
     wakee: &Wakee,
     prev_cpu: CpuId,
@@ -304,7 +304,7 @@ fn queueing_cost(
     }
     let poll = |cpu| view.mean_poll_at(cpu).0;
     let wait = |cpu| poll(cpu).saturating_mul(view.backlog(cpu).into());
-    let is_next = poll(near) >= lifo_order_min_poll.0;
+    let is_next = view.migration_cost_at(near) >= lifo_order_min_cost;
     let longer = wait(prev_cpu).saturating_sub(if is_next { 0 } else { wait(near) });
     later(HANDOVER_COST, Nanos(longer / WAIT_SHARE))
 }
@@ -378,7 +378,7 @@ impl Home {
                     if is_idle {
                         view.wakeup_cost(prev_cpu)
                     } else {
-                        queueing_cost(self.lifo_order_min_poll, view, &wake.wakee, prev_cpu, near)
+                        queueing_cost(self.lifo_order_min_cost, view, &wake.wakee, prev_cpu, near)
                     },
                 );
                 if stay.accrued_cost >= migration_cost {

@@ -134,13 +134,13 @@ impl Policy for PolicyKind {
         ask!(self, notify_threshold(average_poll))
     }
 
-    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        ask!(self, queue_order(average_poll))
+    fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
+        ask!(self, queue_order(migration_cost))
     }
 
     #[inline]
-    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        ask!(self, max_lifo_polls(average_poll))
+    fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
+        ask!(self, max_lifo_polls(average_poll, migration_cost))
     }
 
     fn max_searching(&self, workers: u32) -> u32 {

@@ -75,18 +75,20 @@ impl<H: Host> Core<H> {
         self.event_interval.set(polls);
         self.ticks_left.set(polls);
         self.notify_threshold.set(policy.notify_threshold(Nanos(average)));
-        self.max_lifo_polls.set(policy.max_lifo_polls(Nanos(average)));
-        self.choose_queue(host, Nanos(average));
+        let migration_cost = host.workers().migration_cost(average as u32);
+        self.max_lifo_polls.set(policy.max_lifo_polls(Nanos(average), migration_cost));
+        self.order.set(policy.queue_order(migration_cost));
+        self.choose_queue(host);
     }
 
     /// Decides whether light tasks go into the ring from now on.
-    fn choose_queue(&self, host: &H, average: Nanos) {
+    fn choose_queue(&self, host: &H) {
         let workers = host.workers();
         if self.virtual_times.has_tenants_alone() && !self.remote.ring.is_empty() {
             // Tasks without a tenant run besides. From now on run time is measured, and shared in the run queues.
             self.virtual_times.add_tasks_without_tenant();
         }
-        let uses_ring = workers.uses_rings(average);
+        let uses_ring = workers.uses_rings(self.order.get(), self.max_lifo_polls.get());
         let left_ring = self.uses_ring.replace(uses_ring) && !uses_ring;
         // Updates `pushes_ring`.
         self.set_in_driver(self.in_driver.get());

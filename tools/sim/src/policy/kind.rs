@@ -182,14 +182,14 @@ impl Policy for SimPolicyKind {
         self.product().map_or(1, |kind| kind.notify_threshold(average_poll))
     }
 
-    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        self.product().map_or(QueueOrder::Fifo, |kind| kind.queue_order(average_poll))
+    fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
+        self.product().map_or(QueueOrder::Fifo, |kind| kind.queue_order(migration_cost))
     }
 
-    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
+    fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
         match self {
             Self::WorkSteal => 3,
-            _ => self.product().map_or(0, |kind| kind.max_lifo_polls(average_poll)),
+            _ => self.product().map_or(0, |kind| kind.max_lifo_polls(average_poll, migration_cost)),
         }
     }
 

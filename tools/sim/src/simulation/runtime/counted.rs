@@ -204,11 +204,11 @@ impl<P: Policy> Policy for Counted<P> {
     fn shares(&self) -> bool {
         self.policy.shares()
     }
-    fn queue_order(&self, average_poll: Nanos) -> QueueOrder {
-        self.policy.queue_order(average_poll)
+    fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
+        self.policy.queue_order(migration_cost)
     }
-    fn max_lifo_polls(&self, average_poll: Nanos) -> u32 {
-        self.policy.max_lifo_polls(average_poll)
+    fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
+        self.policy.max_lifo_polls(average_poll, migration_cost)
     }
     fn steals_lifo_slot(&self) -> bool {
         self.policy.steals_lifo_slot()
