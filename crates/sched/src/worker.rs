@@ -18,8 +18,8 @@
 //! core. What other workers may see is in [`Workers`](crate::Workers).
 //!
 //! Light tasks wait in the worker's [`Ring`], in order of arrival. All others are in its run queue, which has a lock: tasks
-//! that may not run everywhere, or have a tenant, or come while the ring is full; and every task of a worker whose polls are so
-//! long that their order counts (`Policy::queue_order`), or while several tenants share the workers.
+//! that may not run everywhere, or have a tenant, or come while the ring is full; and every task of a worker whose tasks cost so
+//! much to move that their order counts (`Policy::queue_order`), or while several tenants share the workers.
 //!
 //! # Cost
 //! Around a poll of a light task: one locked instruction, and two stores on the worker's status line.

@@ -66,8 +66,12 @@ pub const LIFO_ORDER_MIN_COST: Nanos = Nanos(16_000);
 /// How often in a row the LIFO slot is served, if moves cost so much.
 pub const LIFO_POLLS_MAX: u32 = 16;
 
-/// For how long the LIFO slot is served in a row, if its polls are as long as the CPU's average.
+/// For how long the LIFO slot is served in a row, if its polls are as long as the CPU's average. Not at all if they are longer.
 pub const LIFO_TIME_MAX: Nanos = Nanos(1_000_000);
+
+/// How often in a row at least, otherwise. In fewer polls two tasks that wake each other would fetch their data and hardly use it;
+/// and as fetching makes polls long, that would go on.
+pub const LIFO_POLLS_MIN: u32 = 6;
 
 /// Of the time that a task waits behind others, one part in this many counts as cost, because waiting uses no CPU.
 pub const WAIT_SHARE: u64 = 4;
@@ -193,8 +197,11 @@ impl Policy for Home {
     /// messages at once.
     #[inline]
     fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
+        if migration_cost < self.lifo_order_min_cost || average_poll > LIFO_TIME_MAX {
+            return 0;
+        }
         let in_time = LIFO_TIME_MAX.0 / average_poll.0.max(1);
-        if migration_cost >= self.lifo_order_min_cost { LIFO_POLLS_MAX.min(in_time as u32) } else { 0 }
+        (in_time as u32).clamp(LIFO_POLLS_MIN, LIFO_POLLS_MAX)
     }
 
     fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
