@@ -197,11 +197,9 @@ impl Policy for Home {
     /// messages at once.
     #[inline]
     fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
-        if migration_cost < self.lifo_order_min_cost || average_poll > LIFO_TIME_MAX {
-            return 0;
-        }
-        let in_time = LIFO_TIME_MAX.0 / average_poll.0.max(1);
-        (in_time as u32).clamp(LIFO_POLLS_MIN, LIFO_POLLS_MAX)
+        let has_slot = migration_cost >= self.lifo_order_min_cost && average_poll <= LIFO_TIME_MAX;
+        let in_time = (LIFO_TIME_MAX.0 / average_poll.0.max(1)) as u32;
+        if has_slot { in_time.clamp(LIFO_POLLS_MIN, LIFO_POLLS_MAX) } else { 0 }
     }
 
     fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
