@@ -15,7 +15,8 @@
 //!
 //! Tasks that wake each other make queues long and short again within a round or two. If the CPUs took tasks from each other for
 //! that, they would part tasks that talk, and each message would cross between two caches. So nothing moves before several looks in
-//! a row found the round here the shorter one: three, if it is nearly nothing of the other one, four, if it is half of it.
+//! a row found the round here the shorter one: 2n looks, if it is shorter by one part in n, up to n = 256. From then on tasks move as
+//! above, until a look finds it no shorter.
 //!
 //! However unequal the rounds are, a CPU takes at most one task for each [`POLLS_PER_MOVE`] polls that it does, plus
 //! [`MOVES_SAVED`]. Tasks that have never run don't count towards this limit.
@@ -72,7 +73,7 @@ struct Lag {
     /// In units of 1/[`PART`] poll, never below 0. If a task here had fewer polls than a task there, the other CPU's
     /// `Lag` records it.
     lag: i64,
-    /// By how much the looks in a row so far found the round here shorter, in 1/[`PART`] of the other one.
+    /// By how much the looks in a row so far found the round here shorter, in 1/[`PART`] of the other one. Moves don't end the row.
     shorter: u64,
 }
 

@@ -428,8 +428,8 @@ impl<H: Host> Workers<H> {
         self.max_searching < self.remotes.len() as u32
     }
 
-    /// Whether light tasks go into the rings of workers, where they run in order of arrival, if this is the order of their queues
-    /// and so often in a row they serve the LIFO slot.
+    /// Whether the light tasks of a worker with this order of its queue, and this limit of LIFO polls, go into its ring, where
+    /// they run in order of arrival.
     pub(crate) fn uses_rings(&self, order: QueueOrder, max_lifo_polls: u32) -> bool {
         !self.publishes_more
             && max_lifo_polls == 0

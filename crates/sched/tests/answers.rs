@@ -120,7 +120,7 @@ fn a_task_whose_cpus_are_all_offline_runs_on_another() {
 }
 
 /// With the LIFO slot two tasks that wake each other run in turn while others wait. That is allowed only if they have data
-/// that would cost much to move, and for about a millisecond.
+/// that would cost much to move, and for a millisecond or six polls.
 #[test]
 fn the_lifo_slot_serves_heavy_tasks_for_a_limited_time() {
     let home = warmcore_sched::policy::Home::DEFAULT;
@@ -129,6 +129,11 @@ fn the_lifo_slot_serves_heavy_tasks_for_a_limited_time() {
     assert_eq!(home.max_lifo_polls(Nanos(100_000), Nanos(5_000)), 0, "long polls without data");
     assert_eq!(polls(20), 16);
     assert_eq!(polls(100), 10);
-    assert_eq!((polls(200), polls(1_000)), (6, 6), "long enough that the data that came is used");
+    assert_eq!(
+        (polls(200), polls(1_000), polls(1_001)),
+        (6, 6, 0),
+        "long enough that the data that came is used"
+    );
+    assert_eq!(home.max_lifo_polls(Nanos(2_000), Nanos(20_000)), 16, "short polls with much data");
     assert_eq!(polls(10_000), 0);
 }

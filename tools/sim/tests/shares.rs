@@ -248,7 +248,7 @@ fn moves_between(queued: impl Fn(u64) -> [u32; 2]) -> u32 {
 }
 
 #[test]
-fn queues_that_are_long_and_short_in_turn_move_little_and_one_that_stays_long_moves_at_once() {
+fn queues_that_are_long_and_short_in_turn_move_little_and_one_that_stays_long_moves() {
     let mut random = Random(1);
     let lengths: Vec<[u32; 2]> =
         (0..2_000).map(|_| [0; 2].map(|_: u32| 20 + random.below(21) as u32)).collect();
@@ -259,7 +259,7 @@ fn queues_that_are_long_and_short_in_turn_move_little_and_one_that_stays_long_mo
 
 /// Four groups of 20 tasks that send to each of 20 others, on two workers, as in `warmcore bench wake messaging`.
 #[test]
-fn tasks_that_send_to_each_other_gather_on_a_worker() {
+fn tasks_that_send_to_each_other_are_hardly_parted() {
     let message = Length::Around(Nanos(100), 50);
     let group = |group: usize| {
         let channel = |to| format!("to {group}.{to}");

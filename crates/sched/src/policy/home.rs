@@ -63,13 +63,14 @@ pub const MIGRATION_COST_MAX: Nanos = Nanos(400_000);
 /// From this cost of a move on, tasks have enough data that the order of a round alternates.
 pub const LIFO_ORDER_MIN_COST: Nanos = Nanos(16_000);
 
-/// How often in a row the LIFO slot is served, if moves cost so much.
+/// How often in a row the LIFO slot is served at most.
 pub const LIFO_POLLS_MAX: u32 = 16;
 
-/// For how long the LIFO slot is served in a row, if its polls are as long as the CPU's average. Not at all if they are longer.
+/// For how long the LIFO slot is served in a row, if its polls are as long as the CPU's average, unless that is fewer than
+/// [`LIFO_POLLS_MIN`] polls. If the average is longer than this there is no slot, so others wait for 6 ms at most.
 pub const LIFO_TIME_MAX: Nanos = Nanos(1_000_000);
 
-/// How often in a row at least, otherwise. In fewer polls two tasks that wake each other would fetch their data and hardly use it;
+/// How often in a row the LIFO slot is served at least, if there is one. In fewer polls two tasks that wake each other would fetch their data and hardly use it;
 /// and as fetching makes polls long, that would go on.
 pub const LIFO_POLLS_MIN: u32 = 6;
 
@@ -80,7 +81,7 @@ pub const WAIT_SHARE: u64 = 4;
 /// one; [`Home::DEFAULT`] is what the product uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Home {
-    /// If to move an average task costs this much, the order of a round alternates and there is a LIFO slot. Default: 16 µs.
+    /// If to move an average task costs this much, or is taken to cost it until a move was seen, the order of a round alternates and there is a LIFO slot. Default: 16 µs.
     pub lifo_order_min_cost: Nanos,
     /// An idle CPU steals one light task in this many, rounded up. Default: 2.
     pub steal_divisor: u32,
@@ -297,19 +298,13 @@ fn later(at: Nanos, by: Nanos) -> Nanos {
 /// The cost of queueing behind the tasks of the previous CPU. If the task's last waker was on the same CPU as this one, it
 /// talks to a task there: then also a part of the time that it waits longer than on the waker's CPU. There a heavy task
 /// would run next, through the LIFO slot.
-fn queueing_cost(
-    lifo_order_min_cost: Nanos,
-    view: &impl View,
-    wakee: &Wakee,
-    prev_cpu: CpuId,
-    near: CpuId,
-) -> Nanos {
+fn queueing_cost(rules: Home, view: &impl View, wakee: &Wakee, prev_cpu: CpuId, near: CpuId) -> Nanos {
     if wakee.woken_from != Some(near) {
         return HANDOVER_COST;
     }
     let poll = |cpu| view.mean_poll_at(cpu).0;
     let wait = |cpu| poll(cpu).saturating_mul(view.backlog(cpu).into());
-    let is_next = view.migration_cost_at(near) >= lifo_order_min_cost;
+    let is_next = rules.max_lifo_polls(view.mean_poll_at(near), view.migration_cost_at(near)) > 0;
     let longer = wait(prev_cpu).saturating_sub(if is_next { 0 } else { wait(near) });
     later(HANDOVER_COST, Nanos(longer / WAIT_SHARE))
 }
@@ -383,7 +378,7 @@ impl Home {
                     if is_idle {
                         view.wakeup_cost(prev_cpu)
                     } else {
-                        queueing_cost(self.lifo_order_min_cost, view, &wake.wakee, prev_cpu, near)
+                        queueing_cost(self, view, &wake.wakee, prev_cpu, near)
                     },
                 );
                 if stay.accrued_cost >= migration_cost {

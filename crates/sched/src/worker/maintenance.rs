@@ -6,7 +6,7 @@
 
 use super::steal::RETRY_AFTER;
 use super::*;
-use crate::policy::WAKEUP_COST;
+use crate::policy::{MIGRATION_COST_PER_POLL, WAKEUP_COST};
 use crate::shares::NEIGHBOURS;
 use crate::virtual_time::LAG_MIN;
 
@@ -75,7 +75,9 @@ impl<H: Host> Core<H> {
         self.event_interval.set(polls);
         self.ticks_left.set(polls);
         self.notify_threshold.set(policy.notify_threshold(Nanos(average)));
-        let migration_cost = host.workers().migration_cost(average as u32);
+        // Where tasks find their data evicted at each poll, a move is learned to cost nothing more. So long polls count as heavy.
+        let least = Nanos(average / MIGRATION_COST_PER_POLL);
+        let migration_cost = host.workers().migration_cost(average as u32).max(least);
         self.max_lifo_polls.set(policy.max_lifo_polls(Nanos(average), migration_cost));
         self.order.set(policy.queue_order(migration_cost));
         self.choose_queue(host);
