@@ -162,6 +162,8 @@ fn a_signal_to_the_command_ends_the_program_and_leaves_the_summary() {
         command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+        // `wait_with_output` would close it, which ends the program too.
+        let _open = child.stdin.take();
         assert!(lines.any(|line| line.unwrap().starts_with("WARMCORE=")), "the program has begun");
         // SAFETY: a signal to a child of this test that has not been waited for.
         assert_eq!(unsafe { libc::kill(child.id() as i32, signal) }, 0);
