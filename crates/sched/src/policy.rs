@@ -68,7 +68,7 @@ pub trait Policy {
     }
 
     /// The order in which a CPU runs the tasks of its next round: those that are queued when the round begins.
-    /// `migration_cost`: what it was learned to cost to move a task with the CPU's average poll, if moves were seen.
+    /// `migration_cost`: what it costs to move a task with the CPU's average poll, as learned from moves.
     fn queue_order(&self, _migration_cost: Nanos) -> QueueOrder {
         QueueOrder::Fifo
     }

@@ -70,8 +70,8 @@ pub const LIFO_POLLS_MAX: u32 = 16;
 /// [`LIFO_POLLS_MIN`] polls. If the average is longer than this there is no slot, so others wait for 6 ms at most.
 pub const LIFO_TIME_MAX: Nanos = Nanos(1_000_000);
 
-/// How often in a row the LIFO slot is served at least, if there is one. In fewer polls two tasks that wake each other would fetch their data and hardly use it;
-/// and as fetching makes polls long, that would go on.
+/// How often in a row the LIFO slot is served at least, if there is one. In fewer polls two tasks that wake each other would fetch
+/// their data and hardly use it; and as fetching makes polls long, that would go on.
 pub const LIFO_POLLS_MIN: u32 = 6;
 
 /// Of the time that a task waits behind others, one part in this many counts as cost, because waiting uses no CPU.
@@ -81,7 +81,8 @@ pub const WAIT_SHARE: u64 = 4;
 /// one; [`Home::DEFAULT`] is what the product uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Home {
-    /// If to move an average task costs this much, or is taken to cost it until a move was seen, the order of a round alternates and there is a LIFO slot. Default: 16 µs.
+    /// From this cost of moving a task with the CPU's average poll on, the order of a round alternates and there is a LIFO slot.
+    /// Default: 16 µs.
     pub lifo_order_min_cost: Nanos,
     /// An idle CPU steals one light task in this many, rounded up. Default: 2.
     pub steal_divisor: u32,
