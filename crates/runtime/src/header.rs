@@ -87,6 +87,11 @@ impl Header {
         true
     }
 
+    /// What tells the type of the task's future from most other types.
+    pub(crate) fn kind(&self) -> usize {
+        std::ptr::from_ref(self.vtable).addr()
+    }
+
     pub(crate) fn name(&self) -> Option<&Arc<str>> {
         self.attrs.as_ref().and_then(|attrs| attrs.name.as_ref())
     }

@@ -161,6 +161,15 @@ impl Host for Shared {
         self.remote(worker).driver.unpark();
     }
 
+    #[cfg(not(any(shuttle, warmcore_loom)))]
+    fn wait_awake(&self, time: Nanos, is_over: &dyn Fn() -> bool) {
+        // Not the driver's clock, which a test may stop.
+        let until = warmcore_sys::clock::now().0 + time.0;
+        while !is_over() && warmcore_sys::clock::now().0 < until {
+            std::hint::spin_loop();
+        }
+    }
+
     fn cancel(&self, task: RunnableTask) {
         task.cancel();
     }

@@ -101,6 +101,10 @@ impl Task for RunnableTask {
         &self.header().sched
     }
 
+    fn kind(&self) -> usize {
+        self.header().kind()
+    }
+
     #[inline]
     fn share(&self) -> Share {
         self.header().share()

@@ -173,7 +173,7 @@ impl Worker {
             core.read_clock(shared);
         }
         shared.foreign.check(shared, me, woke);
-        core.resume();
+        core.resume(shared);
     }
 
     /// Called when the runtime has shut down and every task has ended.

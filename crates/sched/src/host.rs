@@ -36,6 +36,10 @@ pub trait Host: Sized {
         self.unpark(worker);
     }
 
+    /// The calling worker's thread waits for this time, without sleeping, or until `is_over`. It may return earlier: a host without
+    /// such a wait returns at once.
+    fn wait_awake(&self, _time: Nanos, _is_over: &dyn Fn() -> bool) {}
+
     /// Drops a task that no worker will run, because all have ended.
     fn cancel(&self, task: Self::Task);
 
@@ -63,6 +67,11 @@ pub trait Host: Sized {
 pub trait Task {
     /// What the scheduler knows of the task.
     fn state(&self) -> &TaskState;
+
+    /// A number that tasks of the same type of future have. What new tasks cost is learned by it. 0: nothing is learned.
+    fn kind(&self) -> usize {
+        0
+    }
 
     /// The tenant that is charged for the task's polls, and its weight.
     fn share(&self) -> Share {

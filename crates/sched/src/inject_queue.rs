@@ -8,7 +8,7 @@
 //! A worker reads `len` before each poll. The line of `len` is written only by pushes and by workers that take tasks.
 
 use crate::Task;
-use crate::sync::{AtomicBool, AtomicU32, Mutex, Ordering::*};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use std::collections::VecDeque;
 use warmcore_line::{Line, Padded};
 use warmcore_types::ignore_poison;
@@ -37,6 +37,10 @@ pub struct InjectQueue<T> {
     /// way. Written by the thread that unparks the worker, and by workers that wake.
     #[line(contended = "sleepers")]
     pub(crate) wakeup_pending: Padded<AtomicBool>,
+    /// Until when threads outside leave new tasks to the worker that serves this queue. That worker is awake and looks here before its
+    /// next poll. Written by it, and by workers that park. 0: none serves.
+    #[line(contended = "sleepers")]
+    pub(crate) served_until: Padded<AtomicU64>,
 }
 
 impl<T: Task> InjectQueue<T> {
@@ -46,6 +50,7 @@ impl<T: Task> InjectQueue<T> {
             tasks: Padded::new(Mutex::new(Some(VecDeque::with_capacity(RESERVED)))),
             idle: Padded::new(AtomicU32::new(0)),
             wakeup_pending: Padded::new(AtomicBool::new(false)),
+            served_until: Padded::new(AtomicU64::new(0)),
         }
     }
 
@@ -61,15 +66,23 @@ impl<T: Task> InjectQueue<T> {
         Ok(())
     }
 
-    /// Calls `each` with the tasks that have waited longest: the share of one of `workers`, `at_most` of them.
-    pub(crate) fn pop(&self, workers: usize, at_most: usize, each: impl FnMut(T)) {
+    /// Calls `each` with the tasks that have waited longest: the share of one of `workers`, `at_most` of them, and further ones up to
+    /// the first that may not be `also` taken.
+    pub(crate) fn pop(
+        &self,
+        workers: usize,
+        at_most: usize,
+        also: impl Fn(&T) -> bool,
+        mut each: impl FnMut(T),
+    ) {
         if self.is_empty() {
             return;
         }
         let mut tasks = ignore_poison(self.tasks.lock());
         let Some(tasks) = tasks.as_mut() else { return };
         let share = tasks.len().div_ceil(workers.max(1)).min(SHARE_MAX).min(at_most);
-        tasks.drain(..share).for_each(each);
+        tasks.drain(..share).for_each(&mut each);
+        (share..SHARE_MAX).map_while(|_| tasks.pop_front_if(|task| also(task))).for_each(each);
         self.len.store(tasks.len() as u32, Relaxed);
     }
 

@@ -4,6 +4,7 @@
 mod counters;
 mod domains;
 mod facts;
+mod first_polls;
 mod host;
 mod hot;
 mod inject_queue;

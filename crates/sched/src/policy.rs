@@ -14,6 +14,7 @@ pub use home::Home;
 pub(crate) use home::{MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor};
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
+pub(crate) use near::origin;
 pub use shared_queue::SharedQueue;
 
 use crate::{QueueOrder, SchedDomains, StealDecision, StealOrder, View, Wake, WakeDecision};
@@ -96,6 +97,13 @@ pub trait Policy {
     fn notifies(&self, waiting: u32, threshold: u32, in_slot: bool) -> bool {
         let _ = in_slot;
         waiting == threshold
+    }
+
+    /// Whether a CPU that took tasks from a shared queue, whose polls take at most `poll`, serves that queue alone for a while:
+    /// no parked CPU is notified of new tasks there. `waiting`: tasks in its queues and in that one; `wakeup_cost`:
+    /// [`View::wakeup_cost`].
+    fn serves_alone(&self, _poll: Nanos, _waiting: u32, _wakeup_cost: Nanos) -> bool {
+        false
     }
 
     /// Whether a task that is woken in its own poll waits until the driver was polled. The driver is polled when no other

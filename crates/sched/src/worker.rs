@@ -12,7 +12,7 @@
 //!
 //! The files below this one each have one part: `schedule.rs` a task that is woken on the worker's thread,
 //! `maintenance.rs` what a busy worker does now and then, `park.rs` how it parks and wakes, `steal.rs` how it takes tasks
-//! from others, `sample.rs` which polls are measured.
+//! from others, `serve.rs` how one worker takes what threads outside spawn, `sample.rs` which polls are measured.
 //!
 //! A core belongs to one thread. Its fields are cells, because a task that is polled wakes others through the same
 //! core. What other workers may see is in [`Workers`](crate::Workers).
@@ -41,6 +41,7 @@ mod maintenance;
 mod park;
 mod sample;
 mod schedule;
+mod serve;
 mod steal;
 
 pub use sample::SAMPLE_MASK;
@@ -110,6 +111,17 @@ pub struct Core<H: Host> {
     notify_threshold: Cell<u32>,
     /// Whether the worker has polled nothing since it was last idle.
     was_idle: Cell<bool>,
+    /// Whether the worker serves its injection queue alone, as the tasks that it took there last were light. It stays so while the
+    /// worker sleeps, until it takes others: `serve.rs`.
+    took_light: Cell<bool>,
+    /// Since when the worker has had no task.
+    idle_since: Cell<Nanos>,
+    /// When another thread ended its last park; 0: none did.
+    unparked_at: Cell<Nanos>,
+    /// How often another thread handed it the next task sooner than it would have woken: in 256 times, on average.
+    soon: Cell<u32>,
+    /// For how long the worker has waited awake in this event interval, in ns.
+    waited: Cell<u64>,
     /// Whether light tasks go into the ring.
     uses_ring: Cell<bool>,
     /// Whether a light task that is woken now goes there: `uses_ring`, and the thread is not inside the driver.
@@ -177,6 +189,11 @@ impl<H: Host> Core<H> {
             in_driver: Cell::new(false),
             notify_threshold: Cell::new(2),
             was_idle: Cell::new(true),
+            took_light: Cell::new(false),
+            idle_since: Cell::new(now),
+            unparked_at: Cell::default(),
+            soon: Cell::new(0),
+            waited: Cell::new(0),
             uses_ring: Cell::new(uses_ring),
             pushes_ring: Cell::new(uses_ring),
             round: Cell::default(),
@@ -391,7 +408,8 @@ impl<H: Host> Core<H> {
         let interval = host.workers().policy().inject_interval(average);
         if interval > 1 && polls.is_multiple_of(interval.into()) {
             let mut next = None;
-            self.inject_queue.pop(1, 1, |task| next = Some(Queued { task, since: self.now() }));
+            let none = |_: &H::Task| false;
+            self.inject_queue.pop(1, 1, none, |task| next = Some(Queued { task, since: self.now() }));
             return next;
         }
         if interval <= 1 || self.num_queued() == 0 {
@@ -400,12 +418,13 @@ impl<H: Host> Core<H> {
         None
     }
 
-    /// Moves a share of the injection queue to this worker. If tasks are left, notifies another worker of the shard.
+    /// Moves a share of the injection queue to this worker. If tasks are left, notifies another worker of the shard, unless this one
+    /// serves the queue alone.
     fn pop_inject(&self, host: &H) {
         let queue = host.workers().policy().inject_queue_of(host.workers().machine(), self.me);
         let is_left = self.take_injected(host, queue) && !self.inject_queue.is_empty();
-        if is_left && self.inject_queue.idle() > 0 {
-            host.workers().notify_for_inject(host, queue, None);
+        if is_left && self.inject_queue.idle() > 0 && !self.took_light.get() {
+            host.workers().notify_for_inject(host, queue, None, None);
         }
     }
 

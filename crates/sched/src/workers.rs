@@ -12,17 +12,21 @@
 //! does not see it (a ring, a run queue, an injection queue) queues it, then looks for parked workers. A SeqCst fence is between
 //! the two steps of both, so one of the two sees the other: `Core::mark_parked`, [`Workers::notify_parked`],
 //! `notify_for_inject`.
+//!
+//! A worker that took light tasks from an injection queue *serves* it until some time: a thread that pushes there before notifies no
+//! parked worker. A worker that parks ends that before the same fence, so it sees what was left to it.
 
 use crate::counters::Counters;
+use crate::first_polls::FirstPolls;
 use crate::inject_queue::InjectQueue;
-use crate::policy::WAKEUP_COST;
+use crate::policy::{WAKEUP_COST, origin};
 use crate::refill::Refills;
 use crate::run_queue::RunQueue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::virtual_time::VirtualTimes;
 use crate::{
-    Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, StealOrder, TargetQueue, Task,
-    TaskState, View, Wake, WakeDecision, WakeSource,
+    Allowed, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, StealOrder, TargetQueue,
+    Task, TaskState, View, Wake, WakeDecision, WakeSource,
 };
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
@@ -126,6 +130,9 @@ pub struct Workers<H: Host> {
     /// Written by first polls after moves.
     #[line(contended = "refills")]
     pub(crate) refills: Padded<Refills>,
+    /// Written by measured polls of new tasks.
+    #[line(contended = "refills")]
+    pub(crate) first_polls: Padded<FirstPolls>,
     /// The number of workers that search for tasks. Counted only if the policy has a limit.
     #[line(contended = "searching")]
     pub(crate) searching: Padded<AtomicU32>,
@@ -194,6 +201,7 @@ impl<H: Host> Workers<H> {
             policy,
             virtual_times,
             refills: Padded::new(Refills::new()),
+            first_polls: Padded::new(FirstPolls::new()),
             searching: Padded::new(AtomicU32::new(0)),
             remote_schedules: Padded::new(AtomicU64::new(0)),
         }
@@ -246,6 +254,11 @@ impl<H: Host> Workers<H> {
         self.policy.migration_cost(self.refills.scale(poll_ns))
     }
 
+    /// How long the first poll of a task takes, at most, if the task is new and that is known.
+    pub(crate) fn first_poll(&self, task: &H::Task) -> Option<Nanos> {
+        if task.state().prev_worker().is_some() { None } else { self.first_polls.of(task.kind()) }
+    }
+
     /// Decides where a task goes that is woken or new.
     pub(crate) fn place_task(
         &self,
@@ -285,19 +298,39 @@ impl<H: Host> Workers<H> {
     pub fn schedule_external(&self, host: &H, task: H::Task, near: Option<CpuId>) {
         let now = host.now(CpuId(0));
         task.state().wake(|| now);
-        let placed = self.place_task(host, task.state(), now, WakeSource::Outside(near));
         self.remote_schedules.fetch_add(1, Relaxed);
-        self.enqueue(host, task, placed);
+        let waker = WakeSource::Outside(near);
+        let is_new = task.state().prev_worker().is_none() && task.state().allowed() == Allowed::Anywhere;
+        let served = || self.machine.shard_of(origin(&self.machine, self, waker));
+        match is_new.then(served).filter(|shard| self.is_served(*shard, now)) {
+            Some(shard) => self.push_inject(host, task, shard, None, Some(now)),
+            None => {
+                let placed = self.place_task(host, task.state(), now, waker);
+                self.enqueue(host, task, placed, Some(now));
+            }
+        }
     }
 
-    /// Puts a task where it was placed, unless that is the calling worker's own run queue.
-    pub(crate) fn enqueue(&self, host: &H, task: H::Task, placed: WakeDecision) {
+    /// Puts a task where it was placed, unless that is the calling worker's own run queue. `outside`: the time, if the caller is no
+    /// worker.
+    pub(crate) fn enqueue(&self, host: &H, task: H::Task, placed: WakeDecision, outside: Option<Nanos>) {
         match placed.to {
             TargetQueue::Cpu(cpu) => self.push_inbox(host, task, cpu),
-            TargetQueue::Shard(shard) => match self.inject_queues[shard].push(task) {
-                Ok(()) => self.notify_for_inject(host, shard, placed.kick),
-                Err(task) => host.cancel(task),
-            },
+            TargetQueue::Shard(shard) => self.push_inject(host, task, shard, placed.kick, outside),
+        }
+    }
+
+    fn push_inject(
+        &self,
+        host: &H,
+        task: H::Task,
+        shard: usize,
+        kick: Option<CpuId>,
+        outside: Option<Nanos>,
+    ) {
+        match self.inject_queues[shard].push(task) {
+            Ok(()) => self.notify_for_inject(host, shard, kick, outside),
+            Err(task) => host.cancel(task),
         }
     }
 
@@ -372,12 +405,19 @@ impl<H: Host> Workers<H> {
     }
 
     /// Unparks a worker because a task is in the injection queue of `shard`: the worker `first`, else one of the shard,
-    /// else any.
-    pub(crate) fn notify_for_inject(&self, host: &H, shard: usize, first: Option<CpuId>) {
-        // ORDERING: SeqCst; the queue's length was written before, who is parked and whether a wakeup is pending is read
-        // after. `Core::mark_parked` and `Core::resume` do both the other way round. One of the two sees the other.
+    /// else any. None, if the task came at `outside` from a thread that is no worker, and a worker serves the queue.
+    pub(crate) fn notify_for_inject(
+        &self,
+        host: &H,
+        shard: usize,
+        first: Option<CpuId>,
+        outside: Option<Nanos>,
+    ) {
+        // ORDERING: SeqCst; the queue's length was written before; who is parked, whether a wakeup is pending and whether a worker
+        // serves the queue is read after. `Core::mark_parked` and `Core::resume` do both the other way round. One of the two sees the
+        // other.
         fence(SeqCst);
-        if self.has_enough_searching() {
+        if self.has_enough_searching() || outside.is_some_and(|now| self.is_served(shard, now)) {
             return;
         }
         let queue = &self.inject_queues[shard];
@@ -415,6 +455,11 @@ impl<H: Host> Workers<H> {
                 break;
             }
         }
+    }
+
+    /// Whether a worker of the shard serves the shard's injection queue: `worker/serve.rs`.
+    fn is_served(&self, shard: usize, now: Nanos) -> bool {
+        now.0 < self.inject_queues[shard].served_until.load(Relaxed)
     }
 
     /// Whether a worker searches, under a policy that limits how many search. That worker notifies the next one when it

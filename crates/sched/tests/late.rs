@@ -148,6 +148,6 @@ fn a_worker_that_has_parked_since_the_last_look_does_not_stand_still() {
     host.workers().push_inbox(&host, host.task(1, Allowed::Anywhere, 0), HOME);
     assert_eq!(host.workers().still_for(HOME, Nanos(2_000_000)), Nanos(0), "unparked, but not on a CPU yet");
     home.unparked(&host);
-    home.resume();
+    home.resume(&host);
     assert_eq!(host.workers().still_for(HOME, Nanos(2_000_000)), Nanos(0), "awake again");
 }

@@ -29,7 +29,7 @@ fn unparked(host: &TestHost) -> Vec<CpuId> {
 /// The worker's driver has returned for another reason. Returns whether the worker finds a task.
 fn finds_a_task(host: &TestHost, core: &Core<TestHost>) -> bool {
     core.unparked(host);
-    core.resume();
+    core.resume(host);
     let mut next = core.next(host);
     if matches!(next, Next::Search) {
         core.search(host);

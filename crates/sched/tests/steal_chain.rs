@@ -28,7 +28,7 @@ fn a_worker_that_steals_notifies_another_one_of_the_tasks_that_it_left() {
     let [thief] = unparked()[..] else { panic!("one worker is notified of the tasks") };
     let core = &cores[thief.index()];
     core.unparked(&host);
-    core.resume();
+    core.resume(&host);
     assert!(matches!(core.next(&host), Next::Search));
     core.search(&host);
     assert!(host.workers().backlog(CpuId(0)) > 8, "the steal leaves tasks");

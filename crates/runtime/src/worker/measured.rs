@@ -89,6 +89,9 @@ impl Worker {
             if let Some(tenant) = header.tenant() {
                 tenant.count_run(tenant_stats::scale_sample(ran, stands_for));
             }
+            if is_sampled && header.sched.poll_ns().is_none() {
+                self.core.learn_first_poll(&self.shared, header.kind(), ran);
+            }
             if is_sampled && !is_ready {
                 header.sched.record_poll(ran);
                 header.sched.sleep(self.core.now());

@@ -121,7 +121,7 @@ impl World {
     /// Lets the worker search for tasks of the other worker, which has none, and then go on.
     fn search(&self) {
         self.worker.core.search(&self.worker.shared);
-        self.worker.core.resume();
+        self.worker.core.resume(&self.worker.shared);
     }
 
     fn hot_until(&self) -> u64 {

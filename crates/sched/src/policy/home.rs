@@ -171,6 +171,11 @@ impl Policy for Home {
         u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(2)
     }
 
+    /// If a kicked CPU would come later than this one, and the tasks that wait are not worth a kick.
+    fn serves_alone(&self, poll: Nanos, waiting: u32, wakeup_cost: Nanos) -> bool {
+        poll <= wakeup_cost && !waits_longer(waiting, poll, self.min_steal_delay)
+    }
+
     /// An idle CPU, if many tasks wait there, or some for long.
     fn cpu_to_notify(
         &self,

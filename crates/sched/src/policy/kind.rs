@@ -134,6 +134,10 @@ impl Policy for PolicyKind {
         ask!(self, notify_threshold(average_poll))
     }
 
+    fn serves_alone(&self, poll: Nanos, waiting: u32, wakeup_cost: Nanos) -> bool {
+        ask!(self, serves_alone(poll, waiting, wakeup_cost))
+    }
+
     fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
         ask!(self, queue_order(migration_cost))
     }

@@ -58,6 +58,7 @@ pub fn least_loaded(machine: &SchedDomains, view: &impl View, near: CpuId, allow
 pub fn origin(machine: &SchedDomains, view: &impl View, waker: WakeSource) -> CpuId {
     match waker {
         WakeSource::Cpu(near) | WakeSource::Outside(Some(near)) => near,
+        WakeSource::Outside(None) if machine.shards() == 1 => machine.cpus_of(0)[0],
         WakeSource::Outside(None) => {
             let emptiness = |shard: &usize| (u32::MAX - view.idle_in(*shard), view.shared_queue_len(*shard));
             let shard = (0..machine.shards()).min_by_key(emptiness).unwrap_or(0);

@@ -23,7 +23,8 @@ impl<H: Host> Core<H> {
     pub(super) fn begin_maintenance(&self, host: &H) {
         let now = self.read_clock(host);
         self.check_long_poll(host, now);
-        self.tune_interval(host, now.0.saturating_sub(self.interval_start.get().0));
+        let took = now.0.saturating_sub(self.interval_start.get().0);
+        self.tune_interval(host, took.saturating_sub(self.waited.replace(0)));
         self.set_in_driver(true);
     }
 
@@ -58,9 +59,9 @@ impl<H: Host> Core<H> {
     /// interval.
     fn tune_interval(&self, host: &H, took: u64) {
         let (status, policy) = (&self.remote.status, host.workers().policy());
-        let polls = self.event_interval.get().max(1);
-        let average = (took / u64::from(polls)).clamp(1, 1 << 30);
         let old = u64::from(status.mean_poll_ns.load(Relaxed));
+        // An interval without a poll, in which the worker waited for tasks, says nothing.
+        let average = took.checked_div(self.event_interval.get().into()).unwrap_or(old).clamp(1, 1 << 30);
         // An interval in which the thread was preempted says little.
         let average = if old == 0 { average } else { average.min(old * 4) };
         let average = if old == 0 { average } else { old - old / 4 + average / 4 }.max(1);

@@ -19,7 +19,7 @@ use crate::sync::fence;
 
 /// A sample counts as at most this many times the average, and for one part in this many of the new average.
 const SAMPLE_MAX: u64 = 4;
-const WEIGHT: u64 = 8;
+pub(super) const WEIGHT: u64 = 8;
 
 /// The least and the most that a wakeup is taken to cost.
 const WAKEUP_MIN: Nanos = Nanos(1_000);
@@ -30,8 +30,13 @@ impl<H: Host> Core<H> {
     #[inline(never)]
     pub fn search(&self, host: &H) {
         let now = self.read_clock(host);
-        if self.check_long_poll(host, now) || !self.mark_parked(now) {
-            // The report of a long poll may have woken a task here, or another thread has pushed one.
+        if self.check_long_poll(host, now) || self.waits_for_task(host, now) {
+            // The report of a long poll may have woken a task here.
+            return;
+        }
+        let now = self.now();
+        if !self.mark_parked(now) {
+            // Another thread has pushed a task.
             return;
         }
         if host.is_shutdown() {
@@ -40,7 +45,7 @@ impl<H: Host> Core<H> {
         match self.steal_work(host, now) {
             SearchOutcome::Tasks { left_at, is_last } => {
                 Counters::add(&self.remote.counters.steal_operations, 1);
-                self.resume();
+                self.resume(host);
                 // After `resume`: while this worker is marked as parked, it may be the one that the policy names.
                 if host.workers().limits_searching() {
                     if is_last {
@@ -52,7 +57,7 @@ impl<H: Host> Core<H> {
             }
             SearchOutcome::Nothing(_) if !self.deferred.borrow().is_empty() => {
                 // The tasks that yielded run after the driver was polled.
-                self.resume();
+                self.resume(host);
                 self.shorten_interval(0);
             }
             SearchOutcome::Nothing(until) => {
@@ -76,6 +81,7 @@ impl<H: Host> Core<H> {
         // A backlog begins with the next push. Until the push has stored its time, none of its tasks is due.
         self.remote.status.backlog_since.store(u64::MAX, Relaxed);
         self.shard.idle.fetch_add(1, Relaxed);
+        self.end_service();
         self.mode.set(Mode::Parked { since: now, until: None });
         // ORDERING: SeqCst; that the worker is parked was written before, the other queues are read after.
         // `Workers::notify_parked` and `notify_for_inject` do both the other way round. One of the two sees the other.
@@ -117,6 +123,7 @@ impl<H: Host> Core<H> {
     /// If another thread has ended the park: learns how long it took until this thread ran.
     fn learn_wakeup_cost(&self, parked_since: u64, woke: Nanos) {
         let at = self.remote.unparked_at.load(Relaxed);
+        self.unparked_at.set(Nanos(at));
         if at == 0 {
             return;
         }
@@ -137,7 +144,7 @@ impl<H: Host> Core<H> {
     }
 
     /// Ends the park: the worker is not marked as parked any more.
-    pub fn resume(&self) {
+    pub fn resume(&self, host: &H) {
         let Mode::Parked { since, .. } = self.mode.replace(Mode::Awake) else { return };
         self.shard.idle.fetch_sub(1, Relaxed);
         self.remote.inbox.try_unpark();
@@ -145,6 +152,10 @@ impl<H: Host> Core<H> {
         // queue holds is read after. `Workers::notify_for_inject` does both the other way round.
         fence(SeqCst);
         if self.shard.wakeup_pending.load(Relaxed) {
+            if self.took_light.get() && self.may_serve(host, Nanos(0)) {
+                // The tasks that it was unparked for are probably light too.
+                self.extend_service(host);
+            }
             self.shard.wakeup_pending.store(false, SeqCst);
             // ORDERING: SeqCst; the mark was cleared before, the injection queue is read after, by `next`. A thread that
             // pushes there does both the other way round, so a push that found the mark set is seen.
@@ -168,7 +179,7 @@ impl<H: Host> Core<H> {
             self.unparked(host);
         }
         self.set_in_driver(false);
-        self.resume();
+        self.resume(host);
     }
 
     /// The worker runs a task for the first time after it was idle.
@@ -176,6 +187,7 @@ impl<H: Host> Core<H> {
     pub(super) fn end_idle(&self, host: &H) {
         self.was_idle.set(false);
         self.end_park();
+        self.learn_if_soon(host, self.unparked_at.get());
         if host.workers().limits_searching() && host.workers().end_notified(self.me) {
             self.notify_next(host, self.now());
         }

@@ -65,6 +65,11 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// A poll took so many ns of a task of this kind of which [`TaskState::record_poll`] has recorded none, so it is new.
+    pub fn learn_first_poll(&self, host: &H, kind: usize, took: u64) {
+        host.workers().first_polls.learn(kind, took);
+    }
+
     /// Returns how long a measured poll took that began at `since`.
     pub fn end_sample(&self, host: &H, since: Nanos) -> u64 {
         let now = self.read_clock(host);

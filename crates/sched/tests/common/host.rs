@@ -12,12 +12,22 @@ pub struct TestHost {
     workers: Workers<Self>,
     now: Cell<Nanos>,
     unparked: RefCell<Vec<CpuId>>,
+    /// Until when a worker last waited awake.
+    pub waited_until: Cell<Option<Nanos>>,
+    /// The task that a thread outside spawns so many ns after a worker began to wait awake, if it still waits.
+    pub comes: Cell<Option<(u32, u64)>>,
 }
 
 impl TestHost {
     pub fn new(policy: PolicyKind) -> Self {
         let unparked = RefCell::new(Vec::with_capacity(1000));
-        Self { workers: Workers::new(machine(), policy), now: Cell::default(), unparked }
+        Self {
+            workers: Workers::new(machine(), policy),
+            now: Cell::default(),
+            unparked,
+            waited_until: Cell::default(),
+            comes: Cell::default(),
+        }
     }
 }
 
@@ -27,6 +37,11 @@ pub struct TestTask(Rc<(u32, u64, TaskState)>);
 impl Task for TestTask {
     fn state(&self) -> &TaskState {
         &self.0.2
+    }
+
+    /// Tasks of one thousand are of one kind.
+    fn kind(&self) -> usize {
+        1 + self.0.0 as usize / 1000
     }
 
     fn share(&self) -> Share {
@@ -99,6 +114,21 @@ impl Host for TestHost {
 
     fn unpark(&self, worker: CpuId) {
         self.unparked.borrow_mut().push(worker);
+    }
+
+    fn wait_awake(&self, time: Nanos, is_over: &dyn Fn() -> bool) {
+        assert!(!is_over(), "a worker with a task does not wait");
+        let until = Nanos(self.now.get().0 + time.0);
+        self.waited_until.set(Some(until));
+        let now = self.now.replace(until).0;
+        if let Some((number, after)) = self.comes.get()
+            && now + after < until.0
+        {
+            self.comes.set(None);
+            self.now.set(Nanos(now + after));
+            self.workers.schedule_external(self, self.task(number, Allowed::Anywhere, 0), None);
+            assert!(is_over());
+        }
     }
 
     fn cancel(&self, _task: TestTask) {}

@@ -241,7 +241,7 @@ impl<'a, H: Scripted> Player<'a, H> {
                 }
                 if is_due || !host.workers().remote(me).inbox.is_parked() {
                     self.cores[worker].unparked(host);
-                    self.cores[worker].resume();
+                    self.cores[worker].resume(host);
                     self.log.add("awake", format_args!("{me}"));
                 } else {
                     self.doing[worker] = Doing::Sleeps(until);

@@ -208,6 +208,10 @@ impl Policy for SimPolicyKind {
         }
     }
 
+    fn serves_alone(&self, poll: Nanos, waiting: u32, wakeup_cost: Nanos) -> bool {
+        self.product().is_some_and(|kind| kind.serves_alone(poll, waiting, wakeup_cost))
+    }
+
     fn notifies(&self, waiting: u32, threshold: u32, in_slot: bool) -> bool {
         match self {
             Self::WorkSteal => !in_slot,

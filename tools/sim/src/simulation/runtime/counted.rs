@@ -216,6 +216,9 @@ impl<P: Policy> Policy for Counted<P> {
     fn closes_lifo_slot(&self) -> bool {
         self.policy.closes_lifo_slot()
     }
+    fn serves_alone(&self, poll: Nanos, waiting: u32, wakeup_cost: Nanos) -> bool {
+        self.policy.serves_alone(poll, waiting, wakeup_cost)
+    }
     fn notifies(&self, waiting: u32, threshold: u32, in_slot: bool) -> bool {
         self.policy.notifies(waiting, threshold, in_slot)
     }

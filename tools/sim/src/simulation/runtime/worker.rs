@@ -222,7 +222,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
             if has_driver || !self.settings.outside.has_one_driver { self.serve_driver(cpu) } else { 0 };
         let (core, host) = self.core(cpu);
         core.unparked(host);
-        core.resume();
+        core.resume(host);
         cost
     }
 

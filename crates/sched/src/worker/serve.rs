@@ -1,0 +1,99 @@
+//! Serve: how one worker takes what threads outside spawn, while the others sleep.
+//!
+//! A thread that spawns one light task after another would unpark a worker for each: the worker runs it and parks, for two system
+//! calls that take as long as twenty such tasks. So a worker that took light tasks from the injection queue *serves* the queue: for as long
+//! as it takes until another worker would be there, threads outside unpark none for new tasks. Before each poll the worker takes those that
+//! came, all that are light. When it has none it waits awake for as long as a wakeup takes, if the next one usually comes sooner.
+//!
+//! How long the poll of a new task takes is known by the task's kind (`first_polls.rs`). One that turns out longer than ever holds up
+//! the light tasks that this worker took with it, and those that came until another worker was unparked: until that poll ends,
+//! or the watchdog finds it.
+
+use super::park::WEIGHT;
+use super::*;
+use crate::policy::WAKEUP_COST;
+use crate::sync::fence;
+use crate::{StealDecision, View};
+
+impl<H: Host> Core<H> {
+    /// Whether this worker may serve the queue alone while polls of new tasks take up to `longest`.
+    pub(super) fn may_serve(&self, host: &H, longest: Nanos) -> bool {
+        let (workers, waiting) = (host.workers(), self.num_queued() + self.inject_queue.len());
+        let usual = Nanos(self.remote.status.mean_poll_ns.load(Relaxed).into());
+        let wakeup_cost = workers.wakeup_cost(self.me);
+        !workers.limits_searching() && workers.policy().serves_alone(longest.max(usual), waiting, wakeup_cost)
+    }
+
+    /// Decides whether this worker serves the injection queue from now on, as it has taken tasks there whose first polls take up to
+    /// `longest`, if that is known.
+    pub(super) fn decide_service(&self, host: &H, longest: Option<Nanos>) {
+        self.took_light.set(longest.is_some_and(|longest| self.may_serve(host, longest)));
+        match self.took_light.get() {
+            true if self.inject_queue.idle() > 0 => self.extend_service(host),
+            true => {}
+            false => self.end_service(),
+        }
+    }
+
+    /// Threads outside leave new tasks to this worker for as long as a wakeup takes from now on.
+    pub(super) fn extend_service(&self, host: &H) {
+        let until = host.now(self.me).0 + host.workers().wakeup_cost(self.me).0;
+        self.inject_queue.served_until.store(until, Relaxed);
+    }
+
+    /// Threads outside unpark a worker again. What was left to this one is seen after this.
+    pub(super) fn end_service(&self) {
+        if self.inject_queue.served_until.load(Relaxed) != 0 {
+            self.inject_queue.served_until.store(0, Relaxed);
+            // ORDERING: SeqCst; that nobody serves the queue was written before, its length is read after, by the caller.
+            // `Workers::notify_for_inject` does both the other way round.
+            fence(SeqCst);
+        }
+    }
+
+    /// Called when the worker has run out of tasks. Waits for the next one awake, if it serves the injection queue, the next task
+    /// comes sooner than a worker wakes in half of all cases at least, and none is to be stolen. Returns whether one came.
+    pub(super) fn waits_for_task(&self, host: &H, now: Nanos) -> bool {
+        if !self.was_idle.get() {
+            self.idle_since.set(now);
+        }
+        let may = self.took_light.get() && self.soon.get() >= 128 && self.may_serve(host, Nanos(0));
+        if !may || self.could_steal(host, now) {
+            return false;
+        }
+        self.extend_service(host);
+        let has_tasks = || !self.inject_queue.is_empty() || self.remote.inbox.has_tasks();
+        host.wait_awake(Nanos(self.longest_wait(host)), &has_tasks);
+        let after = self.read_clock(host);
+        // The time counts for no poll, but sockets and timers wait.
+        self.waited.set(self.waited.get() + after.0.saturating_sub(now.0));
+        self.restart_long_poll_check(after);
+        if after.0 >= self.interval_start.get().0 + EVENT_INTERVAL.0 {
+            self.shorten_interval(0);
+        }
+        let came = has_tasks();
+        if came {
+            self.learn_if_soon(host, after);
+        }
+        came
+    }
+
+    /// As long as a wakeup takes. One that takes longer than usual waits for a CPU, which this worker would use up.
+    fn longest_wait(&self, host: &H) -> u64 {
+        host.workers().wakeup_cost(self.me).min(WAKEUP_COST).0
+    }
+
+    fn could_steal(&self, host: &H, now: Nanos) -> bool {
+        let workers = host.workers();
+        let decision = workers.policy().steal(workers.machine(), workers, self.me, now);
+        matches!(decision, StealDecision::Shard(_) | StealDecision::From { .. })
+    }
+
+    /// The worker had no task until another thread handed it one at this time; 0: until its driver woke one.
+    pub(super) fn learn_if_soon(&self, host: &H, handed_at: Nanos) {
+        let is_soon = handed_at.0 > 0 && handed_at.0 <= self.idle_since.get().0 + self.longest_wait(host);
+        let old = self.soon.get();
+        let weight = WEIGHT as u32;
+        self.soon.set(old - old / weight + if is_soon { 256 / weight } else { 0 });
+    }
+}
