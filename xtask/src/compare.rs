@@ -19,7 +19,7 @@ mod side;
 use crate::rounds::{Orders, Samples, alternate};
 use crate::{table, test::Live};
 use anyhow::{Context, ensure};
-use side::Side;
+use side::{Side, TOKIO};
 use std::fmt::Write;
 use std::fs::File;
 use std::path::{Path, PathBuf};
@@ -54,8 +54,8 @@ pub struct Options {
     /// from a task and from outside, HTTP with 8 connections
     #[arg(long, conflicts_with = "cases")]
     ten: bool,
-    /// How many slices of about 30 ms each process measures; its number is their median. More of them make a noisy ratio
-    /// narrower, in proportionally more time
+    /// How many slices each process measures, of about 30 ms, or 0.5 s beside tokio; its number is their median. More of
+    /// them make a noisy ratio narrower, in proportionally more time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     slices: u16,
     /// The folder of the results
@@ -74,7 +74,9 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let sides = Side::both(root, &folder, &options.other, &mut live)?;
     let cases = chosen(&sides[0].cases()?, options)?;
     // Both programs are read from the disk now, not in the first slice.
-    sides.iter().try_for_each(|side| side.slice(&cases[0], 1).map(drop))?;
+    sides.iter().try_for_each(|side| side.slice(&cases[0], 1, 0).map(drop))?;
+    // In shorter slices tasks that wait for their turn look unfair. Programs of older revisions have slices of 30 ms only.
+    let least_ms = if options.other == TOKIO { 500 } else { 0 };
     let (when, meter, began) = (utc_now(), LoadMeter::start(), Instant::now());
     let names = sides.each_ref().map(|side| &*side.name);
     let mut orders = Orders::new(sides.len());
@@ -84,7 +86,7 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
         let of_case = compare(case, names, &mut orders, |round, side| {
             let left = left([before, began.elapsed() - before], [i, cases.len()], round);
             live.show(case, &format!("round {} of at most {}", round + 1, LOOKS[LOOKS.len() - 1]), left);
-            sides[side].slice(case, options.slices)
+            sides[side].slice(case, options.slices, least_ms)
         })?;
         live.line(&line(&of_case[0], began.elapsed() - before));
         compared.extend(of_case);

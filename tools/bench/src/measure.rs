@@ -33,9 +33,9 @@ impl Effort {
     /// For a first look: about a quarter of the time in a case that uses both numbers, with wider intervals.
     pub const QUICK: Self = Self { rounds: 50, slice: Duration::from_micros(700) };
 
-    /// This many slices of a runtime, each as long as in a full run.
-    pub fn slices(rounds: usize) -> Self {
-        Self { rounds, ..Self::FULL }
+    /// This many slices of a runtime, each as long as in a full run, or `least` if that is longer.
+    pub fn slices(rounds: usize, least: Duration) -> Self {
+        Self { rounds, slice: least.max(Self::FULL.slice) }
     }
 
     /// Whether this has as many rounds as [`Effort::QUICK`].

@@ -4,7 +4,7 @@
 //! untimed first slice and then timed ones as long as those of a full run. So a comparison does not depend on where one
 //! process happened to place its memory and threads, and no thread of another runtime is in the process.
 //!
-//! Starting the process and its runtime takes about 15 ms, a slice 36 ms in most cases.
+//! Starting the process and its runtime takes about 15 ms, a slice 36 ms in most cases, unless the comparison asks for longer ones.
 
 use crate::What;
 use crate::case::{Case, CaseCtx};
@@ -13,6 +13,7 @@ use crate::part::Part;
 use crate::runtimes::Contender;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use std::time::Duration;
 use warmcore_results::Row;
 
 /// The benches whose cases run on several runtimes.
@@ -55,6 +56,9 @@ pub struct Once {
     runtime: Contender,
     /// How many timed slices run. The answer has the median of each metric.
     slices: usize,
+    /// How long a slice is at least, in ms.
+    #[serde(default)]
+    least_ms: u64,
 }
 
 impl Part for Once {
@@ -70,7 +74,7 @@ impl Part for Once {
         let ctx = CaseCtx {
             name: case.name,
             cpus: BenchCpus::find()?,
-            effort: Effort::slices(self.slices),
+            effort: Effort::slices(self.slices, Duration::from_millis(self.least_ms)),
             tick: &|| (),
             part_done: &|_| (),
             only: Some((self.runtime, part)),
@@ -88,7 +92,7 @@ mod tests {
     use super::*;
 
     fn once(case: &str, runtime: Contender) -> anyhow::Result<Vec<Row>> {
-        Once { case: case.to_owned(), runtime, slices: 2 }.answer()
+        Once { case: case.to_owned(), runtime, slices: 2, least_ms: 0 }.answer()
     }
 
     #[test]

@@ -28,7 +28,7 @@ impl Plan {
             rounds => (rounds, full),
         };
         let [warm, measure] = times.map(Duration::from_millis);
-        Self { rounds, warm, measure }
+        Self { rounds, warm, measure: measure.max(effort.slice) }
     }
 
     /// For tasks that are busy all the time.
@@ -37,9 +37,8 @@ impl Plan {
     }
 
     /// For tasks that mostly wait: measurements that are `times` as long as in [`Plan::busy`], with the same warm-up.
-    pub fn slow(effort: Effort, times: u32) -> Self {
-        let busy = Self::busy(effort);
-        Self { measure: busy.measure * times, ..busy }
+    pub fn slow(effort: Effort, times: u64) -> Self {
+        Self::new(effort, [6, 30 * times], [3, 10 * times])
     }
 
     /// For servers.

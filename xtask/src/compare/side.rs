@@ -73,10 +73,10 @@ impl Side {
     }
 
     /// Measures this many slices of a case in a process of its own. Returns a row for each metric, the most important one
-    /// first; its median is that of the slices.
-    pub fn slice(&self, case: &str, slices: u16) -> anyhow::Result<Vec<Row>> {
-        self.ask(&json!({ "Once": { "case": case, "runtime": self.runtime, "slices": slices } }))
-            .with_context(|| format!("{case} on {}", self.name))
+    /// first; its median is that of the slices. A slice is `least_ms` long at least, if the program is not older than that.
+    pub fn slice(&self, case: &str, slices: u16, least_ms: u16) -> anyhow::Result<Vec<Row>> {
+        let part = json!({ "case": case, "runtime": self.runtime, "slices": slices, "least_ms": least_ms });
+        self.ask(&json!({ "Once": part })).with_context(|| format!("{case} on {}", self.name))
     }
 
     fn ask<T: DeserializeOwned>(&self, part: &Value) -> anyhow::Result<T> {
