@@ -63,16 +63,12 @@ pub const MIGRATION_COST_MAX: Nanos = Nanos(400_000);
 /// From this cost of a move on, tasks have enough data that the order of a round alternates.
 pub const LIFO_ORDER_MIN_COST: Nanos = Nanos(16_000);
 
-/// How often in a row the LIFO slot is served at most.
-pub const LIFO_POLLS_MAX: u32 = 16;
+/// How often in a row the LIFO slot is served. In few polls two tasks that wake each other would fetch their data and hardly use it;
+/// and as fetching makes polls long, that would go on.
+pub const LIFO_POLLS: u32 = 12;
 
-/// For how long the LIFO slot is served in a row, if its polls are as long as the CPU's average, unless that is fewer than
-/// [`LIFO_POLLS_MIN`] polls. If the average is longer than this there is no slot, so others wait for 6 ms at most.
-pub const LIFO_TIME_MAX: Nanos = Nanos(1_000_000);
-
-/// How often in a row the LIFO slot is served at least, if there is one. In fewer polls two tasks that wake each other would fetch
-/// their data and hardly use it; and as fetching makes polls long, that would go on.
-pub const LIFO_POLLS_MIN: u32 = 6;
+/// If a CPU's polls take longer on average there is no LIFO slot, so that others wait for 12 ms at most.
+pub const LIFO_POLL_MAX: Nanos = Nanos(1_000_000);
 
 /// Of the time that a task waits behind others, one part in this many counts as cost, because waiting uses no CPU.
 pub const WAIT_SHARE: u64 = 4;
@@ -204,9 +200,8 @@ impl Policy for Home {
     /// messages at once.
     #[inline]
     fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
-        let has_slot = migration_cost >= self.lifo_order_min_cost && average_poll <= LIFO_TIME_MAX;
-        let in_time = (LIFO_TIME_MAX.0 / average_poll.0.max(1)) as u32;
-        if has_slot { in_time.clamp(LIFO_POLLS_MIN, LIFO_POLLS_MAX) } else { 0 }
+        let has_slot = migration_cost >= self.lifo_order_min_cost && average_poll <= LIFO_POLL_MAX;
+        if has_slot { LIFO_POLLS } else { 0 }
     }
 
     fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
