@@ -118,7 +118,8 @@ pub struct Core<H: Host> {
     idle_since: Cell<Nanos>,
     /// When another thread ended its last park; 0: none did.
     unparked_at: Cell<Nanos>,
-    /// How often another thread handed it the next task sooner than it would have woken: in 256 times, on average.
+    /// In how many of 256 cases another thread handed the worker, which had run out of tasks, the next one sooner than a wakeup takes, on
+    /// average.
     soon: Cell<u32>,
     /// For how long the worker has waited awake in this event interval, in ns.
     waited: Cell<u64>,

@@ -4,29 +4,20 @@ mod common;
 
 use common::host::TestHost;
 use common::script::Scripted;
-use warmcore_sched::{Allowed, Core, Host, Next, PolicyKind, View};
+use warmcore_sched::{Allowed, Core, Host, PolicyKind, View};
 use warmcore_types::{CpuId, Nanos};
 
 const ME: CpuId = CpuId(0);
 
 /// The worker parks and is unparked for a task; its thread runs again after this time.
 fn wake(host: &TestHost, core: &Core<TestHost>, took: u64) {
-    core.search(host);
-    assert!(matches!(core.next(host), Next::Park(_)));
+    host.park(core);
     let at = host.now(ME).0 + 100_000;
     host.set_clock(Nanos(at));
     host.workers().push_inbox(host, host.task(0, Allowed::Anywhere, 0), ME);
     host.set_clock(Nanos(at + took));
-    core.unparked(host);
-    core.resume(host);
-    let mut next = core.next(host);
-    if matches!(next, Next::Maintain) {
-        core.maintained(host);
-        next = core.next(host);
-    }
-    let Next::Run(queued) = next else { panic!("no task") };
-    core.begin_poll(host, &queued.task);
-    core.end_poll(false);
+    host.wake(core);
+    host.poll_next(core);
 }
 
 fn learned(host: &TestHost) -> u64 {

@@ -19,17 +19,9 @@ fn all_parked() -> (TestHost, Vec<Core<TestHost>>) {
     (host, cores)
 }
 
-/// The workers that the core has unparked since the last call.
-fn unparked(host: &TestHost) -> Vec<CpuId> {
-    let mut all = Vec::new();
-    host.drain_unparked(|cpu| all.push(cpu));
-    all
-}
-
 /// The worker's driver has returned for another reason. Returns whether the worker finds a task.
 fn finds_a_task(host: &TestHost, core: &Core<TestHost>) -> bool {
-    core.unparked(host);
-    core.resume(host);
+    host.wake(core);
     let mut next = core.next(host);
     if matches!(next, Next::Search) {
         core.search(host);
@@ -43,7 +35,7 @@ fn a_new_task_whose_unpark_is_lost_waits_for_any_worker_that_comes_back() {
     for worker in 0..6 {
         let (host, cores) = all_parked();
         host.workers().schedule_external(&host, host.task(0, Allowed::Anywhere, 0), None);
-        assert_eq!(unparked(&host).len(), 1);
+        assert_eq!(host.unparked().len(), 1);
         assert!(finds_a_task(&host, &cores[worker]), "worker {worker}");
     }
 }
@@ -52,9 +44,9 @@ fn a_new_task_whose_unpark_is_lost_waits_for_any_worker_that_comes_back() {
 fn a_task_in_an_inbox_whose_unpark_is_lost_waits_for_that_worker() {
     let (host, cores) = all_parked();
     host.workers().push_inbox(&host, host.task(0, Allowed::Anywhere, 0), CpuId(2));
-    assert_eq!(unparked(&host), [CpuId(2)]);
+    assert_eq!(host.unparked(), [CpuId(2)]);
     host.workers().push_inbox(&host, host.task(1, Allowed::Anywhere, 0), CpuId(2));
-    assert_eq!(unparked(&host), [], "one unpark for each park");
+    assert_eq!(host.unparked(), [], "one unpark for each park");
     assert!(!host.workers().is_idle(CpuId(2)));
     for worker in [0, 1, 3, 4, 5, 2] {
         assert_eq!(finds_a_task(&host, &cores[worker]), worker == 2);

@@ -24,8 +24,7 @@ impl Test {
         let core = |worker| Core::new(&test.host, CpuId(worker), Nanos(1_000_000_000));
         let cores: Vec<_> = (0..test.host.workers().machine().cpus() as u32).map(core).collect();
         polls.into_iter().for_each(|took| cores[0].learn_first_poll(&test.host, 1, took));
-        cores.iter().for_each(|core| core.search(&test.host));
-        assert!(cores.iter().all(|core| matches!(core.next(&test.host), Next::Park(_))));
+        cores.iter().for_each(|core| test.host.park(core));
         (test, cores)
     }
 
@@ -36,29 +35,13 @@ impl Test {
     /// A thread outside spawns a task. Returns the workers that it unparks.
     fn spawn(&self, number: u32) -> Vec<CpuId> {
         self.host.workers().schedule_external(&self.host, self.host.task(number, Allowed::Anywhere, 0), None);
-        let mut unparked = Vec::new();
-        self.host.drain_unparked(|cpu| unparked.push(cpu));
-        unparked
-    }
-
-    fn wake(&self, core: &Core<TestHost>) {
-        core.unparked(&self.host);
-        core.resume(&self.host);
+        self.host.unparked()
     }
 
     /// The worker takes tasks and polls the first of them. Returns the workers that it unparks.
     fn poll_one(&self, core: &Core<TestHost>) -> Vec<CpuId> {
-        let mut next = core.next(&self.host);
-        if matches!(next, Next::Maintain) {
-            core.maintained(&self.host);
-            next = core.next(&self.host);
-        }
-        let Next::Run(queued) = next else { panic!("no task for {}", core.me()) };
-        core.begin_poll(&self.host, &queued.task);
-        core.end_poll(false);
-        let mut unparked = Vec::new();
-        self.host.drain_unparked(|cpu| unparked.push(cpu));
-        unparked
+        self.host.poll_next(core);
+        self.host.unparked()
     }
 
     /// Each of these tasks comes `gap` ns after the worker ran out of them. Unparked, it is there after 8 µs. Returns how often it
@@ -75,7 +58,7 @@ impl Test {
                     self.at(began - BEGIN + gap);
                     assert_eq!(self.spawn(*n), [server.me()]);
                     self.at(began - BEGIN + gap + 8_000);
-                    self.wake(server);
+                    self.host.wake(server);
                 }
                 assert_eq!(self.poll_one(server), []);
                 self.host.waited_until.get().inspect(|until| assert!(until.0 - began <= 20_000)).is_some()
@@ -86,7 +69,7 @@ impl Test {
     /// Spawns a task, and the worker that is unparked for it polls it.
     fn serve_one<'a>(&self, cores: &'a [Core<TestHost>], number: u32) -> &'a Core<TestHost> {
         let [worker] = self.spawn(number)[..] else { panic!("one worker is unparked") };
-        self.wake(&cores[worker.index()]);
+        self.host.wake(&cores[worker.index()]);
         assert_eq!(self.poll_one(&cores[worker.index()]), []);
         &cores[worker.index()]
     }
@@ -118,8 +101,7 @@ fn as_many_tasks_as_are_worth_a_kick_end_the_service() {
 fn a_worker_that_parks_serves_no_more() {
     let (test, cores) = Test::new(Some(500));
     let server = test.serve_one(&cores, 0);
-    server.search(&test.host);
-    assert!(matches!(server.next(&test.host), Next::Park(_)));
+    test.host.park(server);
     assert_eq!(test.spawn(1).len(), 1);
 }
 
@@ -146,11 +128,10 @@ fn a_worker_that_takes_a_task_of_another_kind_serves_no_more_and_leaves_the_rest
 fn a_worker_that_was_unparked_for_light_tasks_serves_from_then_on() {
     let (test, cores) = Test::new(Some(500));
     let server = test.serve_one(&cores, 0);
-    server.search(&test.host);
-    assert!(matches!(server.next(&test.host), Next::Park(_)));
+    test.host.park(server);
     test.at(100_000);
     assert_eq!(test.spawn(1), [server.me()], "the same one");
-    test.wake(server);
+    test.host.wake(server);
     assert_eq!(test.spawn(2), [], "before it has taken the first");
 }
 
@@ -174,14 +155,13 @@ fn a_server_whose_own_driver_wakes_tasks_stops_waiting() {
     let mut in_vain = 0;
     loop {
         test.host.waited_until.set(None);
-        server.search(&test.host);
-        assert!(matches!(server.next(&test.host), Next::Park(_)));
+        test.host.park(server);
         if test.host.waited_until.get().is_none() {
             break;
         }
         in_vain += 1;
         assert!(in_vain < 20, "it waits for ever");
-        test.wake(server);
+        test.host.wake(server);
         server.schedule(&test.host, test.host.task(OTHER_KIND, Allowed::Anywhere, 0), false);
         test.poll_one(server);
     }
@@ -195,7 +175,7 @@ fn a_server_does_not_wait_beside_a_task_that_it_could_steal() {
         let server = test.serve_one(&cores, 0);
         test.run(server, 1..100, 2_000);
         let other = cores.iter().find(|core| core.me() != server.me()).expect("another worker");
-        test.wake(other);
+        test.host.wake(other);
         if steals {
             other.schedule(&test.host, test.host.task(OTHER_KIND, Allowed::Anywhere, 0), false);
         }

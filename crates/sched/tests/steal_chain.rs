@@ -19,20 +19,14 @@ fn a_worker_that_steals_notifies_another_one_of_the_tasks_that_it_left() {
         core.search(&host);
         assert!(matches!(core.next(&host), Next::Park(None)));
     }
-    let unparked = || {
-        let mut all = Vec::new();
-        host.drain_unparked(|cpu| all.push(cpu));
-        all
-    };
     (0..40).for_each(|task| cores[0].schedule(&host, host.task(task, Allowed::Anywhere, 0), false));
-    let [thief] = unparked()[..] else { panic!("one worker is notified of the tasks") };
+    let [thief] = host.unparked()[..] else { panic!("one worker is notified of the tasks") };
     let core = &cores[thief.index()];
-    core.unparked(&host);
-    core.resume(&host);
+    host.wake(core);
     assert!(matches!(core.next(&host), Next::Search));
     core.search(&host);
     assert!(host.workers().backlog(CpuId(0)) > 8, "the steal leaves tasks");
-    let next = unparked();
+    let next = host.unparked();
     assert!(next.len() == 1 && next[0] != thief, "{next:?} after {thief}");
     assert!(!host.workers().is_idle(next[0]));
     assert!(matches!(core.next(&host), Next::Run(_)));

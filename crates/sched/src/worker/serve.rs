@@ -5,9 +5,9 @@
 //! as it takes until another worker would be there, threads outside unpark none for new tasks. Before each poll the worker takes those that
 //! came, all that are light. When it has none it waits awake for as long as a wakeup takes, if the next one usually comes sooner.
 //!
-//! How long the poll of a new task takes is known by the task's kind (`first_polls.rs`). One that turns out longer than ever holds up
-//! the light tasks that this worker took with it, and those that came until another worker was unparked: until that poll ends,
-//! or the watchdog finds it.
+//! How long the poll of a new task takes is known by the task's kind (`first_polls.rs`). A task whose poll takes longer than any
+//! before delays the light tasks that the worker took with it, and the tasks that came until another worker was unparked. The delay ends
+//! with that poll, or when the watchdog finds it.
 
 use super::park::WEIGHT;
 use super::*;
@@ -45,7 +45,7 @@ impl<H: Host> Core<H> {
     pub(super) fn end_service(&self) {
         if self.inject_queue.served_until.load(Relaxed) != 0 {
             self.inject_queue.served_until.store(0, Relaxed);
-            // ORDERING: SeqCst; that nobody serves the queue was written before, its length is read after, by the caller.
+            // ORDERING: SeqCst; that no worker serves the queue was written before, its length is read after, by the caller.
             // `Workers::notify_for_inject` does both the other way round.
             fence(SeqCst);
         }
@@ -78,7 +78,7 @@ impl<H: Host> Core<H> {
         came
     }
 
-    /// As long as a wakeup takes. One that takes longer than usual waits for a CPU, which this worker would use up.
+    /// As long as a wakeup takes, up to [`WAKEUP_COST`]: a longer wakeup waits for a CPU, which this worker would keep busy.
     fn longest_wait(&self, host: &H) -> u64 {
         host.workers().wakeup_cost(self.me).min(WAKEUP_COST).0
     }
@@ -89,7 +89,8 @@ impl<H: Host> Core<H> {
         matches!(decision, StealDecision::Shard(_) | StealDecision::From { .. })
     }
 
-    /// The worker had no task until another thread handed it one at this time; 0: until its driver woke one.
+    /// Records how the time without a task ended: another thread handed the worker a task at `handed_at`, or, if that is 0, the worker's
+    /// driver woke one.
     pub(super) fn learn_if_soon(&self, host: &H, handed_at: Nanos) {
         let is_soon = handed_at.0 > 0 && handed_at.0 <= self.idle_since.get().0 + self.longest_wait(host);
         let old = self.soon.get();

@@ -5,7 +5,9 @@ use super::script::{Scripted, TASKS, machine};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
-use warmcore_sched::{Allowed, Core, Host, Inbox, LockedRing, PolicyKind, Share, Task, TaskState, Workers};
+use warmcore_sched::{
+    Allowed, Core, Host, Inbox, LockedRing, Next, PolicyKind, Share, Task, TaskState, Workers,
+};
 use warmcore_types::{CpuId, Nanos};
 
 pub struct TestHost {
@@ -28,6 +30,35 @@ impl TestHost {
             waited_until: Cell::default(),
             comes: Cell::default(),
         }
+    }
+
+    /// The workers that the core has unparked since the last call.
+    pub fn unparked(&self) -> Vec<CpuId> {
+        self.unparked.take()
+    }
+
+    /// The worker has no task and parks.
+    pub fn park(&self, core: &Core<Self>) {
+        core.search(self);
+        assert!(matches!(core.next(self), Next::Park(_)), "{} has a task", core.me());
+    }
+
+    /// The worker's thread runs again after a park.
+    pub fn wake(&self, core: &Core<Self>) {
+        core.unparked(self);
+        core.resume(self);
+    }
+
+    /// The worker polls the next task, after its maintenance if that is due.
+    pub fn poll_next(&self, core: &Core<Self>) {
+        let mut next = core.next(self);
+        if matches!(next, Next::Maintain) {
+            core.maintained(self);
+            next = core.next(self);
+        }
+        let Next::Run(queued) = next else { panic!("no task for {}", core.me()) };
+        core.begin_poll(self, &queued.task);
+        core.end_poll(false);
     }
 }
 
