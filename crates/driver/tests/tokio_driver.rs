@@ -126,7 +126,7 @@ fn the_settings_are_kept() {
         thread_stack_size: Some(STACK),
         thread_keep_alive: Some(Duration::from_millis(1)),
         enable_time: false,
-        on_run: |_| _ = RUNS.fetch_add(1, SeqCst),
+        on_run: || _ = RUNS.fetch_add(1, SeqCst),
         clock: || Nanos(7),
         ..TokioDriverConfig::new("test")
     };

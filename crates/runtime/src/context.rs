@@ -86,17 +86,13 @@ pub(crate) fn clear_current() {
     let _ = WORKER.try_with(|worker| worker.set(std::ptr::null()));
 }
 
-/// Tells the current thread's worker that its driver stopped waiting and begins to run, with the driver's
-/// [`run_seq`](warmcore_driver::Driver::run_seq) before. Does nothing on a thread that runs no worker.
+/// Tells the current thread's worker that its driver stopped waiting and begins to run. Does nothing on a thread that runs no
+/// worker.
 ///
 /// A driver that has tasks of its own, as tokio's has those of `tokio::spawn`, calls it so that the runtime notices if
 /// they keep one worker busy while others idle: `TokioDriverConfig::on_run`. Costs a load, unless such tasks exist.
-pub fn driver_runs(run_seq: u64) {
-    with_worker(|worker| {
-        if let Some(worker) = worker {
-            worker.shared.foreign.begin(&worker.shared, worker.me(), run_seq);
-        }
-    });
+pub fn driver_runs() {
+    with_worker(|worker| worker.into_iter().for_each(|w| w.shared.watchdog.driver_runs(&w.shared, w.me())));
 }
 
 /// The current thread's runtime: the runtime that it entered last, else the runtime of its worker.

@@ -10,7 +10,6 @@ mod counted;
 mod error;
 #[cfg(feature = "metrics")]
 pub mod export;
-mod foreign;
 mod header;
 mod inbox;
 mod join;

@@ -56,8 +56,6 @@ pub(crate) struct Shared {
     pub(crate) threads: crate::thread_config::ThreadConfig,
     #[line(contended = "watchdog")]
     pub(crate) watchdog: Padded<crate::watchdog::Watchdog>,
-    #[line(contended = "foreign")]
-    pub(crate) foreign: Padded<crate::foreign::Foreign>,
     #[line(contended = "worker threads")]
     pub(crate) worker_threads: Padded<crate::worker_threads::WorkerThreads>,
     pub(crate) tenant_stats: crate::tenant_stats::TenantStats,

@@ -1,4 +1,5 @@
-//! Watchdog: one parked worker that checks whether another worker is in a long poll.
+//! Watchdog: one parked worker that checks whether another worker is in a long poll, and whether tasks of `tokio::spawn` keep one
+//! busy.
 //!
 //! While a worker runs, one of the parked workers is the watcher, and parks until the next check. A check compares the
 //! poll that each worker is in with the one of the check before. A worker that has been in one poll for as long as the
@@ -8,8 +9,18 @@
 //! The first worker that parks while another one runs becomes the watcher. A worker that ends its park while there is no
 //! watcher appoints a parked one. So a long poll is found at the second check, and not before the runtime's limit: within
 //! 1.25 ms if polls were long lately, else within 20 ms.
+//!
+//! **Tasks of `tokio::spawn`**, `JoinSet` and `axum::serve` stay on the driver of the worker that spawned them, and run while that
+//! worker is parked. A program that spawns all its tasks in one of these ways may use one worker only. So a worker whose driver
+//! returns from a wait, and has such tasks, appoints a watcher too, and checks go on until [`QUIET_CHECKS`] in a row find no driver
+//! that runs them. A check that finds a worker's driver running them adds a point to that worker; one that does not takes away two.
+//! When a worker has [`POINTS`] the runtime warns, and looks for that no more.
+//!
+//! # Cost
+//! A load each time that a driver returns from a wait and each time that a worker parks. While there is no watcher, the
+//! driver also loads the number of such tasks on it. Polls pay nothing.
 
-use crate::sync::{AtomicU32, AtomicU64, Mutex, Ordering::*};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::Line;
 use warmcore_types::{CpuId, Nanos};
 
@@ -24,6 +35,14 @@ const LONG_INTERVAL: Nanos = Nanos(10_000_000);
 /// A poll was long lately if one was found in this time.
 const RECENT: Nanos = Nanos(1_000_000_000);
 
+/// Points at which the runtime warns. It takes a second of checks, if all of them find the driver running. More often than once in
+/// [`LONG_INTERVAL`] no points are given.
+const POINTS: u8 = 100;
+
+/// A driver that runs tasks of `tokio::spawn` is sometimes found outside of its run, for a long time if its thread is preempted
+/// there. If no task waits for an event, nothing appoints a watcher again.
+const QUIET_CHECKS: u32 = 10;
+
 const NO_WORKER: u32 = u32::MAX;
 
 /// The watcher and what it has seen: see the module's documentation.
@@ -33,18 +52,38 @@ const NO_WORKER: u32 = u32::MAX;
 pub(crate) struct Watchdog {
     /// The watcher's number, or [`NO_WORKER`]. Written by workers that park or wake.
     watcher: AtomicU32,
+    /// So many checks follow although all workers are parked, unless they find a driver that runs tasks of `tokio::spawn`.
+    more_checks: AtomicU32,
     /// Time of the next check. Written as `watcher` is.
     at: AtomicU64,
     /// When a long poll was last found. Written by the watcher.
     last_long_poll: AtomicU64,
-    /// The poll that each worker was in at the last check, and since when. Written by the watcher.
-    seen: Mutex<Vec<(u64, Nanos)>>,
+    has_warned: AtomicBool,
+    /// Written by the watcher.
+    seen: Mutex<Seen>,
+}
+
+/// What the checks have found.
+struct Seen {
+    /// The poll that each worker was in at the last check, and since when.
+    polls: Vec<(u64, Nanos)>,
+    /// The points of each worker, and when they were given.
+    points: Vec<u8>,
+    pointed_at: Nanos,
 }
 
 impl Watchdog {
     pub(crate) fn new(workers: usize) -> Self {
-        let (watcher, at, last_long_poll) = (AtomicU32::new(NO_WORKER), AtomicU64::new(0), AtomicU64::new(0));
-        Self { watcher, at, last_long_poll, seen: Mutex::new(vec![(0, Nanos(0)); workers]) }
+        let seen =
+            Seen { polls: vec![(0, Nanos(0)); workers], points: vec![0; workers], pointed_at: Nanos(0) };
+        Self {
+            watcher: AtomicU32::new(NO_WORKER),
+            more_checks: AtomicU32::new(0),
+            at: AtomicU64::new(0),
+            last_long_poll: AtomicU64::new(0),
+            has_warned: AtomicBool::new(false),
+            seen: Mutex::new(seen),
+        }
     }
 
     fn next_check(&self, now: Nanos) -> Nanos {
@@ -55,11 +94,10 @@ impl Watchdog {
         at
     }
 
-    /// Ends the watch of worker `me`, if it is the watcher, because it has other things to do.
-    pub(crate) fn end(&self, me: CpuId) {
-        if self.watcher.load(Relaxed) == me.0 {
-            let _ = self.watcher.compare_exchange(me.0, NO_WORKER, Relaxed, Relaxed);
-        }
+    /// Ends the watch of worker `me`, because it has other things to do. Returns whether it was the watcher.
+    pub(crate) fn end(&self, me: CpuId) -> bool {
+        self.watcher.load(Relaxed) == me.0
+            && self.watcher.compare_exchange(me.0, NO_WORKER, Relaxed, Relaxed).is_ok()
     }
 
     /// Whether worker `me` is the watcher, and the check is due.
@@ -67,3 +105,14 @@ impl Watchdog {
         self.watcher.load(Relaxed) == me.0 && now.0 >= self.at.load(Relaxed)
     }
 }
+
+/// The points of a worker after one more check.
+fn update_points(points: u8, runs: bool) -> u8 {
+    if runs { (points + 1).min(POINTS) } else { points.saturating_sub(2) }
+}
+
+#[cfg(all(test, warmcore_loom))]
+mod loom;
+
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod tests;

@@ -153,14 +153,13 @@ impl Worker {
     fn park(&self, until: Option<Nanos>) {
         let (core, shared, driver) = (&self.core, &*self.shared, &self.remote().driver);
         let (me, now) = (core.me(), core.now());
-        let watch = shared.watchdog.begin(shared, me, now);
-        let foreign = shared.foreign.due(shared, me, now);
         if !core.was_idle() {
             // The tasks that the worker polled may have spawned tasks on its driver. A worker that only woke to look
             // appoints no other, or two idle workers would wake each other for ever.
-            shared.foreign.begin(shared, me, 0);
+            shared.watchdog.driver_runs(shared, me);
         }
-        let until = [until, watch, foreign].into_iter().flatten().min();
+        let watch = shared.watchdog.begin(shared, me, now);
+        let until = [until, watch].into_iter().flatten().min();
         driver.park(until, &|| !core.remote().inbox.is_parked());
         thread_config::call(&shared.threads.on_unpark);
         core.unparked(shared);
@@ -172,7 +171,6 @@ impl Worker {
             core.set_in_driver(false);
             core.read_clock(shared);
         }
-        shared.foreign.check(shared, me, woke);
         core.resume(shared);
     }
 

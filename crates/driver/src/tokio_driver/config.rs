@@ -25,8 +25,8 @@ pub struct TokioDriverConfig {
     /// operations of `tokio::fs`. If not, they go on in the background.
     pub close_waits: bool,
     /// Called on the thread in the driver each time that it stops waiting and is about to run sockets, timers and tasks
-    /// of `tokio::spawn`, with the value of [`Driver::run_seq`](crate::Driver::run_seq) before. It must not panic.
-    pub on_run: fn(u64),
+    /// of `tokio::spawn`. It must not panic.
+    pub on_run: fn(),
     /// What [`Driver::now`](crate::Driver::now) returns.
     pub clock: fn() -> Nanos,
 }
@@ -45,7 +45,7 @@ impl TokioDriverConfig {
             thread_keep_alive: None,
             enable_time: true,
             close_waits: false,
-            on_run: |_| {},
+            on_run: || {},
             clock: clock::now,
         }
     }

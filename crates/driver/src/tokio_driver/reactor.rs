@@ -94,7 +94,10 @@ impl TokioReactor {
             .max_blocking_threads(config.max_blocking_threads)
             .on_thread_start(leave_the_workers_cpu)
             .on_thread_park(move || _ = waits.fetch_add(1, Relaxed))
-            .on_thread_unpark(move || on_run(runs.fetch_add(1, Relaxed)));
+            .on_thread_unpark(move || {
+                runs.fetch_add(1, Relaxed);
+                on_run();
+            });
         if config.enable_time {
             builder.enable_time();
         }

@@ -5,7 +5,6 @@ use super::builder::{Builder, MakeDriver, Smt};
 #[cfg(feature = "tokio")]
 use crate::context;
 use crate::error::BuildError;
-use crate::foreign::Foreign;
 use crate::observe;
 use crate::owned_tasks::OwnedTasks;
 use crate::shared::{Remote, Shared};
@@ -172,7 +171,6 @@ pub(crate) fn shared(
         name,
         watchdog: Padded::new(Watchdog::new(remotes.len())),
         task_groups: TaskGroups::new(remotes.len()),
-        foreign: Padded::new(Foreign::new(remotes.len())),
         remotes: remotes.into(),
         workers: Workers::new(machine, policy),
         worker_on: worker_on.into(),

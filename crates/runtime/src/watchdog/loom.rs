@@ -6,28 +6,34 @@ use ::loom::{model::Builder, thread};
 use std::sync::Arc;
 use warmcore_sched::Core;
 
-/// Workers look for a watcher while another one parks, as `Core::search` and `Worker::park` do. Either one of them sees
-/// that it is parked, or it sees that a watcher is wanted.
+/// Workers whose drivers have tasks look for a watcher and park, while another one parks, as `Core::search` and `Worker::park` do.
+/// The other one becomes the watcher.
 fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
     let mut model = Builder::new();
     model.preemption_bound = preemptions;
     model.check(move || {
         let parks = CpuId(looking);
+        let now = Nanos(1_000_000_000);
         let (mocks, shared) = workers(looking as usize + 1, looking as usize + 1);
         (0..looking as usize)
             .for_each(|busy| mocks[busy].foreign.store(4, std::sync::atomic::Ordering::Relaxed));
         let shared = Arc::new(shared);
-        let core = Core::new(&*shared, parks, shared.long_poll);
         let looking: Vec<_> = (0..looking)
             .map(|busy| {
                 let shared = shared.clone();
-                thread::spawn(move || shared.foreign.begin(&shared, CpuId(busy), 0))
+                thread::spawn(move || {
+                    let busy = Core::new(&*shared, CpuId(busy), shared.long_poll);
+                    assert!(busy.mark_parked(now));
+                    shared.watchdog.driver_runs(&shared, busy.me());
+                    shared.watchdog.begin(&shared, busy.me(), now);
+                })
             })
             .collect();
-        assert!(core.mark_parked(Nanos(1_000_000_000)));
-        shared.foreign.due(&shared, parks, Nanos(1_000_000_000));
+        let core = Core::new(&*shared, parks, shared.long_poll);
+        assert!(core.mark_parked(now));
+        shared.watchdog.begin(&shared, parks, now);
         looking.into_iter().for_each(|worker| worker.join().unwrap());
-        assert!(shared.foreign.check_at(parks).is_some(), "no worker watches");
+        assert_eq!(shared.watchdog.watcher.load(Relaxed), parks.0, "it does not watch");
     });
 }
 
