@@ -6,6 +6,7 @@
 //! # Cost
 //! To use an estimate: a load. To learn: the same, and a store if the estimate changes.
 
+use crate::estimate::WEIGHT;
 use crate::sync::{AtomicU64, Ordering::*};
 use warmcore_types::Nanos;
 
@@ -14,9 +15,6 @@ const KINDS: usize = 64;
 
 /// An estimate is counted in this many ns. It has the low 16 bits of a word; the other bits are the kind.
 const UNIT: u64 = 64;
-
-/// An estimate falls by one part in this many of what it is too high. So it stays if it is too high by less than half a microsecond.
-const STEP: u64 = 8;
 
 /// The estimates of one scheduler.
 #[derive(Debug)]
@@ -38,7 +36,8 @@ impl FirstPolls {
         let took = took.div_ceil(UNIT).clamp(1, u16::MAX.into());
         let word = place.load(Relaxed);
         let old = if word >> 16 == kind { word & u64::from(u16::MAX) } else { 0 };
-        let new = if took > old { took } else { old - (old - took) / STEP };
+        // An estimate that is too high by less than half a microsecond stays.
+        let new = if took > old { took } else { old - (old - took) / u64::from(WEIGHT) };
         if kind != 0 && new != old {
             place.store(kind << 16 | new, Relaxed);
         }
@@ -65,7 +64,7 @@ mod tests {
         assert_eq!(polls.of(0x1000), Some(Nanos(1_000_000)));
         (0..100).for_each(|_| polls.learn(0x1000, 300));
         let fallen = polls.of(0x1000).expect("known");
-        assert!((320..320 + STEP * UNIT).contains(&fallen.0), "{fallen:?}");
+        assert!((320..320 + u64::from(WEIGHT) * UNIT).contains(&fallen.0), "{fallen:?}");
         polls.learn(0x1000, u64::MAX);
         assert_eq!(polls.of(0x1000), Some(Nanos(u64::from(u16::MAX) * UNIT)), "no more fits");
     }

@@ -3,6 +3,7 @@
 
 mod counters;
 mod domains;
+mod estimate;
 mod facts;
 mod first_polls;
 mod host;

@@ -123,7 +123,8 @@ pub trait Policy {
         machine.shard_of(cpu)
     }
 
-    /// How many polls a worker does between two polls of its driver. `None`: as many as take about 200 µs.
+    /// How many polls a worker does between two polls of its driver. `None`: as many as take 125 times as
+    /// long as polling it.
     fn event_interval(&self) -> Option<u32> {
         None
     }

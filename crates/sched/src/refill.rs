@@ -8,6 +8,7 @@
 //! # Cost
 //! A poll after a move reads the clock twice and writes a word that all workers share. To use the estimate: a load.
 
+use crate::estimate::WEIGHT;
 use crate::policy::MIGRATION_COST_PER_POLL;
 use crate::sync::{AtomicU32, Ordering::*};
 use warmcore_types::Nanos;
@@ -20,9 +21,6 @@ const START: u32 = MIGRATION_COST_PER_POLL as u32 * PARTS;
 
 /// The most that a refill is taken to cost, in parts.
 const MAX: u32 = 10 * PARTS;
-
-/// Each step of the estimate is one part in this many of it, or one part of a poll.
-const STEP: u32 = 8;
 
 /// Up to which length a poll belongs to each of the first three classes, in ns.
 const CLASSES: [u32; 3] = [4_000, 16_000, 64_000];
@@ -45,7 +43,8 @@ impl Refills {
         let refill = self.of(poll_ns);
         let old = refill.load(Relaxed);
         let longer = took.saturating_sub(poll_ns.into()) * u64::from(PARTS) / u64::from(poll_ns.max(1));
-        let step = (old / STEP).max(1);
+        // A step of one part of a poll at least.
+        let step = (old / WEIGHT).max(1);
         let new = if longer > old.into() { old + step } else { old.saturating_sub(step).max(1) };
         refill.store(new.min(MAX), Relaxed);
     }

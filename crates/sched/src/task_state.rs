@@ -4,6 +4,7 @@
 //! 32 bytes, which the host stores in its task. Only the owner of the runnable task writes it, and a task is handed over
 //! by a lock or by a Release and an Acquire, so Relaxed orderings are enough.
 
+use crate::estimate::WEIGHT;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
 use crate::{Allowed, Share, SleepHistory, Wakee};
 use warmcore_types::{CpuId, Nanos};
@@ -116,7 +117,7 @@ impl TaskState {
     pub fn record_poll(&self, ns: u64) {
         let ns = ns.clamp(1, 1 << 30) as u32;
         let old = self.poll_ns.load(Relaxed);
-        self.poll_ns.store(if old == 0 { ns } else { (old - old / 8 + ns / 8).max(1) }, Relaxed);
+        self.poll_ns.store(if old == 0 { ns } else { (old - old / WEIGHT + ns / WEIGHT).max(1) }, Relaxed);
     }
 
     /// Starts to measure the time until the next wake.

@@ -47,8 +47,8 @@ mod steal;
 pub use sample::SAMPLE_MASK;
 pub use steal::STEAL_MAX;
 
-/// The driver is polled this often if no poll takes longer. Rarely enough that it has several events each time.
-const EVENT_INTERVAL: Nanos = Nanos(200_000);
+/// What maintenance is taken to cost until it is learned, in ns.
+const MAINTENANCE_COST: u64 = 1_600;
 
 /// What a worker does next.
 #[derive(Debug)]
@@ -105,6 +105,10 @@ pub struct Core<H: Host> {
     ticks_left: Cell<u32>,
     event_interval: Cell<u32>,
     interval_start: Cell<Nanos>,
+    /// What maintenance costs, in ns, if the driver has no event: learned.
+    maintenance_ns: Cell<u64>,
+    /// When maintenance began. `None`: it is not under way, or the driver had an event.
+    maintenance_began: Cell<Option<Nanos>>,
     /// Whether the thread is inside the driver, which makes the wakes of this moment.
     in_driver: Cell<bool>,
     /// The number of queued tasks at which a parked worker is notified.
@@ -187,6 +191,8 @@ impl<H: Host> Core<H> {
             ticks_left: Cell::new(8),
             event_interval: Cell::new(8),
             interval_start: Cell::new(now),
+            maintenance_ns: Cell::new(MAINTENANCE_COST),
+            maintenance_began: Cell::default(),
             in_driver: Cell::new(false),
             notify_threshold: Cell::new(2),
             was_idle: Cell::new(true),

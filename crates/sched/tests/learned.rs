@@ -1,10 +1,11 @@
-//! What waking a worker costs is learned from its wakes. The cost of a move is tested in `refill.rs`.
+//! What waking a worker costs is learned from its wakes, and what maintenance costs from the times when its driver has no event.
+//! The cost of a move is tested in `refill.rs`.
 
 mod common;
 
 use common::host::TestHost;
 use common::script::Scripted;
-use warmcore_sched::{Allowed, Core, Host, PolicyKind, View};
+use warmcore_sched::{Allowed, Core, Host, Next, PolicyKind, View};
 use warmcore_types::{CpuId, Nanos};
 
 const ME: CpuId = CpuId(0);
@@ -55,4 +56,88 @@ fn a_stop_of_all_workers_for_50_ms_counts_little_and_is_forgotten() {
     // Ten stops in a row are no wakes: the most is more than a wake takes.
     (0..20).for_each(|_| wake(&host, &core, 50_000_000));
     assert_eq!(learned(&host), 100_000);
+}
+
+/// A busy worker: two tasks that yield, and polls of 1 µs.
+struct Busy {
+    host: TestHost,
+    core: Core<TestHost>,
+}
+
+impl Busy {
+    fn new() -> Self {
+        let host = TestHost::new(PolicyKind::Home);
+        host.set_clock(Nanos(1_000_000));
+        let core = Core::new(&host, ME, Nanos(1_000_000_000));
+        (1..=2).for_each(|number| core.schedule(&host, host.task(number, Allowed::Anywhere, 0), false));
+        Self { host, core }
+    }
+
+    fn takes(&self, ns: u64) {
+        self.host.set_clock(Nanos(self.host.now(ME).0 + ns));
+    }
+
+    /// The worker polls its driver, which takes `ns` and wakes a task or not. Returns how many polls ran before.
+    fn interval(&self, ns: u64, wakes: bool) -> u32 {
+        for polls in 0.. {
+            match self.core.next(&self.host) {
+                Next::Run(queued) => {
+                    self.core.begin_poll(&self.host, &queued.task);
+                    self.takes(1_000);
+                    // A task that the driver woke ends.
+                    let yields = TestHost::number(&queued.task) > 0;
+                    yields.then(|| self.core.schedule(&self.host, queued.task, true));
+                    self.core.end_poll(yields);
+                }
+                Next::Maintain => {
+                    self.takes(ns);
+                    wakes.then(|| {
+                        self.core.schedule(&self.host, self.host.task(0, Allowed::Anywhere, 0), false)
+                    });
+                    self.core.maintained(&self.host);
+                    return polls;
+                }
+                next => panic!("a busy worker does not get {next:?}"),
+            }
+        }
+        unreachable!()
+    }
+
+    /// How many polls run between two polls of the driver in the end, if each of these takes `ns`.
+    fn after(&self, intervals: u32, ns: u64) -> u32 {
+        (0..intervals).map(|_| self.interval(ns, false)).last().unwrap_or(0)
+    }
+}
+
+#[test]
+fn maintenance_takes_one_part_in_125_of_a_busy_workers_time() {
+    let busy = Busy::new();
+    assert!(
+        (199..=201).contains(&busy.after(20, 0)),
+        "where the clock stands still it is taken to cost 1.6 µs"
+    );
+    assert!((248..=251).contains(&busy.after(40, 2_000)));
+    assert!((370..=376).contains(&busy.after(40, 3_000)));
+}
+
+#[test]
+fn maintenance_in_which_the_driver_wakes_a_task_says_nothing() {
+    let busy = Busy::new();
+    busy.after(40, 2_000);
+    (0..40).for_each(|_| _ = busy.interval(30_000, true));
+    assert!((245..=251).contains(&busy.interval(2_000, false)));
+}
+
+#[test]
+fn maintenance_that_takes_ten_times_as_long_has_a_limit_and_one_stop_of_50_ms_counts_little() {
+    let busy = Busy::new();
+    busy.after(40, 2_000);
+    busy.interval(50_000_000, false);
+    assert!((250..=350).contains(&busy.after(2, 2_000)), "a stop");
+    busy.after(20, 2_000);
+    assert!((500..=513).contains(&busy.after(12, 20_000)));
+    let ms = busy.host.now(ME).0;
+    busy.after(1, 20_000);
+    assert!(busy.host.now(ME).0 - ms < 700_000, "0.6 ms at most");
+    assert!((248..=256).contains(&busy.after(60, 2_000)), "and back");
 }

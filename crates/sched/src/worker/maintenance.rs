@@ -1,17 +1,26 @@
 //! Maintenance: what a busy worker does once in an event interval.
 //!
-//! An event interval is as many polls as take 200 µs. After it the worker reads the clock, its host polls the driver, and
-//! the worker looks whether a neighbour stands still, notifies a parked worker if tasks are queued here, and now and then compares
-//! itself with a neighbour.
+//! An event interval is as many polls as take 125 times as long as maintenance, which is learned: 0.5 µs in a loop, 2 to 5 µs
+//! between polls of tasks, whose code and data are in the cache instead. After it the worker reads the clock, its host polls the
+//! driver, and the worker looks whether a neighbour stands still, notifies a parked worker if tasks are queued here, and now and then
+//! compares itself with a neighbour.
 
 use super::steal::RETRY_AFTER;
 use super::*;
+use crate::estimate::average;
 use crate::policy::{MIGRATION_COST_PER_POLL, WAKEUP_COST};
 use crate::shares::NEIGHBOURS;
 use crate::virtual_time::LAG_MIN;
 
-/// The largest number of polls between two polls of the driver. Polling it takes 0.5 µs, as long as six polls of tasks
-/// that only wake each other.
+/// Maintenance may take one part in this many of a worker's time. The more rarely, the more events the driver has each time.
+const MAINTENANCE_SHARE: u64 = 125;
+
+/// What maintenance is taken to cost at least and at most, in ns.
+const MAINTENANCE_MIN: u64 = 1_000;
+const MAINTENANCE_MAX: u64 = 5_000;
+
+/// The largest number of polls between two polls of the driver. Polling it takes as long as six or more polls of tasks that only
+/// wake each other.
 const POLLS_MAX: u32 = 512;
 
 /// Time between two looks at a neighbour whose tasks may get fewer polls.
@@ -25,6 +34,7 @@ impl<H: Host> Core<H> {
         self.check_long_poll(host, now);
         let took = now.0.saturating_sub(self.interval_start.get().0);
         self.tune_interval(host, took.saturating_sub(self.waited.replace(0)));
+        self.maintenance_began.set(Some(now));
         self.set_in_driver(true);
     }
 
@@ -33,9 +43,7 @@ impl<H: Host> Core<H> {
     pub fn maintained(&self, host: &H) {
         self.set_in_driver(false);
         Counters::add(&self.remote.counters.event_polls, 1);
-        let now = self.now();
-        let began = self.interval_start.replace(self.read_clock(host));
-        self.restart_long_poll_check(self.now());
+        let (now, began) = (self.now(), self.interval_start.get());
         let workers = host.workers();
         if workers.policy().defers_yields() {
             self.queue_deferred(host);
@@ -53,6 +61,22 @@ impl<H: Host> Core<H> {
         if self.virtual_times.has_several_tenants() {
             self.migrate_lagging(host, now);
         }
+        let now = self.read_clock(host);
+        self.learn_maintenance_cost(now);
+        self.interval_start.set(now);
+        self.restart_long_poll_check(now);
+    }
+
+    /// If the driver had no event: learns what maintenance costs. Where a clock stands still, nothing is learned.
+    fn learn_maintenance_cost(&self, now: Nanos) {
+        let Some(began) = self.maintenance_began.take().filter(|began| now > *began) else { return };
+        let learned = average(self.maintenance_ns.get(), now.0 - began.0);
+        self.maintenance_ns.set(learned.clamp(MAINTENANCE_MIN, MAINTENANCE_MAX));
+    }
+
+    /// How long polls run until maintenance is due.
+    pub(super) fn event_interval_ns(&self) -> u64 {
+        self.maintenance_ns.get() * MAINTENANCE_SHARE
     }
 
     /// Updates how long a poll takes on average, after an interval that took `took` ns, and with it the length of the next
@@ -68,7 +92,7 @@ impl<H: Host> Core<H> {
         status.mean_poll_ns.store(average as u32, Relaxed);
         // One poll more or not, at random. With the same number each time, of three tasks on two workers the same one could
         // be queued whenever this worker looks. An interval of one poll stays one: its driver waits for long enough.
-        let polls = match (EVENT_INTERVAL.0 / average).clamp(1, POLLS_MAX.into()) as u32 {
+        let polls = match (self.event_interval_ns() / average).clamp(1, POLLS_MAX.into()) as u32 {
             1 => 1,
             polls => polls + self.next_rand() % 2,
         };

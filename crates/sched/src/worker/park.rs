@@ -14,12 +14,9 @@
 
 use super::steal::SearchOutcome;
 use super::*;
+use crate::estimate::average;
 use crate::policy::WAKEUP_COST;
 use crate::sync::fence;
-
-/// A sample counts as at most this many times the average, and for one part in this many of the new average.
-const SAMPLE_MAX: u64 = 4;
-pub(super) const WEIGHT: u64 = 8;
 
 /// The least and the most that a wakeup is taken to cost.
 const WAKEUP_MIN: Nanos = Nanos(1_000);
@@ -137,9 +134,7 @@ impl<H: Host> Core<H> {
             0 => WAKEUP_COST.0,
             old => u64::from(old),
         };
-        // One wait behind a time slice of another process says little about the next.
-        let took = woke.0.saturating_sub(at).min(old * SAMPLE_MAX);
-        let learned = (old - old / WEIGHT + took / WEIGHT).clamp(WAKEUP_MIN.0, WAKEUP_MAX.0);
+        let learned = average(old, woke.0.saturating_sub(at)).clamp(WAKEUP_MIN.0, WAKEUP_MAX.0);
         status.wakeup_ns.store(learned as u32, Relaxed);
     }
 

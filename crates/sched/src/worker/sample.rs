@@ -76,7 +76,7 @@ impl<H: Host> Core<H> {
         // This counts the polls before this one, since this one is measured.
         self.check_long_poll(host, since);
         self.restart_long_poll_check(now);
-        if now.0 > self.interval_start.get().0 + 2 * EVENT_INTERVAL.0 {
+        if now.0 > self.interval_start.get().0 + 2 * self.event_interval_ns() {
             // Polls are longer than in the last interval, so the driver is polled before the rest of this one.
             self.shorten_interval(1);
         }
@@ -126,8 +126,8 @@ impl<H: Host> Core<H> {
 
 /// Whether one of `polls` polls, which took `took` ns together, was longer than `limit`, where a poll takes `average` ns.
 ///
-/// The polls between two readings take 200 µs on average, so a poll that exceeds the limit by 0.8 ms and eight average
-/// polls is always found. Polls that all become five times as long count as a long one, once.
+/// The polls between two readings take an event interval at most, of 125 to 625 µs, so a poll that exceeds the limit by four times
+/// that and eight average polls is always found. Polls that all become five times as long count as a long one, once.
 fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
     // Without an average, only what so many polls can't have taken together if none of them was long.
     let usual = if average == 0 { limit.0 } else { UNUSUAL * u64::from(average) };
@@ -146,7 +146,7 @@ mod tests {
             let others = polls * u64::from(average);
             let found = |took| is_one_long(took, polls, average, LIMIT);
             assert!(found(others + 30_000_000), "30 ms among {polls} of {average} ns");
-            // As the doc of `is_one_long` says: the limit and 0.8 ms more, if an interval takes 200 µs.
+            // As the doc of `is_one_long` says: the limit and four intervals more, here of 200 µs.
             assert!(polls == 1 || found(1_801_000), "1.8 ms among {polls} of {average} ns");
         }
     }

@@ -67,6 +67,7 @@ impl<H: Host> Core<H> {
     /// Schedules a task that the driver wakes.
     #[inline(never)]
     fn schedule_in_driver(&self, host: &H, task: H::Task, is_yield: bool) {
+        self.maintenance_began.set(None);
         if self.clock_is_stale.get() {
             // A task that the driver wakes is queued since now, and not since the worker parked. The worker stays parked
             // if the tasks that the driver wakes belong to other workers.

@@ -9,8 +9,8 @@
 //! before delays the light tasks that the worker took with it, and the tasks that came until another worker was unparked. The delay ends
 //! with that poll, or when the watchdog finds it.
 
-use super::park::WEIGHT;
 use super::*;
+use crate::estimate::WEIGHT;
 use crate::policy::WAKEUP_COST;
 use crate::sync::fence;
 use crate::{StealDecision, View};
@@ -68,7 +68,7 @@ impl<H: Host> Core<H> {
         // The time counts for no poll, but sockets and timers wait.
         self.waited.set(self.waited.get() + after.0.saturating_sub(now.0));
         self.restart_long_poll_check(after);
-        if after.0 >= self.interval_start.get().0 + EVENT_INTERVAL.0 {
+        if after.0 >= self.interval_start.get().0 + self.event_interval_ns() {
             self.shorten_interval(0);
         }
         let came = has_tasks();
@@ -94,7 +94,6 @@ impl<H: Host> Core<H> {
     pub(super) fn learn_if_soon(&self, host: &H, handed_at: Nanos) {
         let is_soon = handed_at.0 > 0 && handed_at.0 <= self.idle_since.get().0 + self.longest_wait(host);
         let old = self.soon.get();
-        let weight = WEIGHT as u32;
-        self.soon.set(old - old / weight + if is_soon { 256 / weight } else { 0 });
+        self.soon.set(old - old / WEIGHT + if is_soon { 256 / WEIGHT } else { 0 });
     }
 }
