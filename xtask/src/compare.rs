@@ -28,20 +28,6 @@ use warmcore_results::looks::{LOOKS, Look, Verdict, look};
 use warmcore_results::system::{LoadMeter, results, utc_now};
 use warmcore_results::{Bound, Results, Row, write_whole};
 
-/// The cases of `--ten`: one of each way in which tasks wake each other.
-const TEN: [&str; 10] = [
-    "pingpong.channel.1",
-    "pingpong.channel.16",
-    "messaging.1",
-    "messaging.4",
-    "warm.yield.chase.4x256K",
-    "warm.message.chase.4x256K",
-    "noisy.20us",
-    "spawn.task",
-    "spawn.outside",
-    "hello.8",
-];
-
 /// The arguments of the command.
 #[derive(Debug, clap::Args)]
 pub struct Options {
@@ -50,14 +36,13 @@ pub struct Options {
     /// The cases, or their first words: `messaging.1`, `warm.yield`; all if none is named
     #[arg(value_name = "CASE")]
     cases: Vec<String>,
-    /// Ten cases: ping-pong of 1 and 16 pairs, messaging of 1 and 4 groups, two warm sets, a noisy neighbour, spawning
-    /// from a task and from outside, HTTP with 8 connections
-    #[arg(long, conflicts_with = "cases")]
-    ten: bool,
     /// How many slices each process measures, of about 30 ms, or 0.5 s beside tokio; its number is their median. More of
     /// them make a noisy ratio narrower, in proportionally more time
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     slices: u16,
+    /// Warmcore's workers share one driver, as in adopted programs
+    #[arg(long)]
+    shared: bool,
     /// The folder of the results
     #[arg(long, value_name = "FOLDER", default_value = "target/compare")]
     out: PathBuf,
@@ -71,7 +56,7 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let lock = File::create(folder.join("lock"))?;
     ensure!(lock.try_lock().is_ok(), "another `cargo xtask compare` uses {}", folder.display());
     let mut live = Live::new();
-    let sides = Side::both(root, &folder, &options.other, &mut live)?;
+    let sides = Side::both(root, &folder, (&options.other, options.shared), &mut live)?;
     let cases = chosen(&sides[0].cases()?, options)?;
     // Both programs are read from the disk now, not in the first slice.
     sides.iter().try_for_each(|side| side.slice(&cases[0], 1, 0).map(drop))?;
@@ -101,8 +86,7 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
 
 /// Those of the names that the arguments choose. Returns an error if an argument chooses none.
 fn chosen(names: &[String], options: &Options) -> anyhow::Result<Vec<String>> {
-    let ten = TEN.map(str::to_owned);
-    let wanted = if options.ten { &ten[..] } else { &options.cases[..] };
+    let wanted = &options.cases;
     let is_of = |name: &str, wanted: &str| {
         name.strip_prefix(wanted).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
     };

@@ -27,24 +27,64 @@ use anyhow::Context;
 use handler::Handler;
 use load::{LoadCommand, Manner, Seen};
 use serve::{ALL, serve};
-use std::process::Command;
+use std::process::{Child, Command};
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use warmcore_results::{Bound, Row};
 use warmcore_sys::clock;
 
-/// The cases, in the order of the report.
+/// The cases, in the order of the report. The number is that of the connections.
 pub const CASES: &[Case] = &[
-    Case::new("hello.8", |ctx| run(ctx, Handler::Hello, 8)),
-    Case::new("hello.64", |ctx| run(ctx, Handler::Hello, 64)),
-    Case::new("axum.8", |ctx| run(ctx, Handler::Axum, 8)),
-    Case::new("axum.64", |ctx| run(ctx, Handler::Axum, 64)),
-    Case::new("compute.8", |ctx| run(ctx, Handler::Compute, 8)),
-    Case::new("compute.64", |ctx| run(ctx, Handler::Compute, 64)),
-    Case::new("state.8", |ctx| run(ctx, Handler::State, 8)),
-    Case::new("state.64", |ctx| run(ctx, Handler::State, 64)),
+    Case::new("hello.8", |ctx| run(ctx, Handler::Hello, 8, Clients::PerCpu)),
+    Case::new("hello.64", |ctx| run(ctx, Handler::Hello, 64, Clients::PerCpu)),
+    Case::new("hello.one.1", |ctx| run(ctx, Handler::Hello, 1, Clients::One)),
+    Case::new("hello.one.8", |ctx| run(ctx, Handler::Hello, 8, Clients::One)),
+    Case::new("hello.one.64", |ctx| run(ctx, Handler::Hello, 64, Clients::One)),
+    Case::new("hello.one.256", |ctx| run(ctx, Handler::Hello, 256, Clients::One)),
+    Case::new("hello.beside.8", |ctx| run(ctx, Handler::Hello, 8, Clients::OneBeside)),
+    Case::new("hello.beside.64", |ctx| run(ctx, Handler::Hello, 64, Clients::OneBeside)),
+    Case::new("axum.8", |ctx| run(ctx, Handler::Axum, 8, Clients::PerCpu)),
+    Case::new("axum.64", |ctx| run(ctx, Handler::Axum, 64, Clients::PerCpu)),
+    Case::new("axum.one.8", |ctx| run(ctx, Handler::Axum, 8, Clients::One)),
+    Case::new("axum.one.64", |ctx| run(ctx, Handler::Axum, 64, Clients::One)),
+    Case::new("compute.8", |ctx| run(ctx, Handler::Compute, 8, Clients::PerCpu)),
+    Case::new("compute.64", |ctx| run(ctx, Handler::Compute, 64, Clients::PerCpu)),
+    Case::new("state.8", |ctx| run(ctx, Handler::State, 8, Clients::PerCpu)),
+    Case::new("state.64", |ctx| run(ctx, Handler::State, 64, Clients::PerCpu)),
     Case::new("soak", soak).without_slices(),
 ];
+
+/// Who sends the requests.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Clients {
+    /// A thread per CPU.
+    PerCpu,
+    /// `one`: one thread, as in `wrk -t1`.
+    One,
+    /// `beside`: one thread, and another process computes all the time.
+    OneBeside,
+}
+
+impl Clients {
+    fn threads(self) -> usize {
+        if self == Self::PerCpu { cpus().len() } else { 1 }
+    }
+}
+
+/// A process that computes until this is dropped.
+struct Busy(Child);
+
+impl Busy {
+    fn start() -> anyhow::Result<Self> {
+        Ok(Self(Command::new("sh").args(["-c", "while :; do :; done"]).spawn().context("can't start sh")?))
+    }
+}
+
+impl Drop for Busy {
+    fn drop(&mut self) {
+        let _ = self.0.kill().and_then(|()| self.0.wait());
+    }
+}
 
 const REQUESTS: &str = "requests";
 const P99: &str = "p99";
@@ -84,7 +124,7 @@ impl Servers {
     fn start(
         contenders: Vec<Contender>,
         handler: Handler,
-        connections: usize,
+        [connections, threads]: [usize; 2],
         afresh_after: Option<u64>,
     ) -> anyhow::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
@@ -93,7 +133,8 @@ impl Servers {
         let mut servers = Self { client, contenders };
         for contender in servers.contenders.clone() {
             let port = serve(contender, handler).with_context(|| contender.name())?;
-            let open = LoadCommand::Open { manner: Manner { port, handler, afresh_after }, connections };
+            let open =
+                LoadCommand::Open { manner: Manner { port, handler, afresh_after }, connections, threads };
             servers.ask(&open).with_context(|| contender.name())?;
         }
         Ok(servers)
@@ -135,24 +176,26 @@ fn bound(seen: &mut Seen, measure_ns: u64) {
 }
 
 /// Prints once that the load generator shares the CPUs with the servers, which is necessary to understand a rate.
-fn tell_once() {
+fn tell_once(threads: usize) {
     static TOLD: std::sync::Once = std::sync::Once::new();
     TOLD.call_once(|| {
         eprintln!(
-            "http: the load is our own generator, {} threads in a process beside; it shares the CPUs with the servers",
-            cpus().len()
+            "http: the load is our own generator, {threads} threads in a process beside; it shares the CPUs with the servers"
         );
     });
 }
 
-fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Vec<Row>> {
-    tell_once();
+fn run(ctx: &CaseCtx, handler: Handler, connections: usize, clients: Clients) -> anyhow::Result<Vec<Row>> {
+    tell_once(clients.threads());
     let plan = Plan::requests(ctx.effort);
     let contenders = ctx.chosen(&ALL);
-    let mut servers = Servers::start(contenders.clone(), handler, connections, None)?;
-    // The first slices are not timed: connections are accepted, queues grow, states are made.
+    let mut servers = Servers::start(contenders.clone(), handler, [connections, clients.threads()], None)?;
+    let busy = (clients == Clients::OneBeside).then(Busy::start).transpose()?;
+    // The first slices are not timed: connections are accepted, queues grow, states are made, and the kernel finds a place for the
+    // process beside.
+    let first = if busy.is_some() { Duration::from_millis(200) } else { plan.warm };
     for i in 0..contenders.len() {
-        servers.slice(i, Duration::ZERO, plan.warm)?;
+        servers.slice(i, Duration::ZERO, first)?;
     }
     let mut sums = vec![Sums::default(); contenders.len()];
     let tick = |round| ctx.part_of(round, plan.rounds);
@@ -163,6 +206,7 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Ve
     })?;
     let mut rows = race.numbers(&[]);
     rows.extend(errors_rows(ctx.name, &contenders, &sums));
+    drop(busy);
     let ratio = |metric, contender| race.ratio(metric, contender, Contender::Tokio);
     let promise = |metric, kind, value| race.promise(metric, Contender::Tokio, kind, value);
     let (requests, p99) = match handler {
@@ -176,9 +220,9 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize) -> anyhow::Result<Ve
         requests,
         p99,
         ratio(CPU, Contender::Ours),
-        ratio(REQUESTS, Contender::OursSpread),
-        ratio(P99, Contender::OursSpread),
-        ratio(CPU, Contender::OursSpread),
+        ratio(REQUESTS, Contender::OursShared),
+        ratio(P99, Contender::OursShared),
+        ratio(CPU, Contender::OursShared),
     ]));
     Ok(rows)
 }
@@ -213,12 +257,12 @@ const UNRULY: usize = 48;
 /// Runs every handler on every variant of [`ALL`], under clients that split requests and reconnect. The rows count
 /// wrong answers and broken connections.
 fn soak(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
-    tell_once();
+    tell_once(cpus().len());
     let handlers = [Handler::Hello, Handler::Axum, Handler::Compute, Handler::State];
     let measure = Plan::requests(ctx.effort).measure * 4;
     let mut sums = [Sums::default(); ALL.len()];
     for (h, handler) in handlers.into_iter().enumerate() {
-        let mut servers = Servers::start(ALL.to_vec(), handler, UNRULY, Some(AFRESH_AFTER))?;
+        let mut servers = Servers::start(ALL.to_vec(), handler, [UNRULY, cpus().len()], Some(AFRESH_AFTER))?;
         for (i, sums) in sums.iter_mut().enumerate() {
             check_interrupted()?;
             sums.add(&servers.slice(i, Duration::ZERO, measure)?.seen);

@@ -26,9 +26,8 @@ pub enum Contender {
     OursSharedQueue,
     /// Warmcore's runtime, whose tasks have no tenant.
     OursWithoutTenants,
-    /// Warmcore with connections spread over the workers: each starts on the less loaded of two workers, and its task
-    /// registers the socket there.
-    OursSpread,
+    /// Warmcore whose workers share one driver, as in adopted programs.
+    OursShared,
     /// Tokio's multi-threaded runtime with default settings and a worker for each CPU.
     Tokio,
     /// As `Tokio`, with each worker pinned to a CPU if the kernel permits it.
@@ -52,7 +51,7 @@ impl Contender {
             Self::Ours => "warmcore",
             Self::OursSharedQueue => "warmcore shared queue",
             Self::OursWithoutTenants => "warmcore, no tenants",
-            Self::OursSpread => "warmcore spread",
+            Self::OursShared => "warmcore, shared driver",
             Self::Tokio => "tokio",
             Self::TokioPinned => "tokio pinned",
             Self::TokioPerCore => "tokio per core",
@@ -65,7 +64,7 @@ impl Contender {
 
     /// Whether the variant is one of Warmcore's runtimes.
     pub fn is_ours(self) -> bool {
-        matches!(self, Self::Ours | Self::OursSharedQueue | Self::OursWithoutTenants | Self::OursSpread)
+        matches!(self, Self::Ours | Self::OursSharedQueue | Self::OursWithoutTenants | Self::OursShared)
     }
 }
 
@@ -81,19 +80,18 @@ pub fn ours(policy: PolicyKind) -> &'static Runtime {
     static RUNTIMES: [OnceLock<Runtime>; PolicyKind::all().len()] =
         [const { OnceLock::new() }; PolicyKind::all().len()];
     let at = PolicyKind::all().iter().position(|one| *one == policy).expect("a policy with a name");
-    RUNTIMES[at].get_or_init(|| make("warmcore", policy))
+    RUNTIMES[at].get_or_init(|| make("warmcore", policy, false))
 }
 
-/// A second runtime of Warmcore's, for servers that start each connection's task on the less loaded of two workers:
-/// tasks of the other servers must not count as load there.
-pub fn ours_apart() -> &'static Runtime {
+/// Warmcore's runtime with one driver for all its workers.
+pub fn ours_shared() -> &'static Runtime {
     static RUNTIME: OnceLock<Runtime> = OnceLock::new();
-    RUNTIME.get_or_init(|| make("spread", PolicyKind::Home))
+    RUNTIME.get_or_init(|| make("shared", PolicyKind::Home, true))
 }
 
-fn make(name: &str, policy: PolicyKind) -> Runtime {
-    let builder = Runtime::builder().worker_threads(cpus().len()).policy(policy).name(name);
-    builder.build().expect("threads and descriptors can be had")
+fn make(name: &str, policy: PolicyKind, shares: bool) -> Runtime {
+    let builder = Runtime::builder().worker_threads(cpus().len()).policy(policy).share_drivers(shares);
+    builder.name(name).build().expect("threads and descriptors can be had")
 }
 
 /// Tokio's multi-threaded runtime, with default settings or with each worker pinned to a CPU: one handle, as a slice.

@@ -37,8 +37,13 @@ pub struct Side {
 
 impl Side {
     /// The working tree and the other side: tokio, or Warmcore at a revision. Builds what is needed, with `folder` for
-    /// all files.
-    pub fn both(root: &Path, folder: &Path, other: &str, live: &mut Live) -> anyhow::Result<[Self; 2]> {
+    /// all files. `is_shared`: Warmcore's workers share one driver.
+    pub fn both(
+        root: &Path,
+        folder: &Path,
+        (other, is_shared): (&str, bool),
+        live: &mut Live,
+    ) -> anyhow::Result<[Self; 2]> {
         let tree = git(root, &["describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"])?;
         // The build that a revision needs may fail, so it is first.
         let other = match other {
@@ -54,17 +59,16 @@ impl Side {
             Ok::<_, anyhow::Error>(program)
         };
         let program = copy(&built, "this")?;
+        let (of, runtime) = if is_shared { (", shared driver", "OursShared") } else { ("", "Ours") };
+        let ours =
+            |revision: &str, program| Self { name: format!("warmcore {revision}{of}"), program, runtime };
         let other = match other {
             None => Self { name: TOKIO.to_owned(), program: program.clone(), runtime: "Tokio" },
-            Some((commit, built)) => Self::ours(&commit, copy(&built, "that")?),
+            Some((commit, built)) => ours(&commit, copy(&built, "that")?),
         };
         // Two equal sides would have one name.
-        let tree = if Self::ours(&tree, PathBuf::new()).name == other.name { "working tree" } else { &tree };
-        Ok([Self::ours(tree, program), other])
-    }
-
-    fn ours(revision: &str, program: PathBuf) -> Self {
-        Self { name: format!("warmcore {revision}"), program, runtime: "Ours" }
+        let tree = if ours(&tree, PathBuf::new()).name == other.name { "working tree" } else { &tree };
+        Ok([ours(tree, program), other])
     }
 
     /// The names of the cases.

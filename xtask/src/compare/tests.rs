@@ -86,7 +86,10 @@ fn cases_are_chosen_by_their_first_words() {
     let names = names.map(str::to_owned);
     let chosen = |cases: &[&str]| {
         let cases = cases.iter().map(|case| (*case).to_owned()).collect();
-        chosen(&names, &Options { other: String::new(), cases, ten: false, slices: 1, out: PathBuf::new() })
+        chosen(
+            &names,
+            &Options { other: String::new(), cases, shared: false, slices: 1, out: PathBuf::new() },
+        )
     };
     assert_eq!(chosen(&[]).unwrap().len(), 4);
     assert_eq!(chosen(&["messaging.1"]).unwrap(), ["messaging.1"]);

@@ -1,7 +1,7 @@
 //! Sends requests over keep-alive connections, from a separate process, and checks every answer.
 //!
-//! There is a thread per CPU, or per connection if there are fewer; it has its share of a server's connections and one
-//! epoll instance for them. A connection has at most one outstanding request; the next request is sent after the
+//! There is a thread per CPU, or one, as the case says; each has its share of a server's connections and one epoll instance for
+//! them. A connection has at most one outstanding request; the next request is sent after the
 //! answer. This is a closed loop, as in wrk: a slow server gets fewer requests, and the time that a request would have
 //! waited before it was sent is not measured. Between slices there is no outstanding request and the connections stay
 //! open. In the case `soak` the client splits its requests in two and reconnects after every 50 requests of a
@@ -13,7 +13,6 @@
 //! Source: wrk's loop; HdrHistogram for the times, with three significant digits.
 
 use super::handler::Handler;
-use crate::runtimes::cpus;
 use anyhow::Context;
 use hdrhistogram::Histogram;
 use mio::{Events, Interest, Poll, Token};
@@ -35,6 +34,8 @@ pub enum LoadCommand {
         manner: Manner,
         /// How many connections.
         connections: usize,
+        /// How many threads they are of, at most.
+        threads: usize,
     },
     /// Send requests to a server for a while.
     Run {
@@ -82,8 +83,8 @@ pub fn serve() -> anyhow::Result<()> {
     let mut servers: Vec<Vec<Share>> = Vec::new();
     for line in std::io::stdin().lines() {
         let seen = match serde_json::from_str(&line?)? {
-            LoadCommand::Open { manner, connections } => {
-                let threads = cpus().len().min(connections);
+            LoadCommand::Open { manner, connections, threads } => {
+                let threads = threads.min(connections);
                 let share = |thread| {
                     let own = connections / threads + usize::from(thread < connections % threads);
                     Share::open(manner, own)

@@ -23,7 +23,7 @@ use warmcore_runtime::PolicyKind;
 /// The variants that have a server, in the order of the report.
 pub const ALL: [Contender; 6] = [
     Contender::Ours,
-    Contender::OursSpread,
+    Contender::OursShared,
     Contender::Tokio,
     Contender::TokioPinned,
     Contender::TokioPerCore,
@@ -35,16 +35,11 @@ pub fn serve(contender: Contender, handler: Handler) -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
     let port = listener.local_addr()?.port();
+    let on_ours = move |stream| drop(warmcore_runtime::spawn(connection(TokioIo::new(stream), handler)));
     let on_tokio = move |stream| _ = tokio::spawn(connection(TokioIo::new(stream), handler));
     match contender {
-        Contender::Ours => drop(runtimes::ours(PolicyKind::Home).spawn(accept(listener, move |stream| {
-            drop(warmcore_runtime::spawn(connection(TokioIo::new(stream), handler)));
-        }))),
-        // On the less loaded of two workers.
-        Contender::OursSpread => drop(runtimes::ours_apart().spawn(hand_out(listener, move |_, stream| {
-            let task = warmcore_runtime::Handle::current().task_builder().least_loaded();
-            drop(task.spawn(adopt(stream, handler)));
-        }))),
+        Contender::Ours => drop(runtimes::ours(PolicyKind::Home).spawn(accept(listener, on_ours))),
+        Contender::OursShared => drop(runtimes::ours_shared().spawn(accept(listener, on_ours))),
         Contender::Tokio => drop(tokio_threads(false)[0].spawn(accept(listener, on_tokio))),
         Contender::TokioPinned => drop(tokio_threads(true)[0].spawn(accept(listener, on_tokio))),
         Contender::TokioPerCore => {

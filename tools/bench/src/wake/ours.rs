@@ -25,6 +25,11 @@ impl Ours {
         Self { runtime: runtimes::ours(policy), has_tenants: true }
     }
 
+    /// The runtime whose workers share one driver.
+    pub fn shared() -> Self {
+        Self { runtime: runtimes::ours_shared(), has_tenants: true }
+    }
+
     /// This runtime, whose tasks have no tenant.
     pub fn over(runtime: &'static Runtime) -> Self {
         Self { runtime, has_tenants: false }

@@ -171,13 +171,14 @@ pub trait Visit {
 pub fn visit<V: Visit>(contender: Contender, function: V) -> V::Out {
     match contender {
         Contender::Ours => function.visit(Ours::get(PolicyKind::Home)),
+        Contender::OursShared => function.visit(Ours::shared()),
         Contender::OursSharedQueue => function.visit(Ours::get(PolicyKind::SharedQueue)),
         Contender::OursWithoutTenants => function.visit(Ours::without_tenants()),
         Contender::Tokio => function.visit(Tokio(tokio_threads(false))),
         Contender::TokioPinned => function.visit(Tokio(tokio_threads(true))),
         Contender::TokioPerCore => function.visit(Tokio(tokio_per_core())),
         Contender::Smol => function.visit(Smol(smol_threads())),
-        Contender::OursSpread | Contender::Rayon | Contender::Alone | Contender::Go => {
+        Contender::Rayon | Contender::Alone | Contender::Go => {
             unreachable!("{contender:?} is no executor")
         }
     }
