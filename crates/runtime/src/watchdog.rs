@@ -8,7 +8,8 @@
 //!
 //! The first worker that parks while another one runs becomes the watcher. A worker that ends its park while there is no
 //! watcher appoints a parked one. So a long poll is found at the second check, and not before the runtime's limit: within
-//! 1.25 ms if polls were long lately, else within 20 ms.
+//! 1.25 ms if polls were long lately, else within 20 ms. When all workers are parked, the watch ends at the first check since which
+//! none has run: not at once, as to appoint a worker that sleeps beside a shared driver wakes it.
 //!
 //! **Tasks of `tokio::spawn`**, `JoinSet` and `axum::serve` stay on the driver of the worker that spawned them, and run while that
 //! worker is parked. A program that spawns all its tasks in one of these ways may use one worker only. So a worker whose driver
@@ -52,7 +53,8 @@ const NO_WORKER: u32 = u32::MAX;
 pub(crate) struct Watchdog {
     /// The watcher's number, or [`NO_WORKER`]. Written by workers that park or wake.
     watcher: AtomicU32,
-    /// So many checks follow although all workers are parked, unless they find a driver that runs tasks of `tokio::spawn`.
+    /// So many checks follow although all workers are parked, or more, if these find that a worker has run since the check before, or
+    /// that a driver runs tasks of `tokio::spawn`. Written by the watcher, and by workers that appoint one.
     more_checks: AtomicU32,
     /// Time of the next check. Written as `watcher` is.
     at: AtomicU64,

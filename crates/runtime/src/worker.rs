@@ -147,30 +147,33 @@ impl Worker {
         self.core.maintained(&self.shared);
     }
 
-    /// Parks in the driver: until a push or an unpark, or until a task may be stolen or a check is due. May return without
-    /// having parked.
+    /// Parks in the driver: until a push or an unpark, or until a task may be stolen. May return without having parked. A watcher
+    /// that wakes to check on the others stays marked as parked, and takes no task, unless it finds a worker stuck.
     #[cold]
     fn park(&self, until: Option<Nanos>) {
         let (core, shared, driver) = (&self.core, &*self.shared, &self.remote().driver);
-        let (me, now) = (core.me(), core.now());
+        let me = core.me();
         if !core.was_idle() {
             // The tasks that the worker polled may have spawned tasks on its driver. A worker that only woke to look
             // appoints no other, or two idle workers would wake each other for ever.
             shared.watchdog.driver_runs(shared, me);
         }
-        let watch = shared.watchdog.begin(shared, me, now);
-        let until = [until, watch].into_iter().flatten().min();
-        driver.park(until, &|| !core.remote().inbox.is_parked());
+        let mut now = core.now();
+        loop {
+            let watch = shared.watchdog.begin(shared, me, now);
+            driver.park([until, watch].into_iter().flatten().min(), &|| !core.remote().inbox.is_parked());
+            if watch.is_none() {
+                break;
+            }
+            now = driver.now();
+            let is_over = until.is_some_and(|until| until <= now) || !core.remote().inbox.is_parked();
+            if is_over || !shared.watchdog.is_due(me, now) || shared.watchdog.check(shared, me, now) {
+                break;
+            }
+        }
         thread_config::call(&shared.threads.on_unpark);
         core.unparked(shared);
-        let woke = core.now();
         self.clear_stuck();
-        if shared.watchdog.is_due(me, woke) {
-            core.set_in_driver(true);
-            shared.watchdog.check(shared, me, woke);
-            core.set_in_driver(false);
-            core.read_clock(shared);
-        }
         core.resume(shared);
     }
 

@@ -170,10 +170,15 @@ impl CaseCtx<'_> {
         interleave(self.name, variants, self.cpus, self.effort, self.tick)
     }
 
-    /// Those of `contenders` on which the case runs.
+    /// Those of `contenders` on which the case runs. What runs on Warmcore also runs with a shared driver.
     pub(crate) fn chosen(&self, contenders: &[Contender]) -> Vec<Contender> {
-        let is_chosen = |contender: &Contender| self.only.is_none_or(|(only, _)| only == *contender);
-        contenders.iter().copied().filter(is_chosen).collect()
+        match self.only {
+            None => contenders.to_vec(),
+            Some((only, _)) => {
+                let like = if only == Contender::OursShared { Contender::Ours } else { only };
+                contenders.contains(&like).then_some(only).into_iter().collect()
+            }
+        }
     }
 
     /// Whether the case runs this part.

@@ -102,15 +102,18 @@ impl Watchdog {
     }
 
     /// Marks as stuck each other worker that is in the same poll, or the same run inside its driver, as at an earlier
-    /// check, if that lasts for about the threshold of long polls. Then serves the drivers of all stuck workers.
-    pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) {
+    /// check, if that lasts for about the threshold of long polls. Then serves the drivers of all stuck workers. Returns whether
+    /// there are any.
+    pub(crate) fn check(&self, shared: &Shared, me: CpuId, now: Nanos) -> bool {
         let mut seen = ignore_poison(self.seen.lock());
         let Seen { polls: seen_polls, points, pointed_at } = &mut *seen;
-        let gives_points = now.0 >= pointed_at.0 + LONG_INTERVAL.0 && !self.has_warned.load(Relaxed);
-        if gives_points {
+        let is_counted = now.0 >= pointed_at.0 + LONG_INTERVAL.0;
+        if is_counted {
             *pointed_at = now;
             self.more_checks.store(self.more_checks.load(Relaxed).saturating_sub(1), Relaxed);
         }
+        let gives_points = is_counted && !self.has_warned.load(Relaxed);
+        let mut has_run = false;
         let all = || shared.remotes.iter().zip(shared.workers.remotes());
         for (i, (remote, scheduled)) in all().enumerate() {
             if i == me.index() {
@@ -126,6 +129,7 @@ impl Watchdog {
             let driven = if driven % 2 == 1 { driven } else { 0 };
             let both = polls.wrapping_mul(1 << 32) ^ driven;
             let (before, since) = seen_polls[i];
+            has_run |= both != before;
             if both != before || (polls % 2 == 0 && driven % 2 == 0) {
                 seen_polls[i] = (both, now);
                 continue;
@@ -136,6 +140,10 @@ impl Watchdog {
                 scheduled.is_stuck.store(true, Relaxed);
             }
         }
+        if has_run {
+            // It is likely to run again soon. To appoint a watcher that sleeps beside a shared driver wakes it each time.
+            self.more_checks.fetch_max(1, Relaxed);
+        }
         if gives_points && let Some(busy) = points.iter().position(|points| *points >= POINTS) {
             self.warn(shared, busy);
         }
@@ -143,9 +151,12 @@ impl Watchdog {
         // Serving another worker's driver runs the tasks that were spawned there, so this worker is no watcher
         // meanwhile.
         self.end(me);
+        let mut found = false;
         for (remote, _) in all().filter(|(_, scheduled)| scheduled.is_stuck.load(Relaxed)) {
             remote.driver.poll_events();
+            found = true;
         }
+        found
     }
 
     #[cold]

@@ -98,6 +98,21 @@ fn the_watch_ends_after_ten_checks_that_find_no_driver_running() {
     assert_eq!(watcher(&shared), None);
 }
 
+/// A worker that runs briefly, again and again, appoints no watcher each time.
+#[test]
+fn the_watch_goes_on_for_one_more_check_after_a_worker_has_run() {
+    let (_mocks, shared) = two();
+    shared.watchdog.watcher.store(OTHER.0, Relaxed);
+    let goes_on = |after: u64| {
+        let now = Nanos(NOW.0 + after * LONG_INTERVAL.0);
+        assert!(!shared.watchdog.check(&shared, OTHER, now), "none is stuck");
+        shared.watchdog.begin(&shared, OTHER, now).is_some()
+    };
+    shared.workers.remote(BUSY).status.poll_seq.store(2, Relaxed);
+    assert_eq!([1, 2].map(goes_on), [true, false]);
+    assert_eq!(watcher(&shared), None);
+}
+
 #[test]
 fn most_of_the_time_is_two_checks_of_three() {
     let most = |looks: &[bool]| {
