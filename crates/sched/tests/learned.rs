@@ -58,6 +58,25 @@ fn a_stop_of_all_workers_for_50_ms_counts_little_and_is_forgotten() {
     assert_eq!(learned(&host), 100_000);
 }
 
+#[test]
+fn a_parked_worker_is_kicked_for_a_task_that_has_waited_for_ten_of_its_wakeups() {
+    for (wakeup, waited, is_kicked) in
+        [(5_000, 190_000, false), (5_000, 210_000, true), (40_000, 300_000, false), (40_000, 450_000, true)]
+    {
+        let (host, core) = after_short_ones();
+        (0..60).for_each(|_| wake(&host, &core, wakeup));
+        host.park(&core);
+        let busy = Core::new(&host, CpuId(1), Nanos(1_000_000_000));
+        busy.schedule(&host, host.task(1, Allowed::Anywhere, 0), false);
+        host.set_clock(Nanos(host.now(ME).0 + waited));
+        busy.set_event_interval(0);
+        assert!(matches!(busy.next(&host), Next::Maintain));
+        assert_eq!(host.unparked().last(), Some(&ME), "of the wakes before");
+        busy.maintained(&host);
+        assert_eq!(host.unparked(), Vec::from_iter(is_kicked.then_some(ME)), "{wakeup} {waited}");
+    }
+}
+
 /// A busy worker: two tasks that yield, and polls of 1 µs.
 struct Busy {
     host: TestHost,

@@ -44,7 +44,10 @@ pub const WAKEUP_COST: Nanos = Nanos(20_000);
 
 /// A task waits at least this long before a parked CPU is kicked for it or, unless it is light, an idle CPU steals it. To wake a
 /// CPU for a few light tasks costs more than they do: HTTP over 8 connections took 8 to 13 % more CPU time at a tenth of this.
-pub const MIN_STEAL_DELAY: Nanos = Nanos(200_000);
+pub const MIN_STEAL_DELAY: Nanos = Nanos(WAKEUPS_WAITED * WAKEUP_COST.0);
+
+/// And so many times as long as the kick takes, if it was learned to take longer.
+pub const WAKEUPS_WAITED: u64 = 10;
 
 /// An idle CPU examines about this many CPUs whose tasks are not due yet: the nearest ones, and then two shards anywhere,
 /// others each time, so that no task is overlooked for ever. Of each CPU it reads three lines that others write, 100 to
@@ -172,7 +175,7 @@ impl Policy for Home {
         poll <= wakeup_cost && !waits_longer(waiting, poll, self.min_steal_delay)
     }
 
-    /// An idle CPU, if many tasks wait there, or some for long.
+    /// An idle CPU, if many tasks wait there, or some for long: for at least ten times as long as a kick of that CPU takes.
     fn cpu_to_notify(
         &self,
         machine: &SchedDomains,
@@ -181,15 +184,18 @@ impl Policy for Home {
         now: Nanos,
     ) -> Option<CpuId> {
         let (waiting, migration_cost) = (view.backlog(at), view.migration_cost_at(at));
-        let min_delay = later(migration_cost, migration_cost).max(self.min_steal_delay);
-        let is_old = waiting > 0 && later(view.backlog_since(at), min_delay) <= now;
-        if !is_old
-            && !waits_longer(waiting, view.mean_poll_at(at), later(self.min_steal_delay, migration_cost))
-            && !view.is_stuck(at)
-        {
+        let pays = |delay: Nanos| {
+            let min_delay = later(migration_cost, migration_cost).max(delay);
+            (waiting > 0 && later(view.backlog_since(at), min_delay) <= now)
+                || waits_longer(waiting, view.mean_poll_at(at), later(delay, migration_cost))
+                || view.is_stuck(at)
+        };
+        if !pays(self.min_steal_delay) {
             return None;
         }
-        find_idle(machine, view, at, self.hot_clock(now), &Wakee::default()).map(|found| found.cpu)
+        let found = find_idle(machine, view, at, self.hot_clock(now), &Wakee::default())?.cpu;
+        // What this one's kick was learned to cost.
+        pays(self.min_steal_delay.max(Nanos(WAKEUPS_WAITED * view.wakeup_cost(found).0))).then_some(found)
     }
 
     fn shares(&self) -> bool {
