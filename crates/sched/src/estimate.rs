@@ -1,6 +1,7 @@
 //! Estimate: how an estimate follows what is measured.
 //!
-//! All estimates of this crate have the same weight, so a cost that becomes ten times as large is learned in about twelve samples.
+//! The learned costs and the tasks' averages have the same weight. With [`average`], a cost that becomes ten times as large is learned
+//! in about twelve samples.
 
 /// A sample counts for one part in this many of the new estimate.
 pub(crate) const WEIGHT: u32 = 8;

@@ -180,7 +180,7 @@ fn tell_once(threads: usize) {
     static TOLD: std::sync::Once = std::sync::Once::new();
     TOLD.call_once(|| {
         eprintln!(
-            "http: the load is our own generator, {threads} threads in a process beside; it shares the CPUs with the servers"
+            "http: the load is our own generator, {threads} thread(s) in a process beside; it shares the CPUs with the servers"
         );
     });
 }

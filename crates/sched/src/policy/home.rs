@@ -46,7 +46,7 @@ pub const WAKEUP_COST: Nanos = Nanos(20_000);
 /// CPU for a few light tasks costs more than they do: HTTP over 8 connections took 8 to 13 % more CPU time at a tenth of this.
 pub const MIN_STEAL_DELAY: Nanos = Nanos(WAKEUPS_WAITED * WAKEUP_COST.0);
 
-/// And so many times as long as the kick takes, if it was learned to take longer.
+/// A parked CPU is kicked only for tasks that wait for at least this many times as long as its wakeups were learned to take.
 pub const WAKEUPS_WAITED: u64 = 10;
 
 /// An idle CPU examines about this many CPUs whose tasks are not due yet: the nearest ones, and then two shards anywhere,

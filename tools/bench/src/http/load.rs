@@ -1,7 +1,7 @@
 //! Sends requests over keep-alive connections, from a separate process, and checks every answer.
 //!
-//! There is a thread per CPU, or one, as the case says; each has its share of a server's connections and one epoll instance for
-//! them. A connection has at most one outstanding request; the next request is sent after the
+//! There is a thread per CPU, or one, as the case says; each has its share of a server's connections and one epoll
+//! instance for them. A connection has at most one outstanding request; the next request is sent after the
 //! answer. This is a closed loop, as in wrk: a slow server gets fewer requests, and the time that a request would have
 //! waited before it was sent is not measured. Between slices there is no outstanding request and the connections stay
 //! open. In the case `soak` the client splits its requests in two and reconnects after every 50 requests of a
