@@ -124,7 +124,7 @@ pub trait Policy {
     }
 
     /// How many polls a worker does between two polls of its driver. `None`: as many as take 125 times as
-    /// long as polling it.
+    /// long as its maintenance.
     fn event_interval(&self) -> Option<u32> {
         None
     }

@@ -14,7 +14,7 @@ fn has_tasks(shared: &Shared, worker: CpuId) -> bool {
 impl Watchdog {
     /// Called by worker `me`, which is about to park. Returns when it must wake to check, if it is the watcher or
     /// becomes the watcher because there is none, or because that one's driver may run tasks of `tokio::spawn` for long. If all
-    /// workers are parked, and no driver ran such tasks lately, none needs to be watched, and this returns `None`.
+    /// workers are parked, and the last checks found that none had run, none needs to be watched, and this returns `None`.
     pub(crate) fn begin(&self, shared: &Shared, me: CpuId, now: Nanos) -> Option<Nanos> {
         // `count_idle` includes workers that were unparked and have not left their drivers yet, so the inboxes are read
         // too.
