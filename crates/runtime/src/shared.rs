@@ -237,10 +237,10 @@ mod tests {
     #[test]
     fn a_connection_begins_on_no_worker_in_a_long_poll_if_there_is_another() {
         let (mocks, shared) = workers(16, 16);
-        shared.workers.remotes().skip(2).for_each(|stuck| stuck.is_stuck.store(true, Relaxed));
+        (2..16).for_each(|stuck| _ = shared.workers.set_stuck(CpuId(stuck), true));
         let (counts, _) = place(&mocks, &shared, 100, Allowed::Anywhere);
         assert_eq!((counts[0] + counts[1], counts[0].abs_diff(counts[1])), (100, 0), "{counts:?}");
-        shared.workers.remotes().for_each(|remote| remote.is_stuck.store(true, Relaxed));
+        (0..2).for_each(|stuck| _ = shared.workers.set_stuck(CpuId(stuck), true));
         assert!(shared.least_loaded(Allowed::Anywhere, Allowed::Anywhere).is_some());
         shared.workers.remotes().for_each(|remote| remote.status.is_closed.store(true, Relaxed));
         assert!(shared.least_loaded(Allowed::Anywhere, Allowed::Anywhere).is_none());

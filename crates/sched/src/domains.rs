@@ -20,8 +20,11 @@ use std::ops::Range;
 use warmcore_topo::{Cpu, Distance, Topology};
 use warmcore_types::{CoreId, CpuId, LlcId, NodeId, SocketId};
 
+/// A set of CPUs of one shard: bit `i` is CPU `i` of [`SchedDomains::cpus_of`].
+pub type ShardMask = u16;
+
 /// The largest number of CPUs that one shard has.
-pub const SHARD_CPUS_MAX: usize = 16;
+pub const SHARD_CPUS_MAX: usize = ShardMask::BITS as usize;
 
 #[derive(Debug, Clone)]
 struct CpuInfo {
@@ -32,6 +35,8 @@ struct CpuInfo {
     shard: u32,
     /// The CPU's index in `sorted`.
     at: u32,
+    /// The set of this CPU alone.
+    bit: ShardMask,
     /// The interval of its core in `sorted`.
     core_at: (u32, u32),
     /// Its index in `numbered`.
@@ -106,6 +111,7 @@ impl SchedDomains {
                 node: cpu.node,
                 shard: 0,
                 at: 0,
+                bit: 0,
                 core_at: (0, 0),
                 number_at: 0,
             })
@@ -122,7 +128,10 @@ impl SchedDomains {
             }
         }
         for (shard, Shard { cpus, .. }) in shards.iter().enumerate() {
-            cpus.clone().for_each(|at| cpu_infos[sorted[at].index()].shard = shard as u32);
+            for at in cpus.clone() {
+                let info = &mut cpu_infos[sorted[at].index()];
+                (info.shard, info.bit) = (shard as u32, 1 << (at - cpus.start));
+            }
         }
         Self { cpu_infos, sorted, numbered, shards }
     }
@@ -147,6 +156,12 @@ impl SchedDomains {
     #[inline]
     pub fn cpus_of(&self, shard: usize) -> &[CpuId] {
         &self.sorted[self.shards[shard].cpus.clone()]
+    }
+
+    /// The set of this CPU alone, in its shard.
+    #[inline]
+    pub fn bit(&self, cpu: CpuId) -> ShardMask {
+        self.cpu_infos[cpu.index()].bit
     }
 
     /// The kernel's number of a CPU.
@@ -248,24 +263,36 @@ impl SchedDomains {
             let (inner, outer) = (&pair[0], &pair[1]);
             (inner.end..outer.end).chain(outer.start..inner.start)
         });
-        std::iter::once(own).chain(outward)
+        // Most have one shard, or few: no further domain is looked at when all were named.
+        std::iter::once(own).chain(outward).take(self.shards())
     }
 
     /// The CPUs of a shard, without `cpu`, in the order in which `cpu` searches them. In its own shard the CPUs of its
     /// core come first.
     pub fn cpus_from(&self, cpu: CpuId, shard: usize) -> impl Iterator<Item = CpuId> + '_ {
-        let info = &self.cpu_infos[cpu.index()];
-        let (at, all) = (info.at as usize, self.shards[shard].cpus.clone());
-        let parts = if all.contains(&at) {
-            let core = all.start.max(info.core_at.0 as usize)..all.end.min(info.core_at.1 as usize);
-            [at + 1..core.end, core.start..at, core.end..all.end, all.start..core.start]
-        } else {
-            // Begin at the index that this CPU has in its own shard.
-            let own = &self.shards[info.shard as usize].cpus;
-            let middle = all.start + (at - own.start) % all.len();
-            [middle..all.end, all.start..middle, 0..0, 0..0]
+        self.cpus_among(cpu, shard, ShardMask::MAX)
+    }
+
+    /// Those of [`cpus_from`](Self::cpus_from) that are in `set`, in the same order. Costs nothing for the others.
+    #[inline]
+    pub fn cpus_among(&self, cpu: CpuId, shard: usize, set: ShardMask) -> impl Iterator<Item = CpuId> + '_ {
+        let (info, all) = (&self.cpu_infos[cpu.index()], &self.shards[shard].cpus);
+        let cpus = &self.sorted[all.clone()];
+        let (first, others) = match info.shard as usize == shard {
+            true => ((info.core_at.0 as usize).saturating_sub(all.start), !info.bit),
+            // The index that this CPU has in its own shard.
+            false => (info.bit.trailing_zeros() as usize % cpus.len(), ShardMask::MAX),
         };
-        parts.into_iter().flatten().map(|at| self.sorted[at])
+        let set = set & others & (ShardMask::MAX >> (SHARD_CPUS_MAX - cpus.len()));
+        let before = set & ((1 << first) - 1);
+        // Twice the shard: the CPUs from `first` on, then those before it.
+        let mut left = u32::from(set & !before) | u32::from(before) << SHARD_CPUS_MAX;
+        std::iter::from_fn(move || {
+            let next = left.trailing_zeros() as usize % SHARD_CPUS_MAX;
+            let is_left = left != 0;
+            left &= left.wrapping_sub(1);
+            is_left.then(|| cpus[next])
+        })
     }
 }
 

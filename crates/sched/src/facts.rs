@@ -7,6 +7,7 @@
 //! A policy reads a [`View`] and a [`Wake`] and returns a [`WakeDecision`] or a [`StealDecision`]. It keeps no state
 //! between calls. The scheduler stores what must be remembered of a task, and passes it in again ([`Wakee`]).
 
+use crate::ShardMask;
 use crate::policy::{MIGRATION_COST_PER_POLL, WAKEUP_COST};
 use warmcore_types::{CpuId, LlcId, Nanos, NodeId};
 
@@ -62,12 +63,12 @@ pub trait View {
     /// How many tasks are in the queue with this number that CPUs of one LLC share: the queue of shard `queue`, unless
     /// the scheduler numbers its shared queues in another way. Backlogs of the CPUs are not included.
     fn shared_queue_len(&self, queue: usize) -> u32;
-    /// How many CPUs of the shard are idle and online. At 0 a policy does not search the shard for an idle CPU.
-    fn idle_in(&self, shard: usize) -> u32;
-    /// Whether the backlog of any CPU of the shard is not empty. True by default, for a scheduler that does not know.
-    /// If the scheduler keeps this in one word per shard, a stealing CPU need not read a cache line of every CPU.
-    fn has_backlog_in(&self, _shard: usize) -> bool {
-        true
+    /// Which CPUs of the shard are idle and online. A policy does not ask for others whether they are idle.
+    fn idle_in(&self, shard: usize) -> ShardMask;
+    /// The CPUs of the shard whose backlog may not be empty. All by default, for a scheduler that does not know. If the scheduler
+    /// keeps this in one word per shard, a stealing CPU need not read a cache line of every CPU.
+    fn backlogs_in(&self, _shard: usize) -> ShardMask {
+        ShardMask::MAX
     }
     /// Whether any task of `cpu`'s backlog may run on `me`. A scheduler that does not know returns true, and after a
     /// steal without a task waits before it asks the policy again.

@@ -48,7 +48,7 @@ pub trait Host: Sized {
         false
     }
 
-    /// Called before the worker sleeps. Tasks that are woken from here on go into its inbox.
+    /// Called before the worker sleeps. A task that comes to it from here on ends the sleep.
     fn parks(&self, _worker: CpuId) {}
 
     /// Called when the worker runs a task for the first time after it was idle.

@@ -7,8 +7,8 @@
 //! # Cost
 //! A worker reads `len` before each poll. The line of `len` is written only by pushes and by workers that take tasks.
 
-use crate::Task;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
+use crate::sync::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Mutex, Ordering::*};
+use crate::{ShardMask, Task};
 use std::collections::VecDeque;
 use warmcore_line::{Line, Padded};
 use warmcore_types::ignore_poison;
@@ -30,9 +30,13 @@ pub struct InjectQueue<T> {
     /// `None`: closed.
     #[line(contended = "tasks")]
     tasks: Padded<Mutex<Option<VecDeque<T>>>>,
-    /// The number of the shard's workers that are marked as parked. Written by workers that park or wake.
+    /// The shard's workers that are marked as parked. Written by workers that park or wake.
     #[line(contended = "sleepers")]
-    pub(crate) idle: Padded<AtomicU32>,
+    pub(crate) idle: Padded<AtomicU16>,
+    /// The shard's workers that are in a long poll, or in a long run inside their driver, where they may be marked as parked.
+    /// Written by the thread that finds them there, and by them.
+    #[line(contended = "watchdog")]
+    pub(crate) stuck: Padded<AtomicU16>,
     /// A worker of the shard was unparked for a task of this queue and has not looked yet. At most one worker is on its
     /// way. Written by the thread that unparks the worker, and by workers that wake.
     #[line(contended = "sleepers")]
@@ -48,7 +52,8 @@ impl<T: Task> InjectQueue<T> {
         Self {
             len: Padded::new(AtomicU32::new(0)),
             tasks: Padded::new(Mutex::new(Some(VecDeque::with_capacity(RESERVED)))),
-            idle: Padded::new(AtomicU32::new(0)),
+            idle: Padded::new(AtomicU16::new(0)),
+            stuck: Padded::new(AtomicU16::new(0)),
             wakeup_pending: Padded::new(AtomicBool::new(false)),
             served_until: Padded::new(AtomicU64::new(0)),
         }
@@ -105,9 +110,9 @@ impl<T: Task> InjectQueue<T> {
         self.len() == 0
     }
 
-    /// The number of the shard's workers that are marked as parked.
+    /// The shard's workers that are marked as parked.
     #[inline]
-    pub fn idle(&self) -> u32 {
+    pub fn idle(&self) -> ShardMask {
         self.idle.load(Relaxed)
     }
 }

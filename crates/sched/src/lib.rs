@@ -21,7 +21,7 @@ mod workers;
 
 pub use counters::{Counters, WorkerStats};
 
-pub use domains::{SHARD_CPUS_MAX, SchedDomains};
+pub use domains::{SHARD_CPUS_MAX, SchedDomains, ShardMask};
 pub use facts::{
     Allowed, QueueOrder, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
 };

@@ -146,8 +146,6 @@ impl<T: Entry> Class<T> {
 /// The tasks that wait at one worker: see the module's documentation.
 #[derive(Debug)]
 pub(crate) struct RunQueue<T> {
-    /// The only waiting task, while the LIFO slot is empty. It is in no class.
-    only: Option<T>,
     lifo_slot: Option<T>,
     /// Whether another worker may steal the task in the LIFO slot.
     steals_lifo_slot: bool,
@@ -176,7 +174,6 @@ type ClassId = usize;
 impl<T: Entry> RunQueue<T> {
     pub(crate) fn new(virtual_times: Arc<VirtualTimes>, steals_lifo_slot: bool) -> Self {
         Self {
-            only: None,
             lifo_slot: None,
             steals_lifo_slot,
             lifo_polls: 0,
@@ -216,8 +213,7 @@ impl<T: Entry> RunQueue<T> {
 
     /// The least virtual time of a tenant that has tasks waiting here; `u64::MAX` if no task waits.
     pub(crate) fn min_vtime(&mut self) -> u64 {
-        let alone =
-            self.only.as_ref().or(self.lifo_slot.as_ref()).map(Entry::share).map(|share| self.class(share));
+        let alone = self.lifo_slot.as_ref().map(Entry::share).map(|share| self.class(share));
         let waiting =
             self.classes.iter().enumerate().filter(|(id, class)| class.len() > 0 || alone == Some(*id));
         waiting.map(|(_, class)| class.vtime()).min().unwrap_or(u64::MAX)
@@ -227,29 +223,7 @@ impl<T: Entry> RunQueue<T> {
     #[inline(always)]
     pub(crate) fn push(&mut self, item: T) {
         self.pinned += u32::from(item.is_pinned());
-        if self.len == 0 {
-            let share = item.share();
-            if share.tenant != Share::NO_TENANT.tenant {
-                // The tenant becomes known, as tasks without a tenant may wait in the ring.
-                self.class(share);
-            }
-            self.only = Some(item);
-            self.len = 1;
-            return;
-        }
-        if self.only.is_some() {
-            self.push_only_in_class();
-        }
         self.push_in_class(item);
-    }
-
-    /// Moves the only waiting task into its class, because a second one comes.
-    #[inline(never)]
-    fn push_only_in_class(&mut self) {
-        if let Some(only) = self.only.take() {
-            self.len -= 1;
-            self.push_in_class(only);
-        }
     }
 
     #[inline(always)]
@@ -278,9 +252,6 @@ impl<T: Entry> RunQueue<T> {
     #[inline]
     pub(crate) fn push_lifo(&mut self, item: T) -> bool {
         self.pinned += u32::from(item.is_pinned());
-        if self.only.is_some() {
-            self.push_only_in_class();
-        }
         let before = self.lifo_slot.replace(item);
         let was_empty = before.is_none();
         if let Some(before) = before {
@@ -387,10 +358,6 @@ impl<T: Entry> RunQueue<T> {
 
     #[inline]
     fn pop_any(&mut self, max_lifo_polls: u32, order: impl Fn() -> QueueOrder) -> Option<T> {
-        if let Some(only) = self.only.take() {
-            self.len = 0;
-            return Some(only);
-        }
         let mut behind = None;
         if let Some(task) = self.lifo_slot.take() {
             self.len -= 1;
@@ -515,8 +482,8 @@ impl<T: Entry> RunQueue<T> {
         if self.stealable() == 0 {
             return None;
         }
-        let mut oldest = self.only.as_ref();
-        if oldest.is_none() && self.busy > 0 {
+        let mut oldest = None;
+        if self.busy > 0 {
             let first = self.first_class();
             let all = std::iter::once(first).chain(0..self.classes.len());
             oldest = all.into_iter().find_map(|id| self.classes[id].oldest());
@@ -590,17 +557,14 @@ impl<T: Entry> RunQueue<T> {
         None
     }
 
-    /// Removes a task that `may` go: the only one, else the one that `take` removes from a class, else the one in the
+    /// Removes a task that `may` go: the one that `take` removes from a class, else the one in the
     /// LIFO slot.
     fn steal_any<M: Fn(&T) -> bool>(
         &mut self,
         may: M,
         take: impl FnOnce(&mut Self, &M) -> Option<(ClassId, T)>,
     ) -> Option<T> {
-        let item = if let Some(only) = self.only.take_if(|task| may(task)) {
-            self.len = 0;
-            only
-        } else if let Some((id, item)) = take(self, &may) {
+        let item = if let Some((id, item)) = take(self, &may) {
             self.record_dequeue(id);
             item
         } else {

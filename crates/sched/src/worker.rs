@@ -31,7 +31,7 @@ use crate::shares::Shares;
 use crate::sync::{MutexGuard, Ordering::*};
 use crate::virtual_time::VirtualTimes;
 use crate::workers::Remote;
-use crate::{Distance, Host, Inbox, Policy, QueueOrder, Queued, Ring, Task};
+use crate::{Distance, Host, Inbox, Policy, QueueOrder, Queued, Ring, ShardMask, Task};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -89,6 +89,8 @@ struct Round {
 /// The decisions of one worker: see the module's documentation.
 pub struct Core<H: Host> {
     me: CpuId,
+    /// Its place in its shard.
+    bit: ShardMask,
     remote: Arc<Remote<H>>,
     /// The injection queue of the worker's shard, which also counts the shard's parked workers.
     shard: Arc<InjectQueue<H::Task>>,
@@ -181,6 +183,7 @@ impl<H: Host> Core<H> {
         let uses_ring = workers.uses_rings(order, max_lifo_polls);
         Self {
             me,
+            bit: workers.machine().bit(me),
             shard: workers.inject_queues[workers.machine().shard_of(me)].clone(),
             inject_queue: workers.inject_queues[policy.inject_queue_of(workers.machine(), me)].clone(),
             virtual_times: workers.virtual_times.clone(),
@@ -265,6 +268,12 @@ impl<H: Host> Core<H> {
         self.pushes_ring.set(!is_in_driver && self.uses_ring.get());
     }
 
+    /// Whether another thread has found the worker in a long poll, or in a long run inside its driver.
+    #[inline]
+    pub fn is_stuck(&self) -> bool {
+        self.shard.stuck.load(Relaxed) & self.bit != 0
+    }
+
     /// Whether the worker has polled nothing since it was last idle.
     pub fn was_idle(&self) -> bool {
         self.was_idle.get()
@@ -297,10 +306,12 @@ impl<H: Host> Core<H> {
     /// Removes the task that runs next.
     #[inline]
     fn pop(&self, host: &H) -> Option<Queued<H::Task>> {
-        if self.remote.status.queued.load(Relaxed) == 0
-            && let Some(queued) = self.pop_ring()
-        {
-            return Some(queued);
+        if self.remote.status.queued.load(Relaxed) == 0 {
+            let queued = self.pop_ring();
+            // Without a ring there is a LIFO slot, and an empty run queue ends the count of its polls.
+            if queued.is_some() || self.uses_ring.get() {
+                return queued;
+            }
         }
         self.pop_in_round(host)
     }
@@ -401,6 +412,11 @@ impl<H: Host> Core<H> {
         let now = self.now();
         remote.inbox.take(|task| self.queue_here(&mut run_queue, Queued { task, since: now }, now));
         self.publish_queued(host, run_queue, self.now());
+        self.notify_of_backlog(host);
+    }
+
+    /// After several tasks may have come at once: notifies a parked worker, if they are worth it.
+    fn notify_of_backlog(&self, host: &H) {
         if self.num_queued() > self.notify_threshold.get() {
             host.workers().notify_parked(host, self.me, self.now());
         }
@@ -430,7 +446,7 @@ impl<H: Host> Core<H> {
     fn pop_inject(&self, host: &H) {
         let queue = host.workers().policy().inject_queue_of(host.workers().machine(), self.me);
         let is_left = self.take_injected(host, queue) && !self.inject_queue.is_empty();
-        if is_left && self.inject_queue.idle() > 0 && !self.took_light.get() {
+        if is_left && self.inject_queue.idle() != 0 && !self.took_light.get() {
             host.workers().notify_for_inject(host, queue, None, None);
         }
     }

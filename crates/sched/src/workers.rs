@@ -25,8 +25,8 @@ use crate::run_queue::RunQueue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::virtual_time::VirtualTimes;
 use crate::{
-    Allowed, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, StealOrder, TargetQueue,
-    Task, TaskState, View, Wake, WakeDecision, WakeSource,
+    Allowed, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, ShardMask, StealOrder,
+    TargetQueue, Task, TaskState, View, Wake, WakeDecision, WakeSource,
 };
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
@@ -58,9 +58,6 @@ pub struct Remote<H: Host> {
     pub(crate) unparked_at: Padded<AtomicU64>,
     #[line(contended = "still")]
     pub(crate) still: Padded<Stillness>,
-    /// Whether the worker is in a long poll. Set by the thread that finds it there, cleared by the worker.
-    #[line(contended = "watchdog")]
-    pub is_stuck: Padded<AtomicBool>,
     /// Its writers are named in [`Counters`].
     #[line(contended = "counters")]
     pub counters: Padded<Counters>,
@@ -186,7 +183,6 @@ impl<H: Host> Workers<H> {
                 is_notified: Padded::new(AtomicBool::new(false)),
                 unparked_at: Padded::new(AtomicU64::new(0)),
                 still: Padded::default(),
-                is_stuck: Padded::new(AtomicBool::new(false)),
                 counters: Padded::new(Counters::default()),
             })
         };
@@ -228,6 +224,10 @@ impl<H: Host> Workers<H> {
         self.remotes.iter().map(|remote| &**remote)
     }
 
+    fn shard_of(&self, worker: CpuId) -> &InjectQueue<H::Task> {
+        &self.inject_queues[self.machine.shard_of(worker)]
+    }
+
     /// The injection queues, by shard.
     pub fn inject_queues(&self) -> impl ExactSizeIterator<Item = &InjectQueue<H::Task>> {
         self.inject_queues.iter().map(|queue| &**queue)
@@ -240,7 +240,7 @@ impl<H: Host> Workers<H> {
 
     /// The number of workers that are marked as parked.
     pub fn count_idle(&self) -> usize {
-        self.inject_queues().map(|queue| queue.idle() as usize).sum()
+        self.inject_queues().map(|queue| queue.idle().count_ones() as usize).sum()
     }
 
     /// How long polls of a task take, in ns; if that is not known, as long as those of the worker `near`.
@@ -257,6 +257,14 @@ impl<H: Host> Workers<H> {
     /// How long the first poll of a task takes, at most, if the task is new and that is known.
     pub(crate) fn first_poll(&self, task: &H::Task) -> Option<Nanos> {
         if task.state().prev_worker().is_some() { None } else { self.first_polls.of(task.kind()) }
+    }
+
+    /// Records that a worker is in a long poll, or in a long run inside its driver, or is not any more. Returns whether that was
+    /// recorded before. Other workers take the tasks that wait there, and those that were handed to it.
+    pub fn set_stuck(&self, worker: CpuId, is_stuck: bool) -> bool {
+        let (bit, stuck) = (self.machine.bit(worker), &self.shard_of(worker).stuck);
+        let before = if is_stuck { stuck.fetch_or(bit, Relaxed) } else { stuck.fetch_and(!bit, Relaxed) };
+        before & bit != 0
     }
 
     /// Decides where a task goes that is woken or new.
@@ -423,7 +431,7 @@ impl<H: Host> Workers<H> {
         let queue = &self.inject_queues[shard];
         let cpus = self.machine.cpus_of(shard);
         let near = first.or(cpus.first().copied()).unwrap_or(CpuId(0));
-        if queue.idle() > 0 {
+        if queue.idle() != 0 {
             // A burst of tasks finds the mark set, and writes nothing.
             if queue.wakeup_pending.load(Relaxed) || queue.wakeup_pending.swap(true, SeqCst) {
                 return;
@@ -541,13 +549,13 @@ impl<H: Host> View for Workers<H> {
     }
 
     fn is_stuck(&self, cpu: CpuId) -> bool {
-        self.remote(cpu).is_stuck.load(Relaxed)
+        self.shard_of(cpu).stuck.load(Relaxed) & self.machine.bit(cpu) != 0
     }
 
     fn backlog(&self, cpu: CpuId) -> u32 {
         let remote = self.remote(cpu);
         let waiting = remote.waiting();
-        waiting + u32::from(remote.is_stuck.load(Relaxed) && remote.inbox.has_tasks())
+        waiting + u32::from(remote.inbox.has_tasks() && self.is_stuck(cpu))
     }
 
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
@@ -593,8 +601,14 @@ impl<H: Host> View for Workers<H> {
         self.inject_queues[shard].len()
     }
 
-    fn idle_in(&self, shard: usize) -> u32 {
+    fn idle_in(&self, shard: usize) -> ShardMask {
         self.inject_queues[shard].idle()
+    }
+
+    /// A worker that is marked as parked has an empty ring and run queue, and its inbox is its own unless it is stuck.
+    fn backlogs_in(&self, shard: usize) -> ShardMask {
+        let queue = &self.inject_queues[shard];
+        !queue.idle() | queue.stuck.load(Relaxed)
     }
 }
 

@@ -9,7 +9,7 @@ mod common;
 
 use common::{Facts, drawn, whole};
 use std::cell::Cell;
-use warmcore_sched::{Home, Policy, SchedDomains, StealDecision, View};
+use warmcore_sched::{Home, Policy, SchedDomains, ShardMask, StealDecision, View};
 use warmcore_types::{CpuId, Nanos};
 
 /// The most CPUs that a search looks at.
@@ -47,7 +47,7 @@ impl View for Counted {
     fn shared_queue_len(&self, shard: usize) -> u32 {
         self.facts.shared_queue_len(shard)
     }
-    fn idle_in(&self, shard: usize) -> u32 {
+    fn idle_in(&self, shard: usize) -> ShardMask {
         self.facts.idle_in(shard)
     }
 }

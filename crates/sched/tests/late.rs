@@ -71,7 +71,7 @@ fn look(host: &TestHost, core: &Core<TestHost>, at: u64) {
 /// time. Of eight tasks six wait in queues of `HOME` and two in its inbox; one in each may run there alone.
 fn taken_over(policy: PolicyKind, now: u64) -> (usize, usize) {
     let host = TestHost::new(policy);
-    host.set_clock(Nanos(1_000_000));
+    host.set_clock(Nanos(980_000));
     let [home, waker] = [HOME, WAKER].map(|cpu| Core::new(&host, cpu, Nanos(1_000_000)));
     let push = |number| {
         let allowed = if number == 2 || number == 7 { Allowed::Cpu(HOME) } else { Allowed::Anywhere };
@@ -112,7 +112,7 @@ fn a_busy_worker_takes_over_half_of_what_waits_at_one_that_stands_still_and_what
 #[test]
 fn what_may_not_come_is_looked_at_once_in_a_while() {
     let host = TestHost::new(PolicyKind::Home);
-    host.set_clock(Nanos(1_000_000));
+    host.set_clock(Nanos(980_000));
     let waker = Core::new(&host, WAKER, Nanos(1_000_000));
     host.workers().push_inbox(&host, host.task(0, Allowed::Cpu(HOME), 0), HOME);
     look(&host, &waker, 1_000_000);
@@ -124,6 +124,7 @@ fn what_may_not_come_is_looked_at_once_in_a_while() {
 #[test]
 fn a_worker_that_polls_does_not_stand_still() {
     let host = TestHost::new(PolicyKind::Home);
+    host.set_clock(Nanos(980_000));
     let [home, waker] = [HOME, WAKER].map(|cpu| Core::new(&host, cpu, Nanos(1_000_000)));
     (0..2).for_each(|number| {
         host.workers().push_inbox(&host, host.task(number, Allowed::Anywhere, 0), HOME);

@@ -297,9 +297,7 @@ fn a_shared_queue_spreads_a_fan_out_of_few_light_tasks() {
         Load { cpus: 8, programs: (0..n).map(sleeper).chain([ringer]).collect(), time: 50 * MS }
     }) {
         let moved = (shared.moves / shared.wakes) / (home.moves / home.wakes);
-        // Where all CPUs are busy, few tasks move under both.
-        let few = |point: &Point| point.moves < 0.01 * point.wakes;
-        assert!(if n < 160.0 { moved > 1.5 } else { few(&home) && few(&shared) }, "{n}: {moved}");
+        assert!(moved > 1.5, "{n}: {moved}");
         let gain = shared.done / home.done;
         let expected = match n {
             10.0 | 20.0 => 1.3..4.0,

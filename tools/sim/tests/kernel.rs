@@ -8,7 +8,8 @@ use proptest::prelude::*;
 use std::sync::LazyLock;
 use warmcore_sched::policy::may;
 use warmcore_sched::{
-    Allowed, Distance, SchedDomains, StealDecision, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
+    Allowed, Distance, SchedDomains, ShardMask, StealDecision, TargetQueue, View, Wake, WakeDecision,
+    WakeSource, Wakee,
 };
 use warmcore_sim::policy::kernel::{AverageIdle, Flips, HotRule, Newidle, NewidleCost, QueueRule};
 use warmcore_sim::policy::{Enqueued, Kernel, KernelPolicy, KernelView};
@@ -154,11 +155,11 @@ impl View for Simulation {
     fn shared_queue_len(&self, queue: usize) -> u32 {
         self.facts.shared_queue_len(queue)
     }
-    fn idle_in(&self, shard: usize) -> u32 {
+    fn idle_in(&self, shard: usize) -> ShardMask {
         self.facts.idle_in(shard)
     }
-    fn has_backlog_in(&self, shard: usize) -> bool {
-        self.facts.has_backlog_in(shard)
+    fn backlogs_in(&self, shard: usize) -> ShardMask {
+        self.facts.backlogs_in(shard)
     }
 }
 

@@ -137,7 +137,7 @@ impl Watchdog {
             // `since` may be later than `now`, if another watcher has checked after this one read the clock.
             if now.0.saturating_sub(since.0) >= shared.long_poll.0.max(SHORT_INTERVAL.0 / 2) {
                 self.last_long_poll.store(now.0, Relaxed);
-                scheduled.is_stuck.store(true, Relaxed);
+                shared.workers.set_stuck(CpuId(i as u32), true);
             }
         }
         if has_run {
@@ -152,9 +152,11 @@ impl Watchdog {
         // meanwhile.
         self.end(me);
         let mut found = false;
-        for (remote, _) in all().filter(|(_, scheduled)| scheduled.is_stuck.load(Relaxed)) {
-            remote.driver.poll_events();
-            found = true;
+        for (i, remote) in shared.remotes.iter().enumerate() {
+            if shared.workers.is_stuck(CpuId(i as u32)) {
+                remote.driver.poll_events();
+                found = true;
+            }
         }
         found
     }

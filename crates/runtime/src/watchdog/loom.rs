@@ -23,14 +23,14 @@ fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
                 let shared = shared.clone();
                 thread::spawn(move || {
                     let busy = Core::new(&*shared, CpuId(busy), shared.long_poll);
-                    assert!(busy.mark_parked(now));
+                    assert!(busy.mark_parked(&shared, now));
                     shared.watchdog.driver_runs(&shared, busy.me());
                     shared.watchdog.begin(&shared, busy.me(), now);
                 })
             })
             .collect();
         let core = Core::new(&*shared, parks, shared.long_poll);
-        assert!(core.mark_parked(now));
+        assert!(core.mark_parked(&shared, now));
         shared.watchdog.begin(&shared, parks, now);
         looking.into_iter().for_each(|worker| worker.join().unwrap());
         assert_eq!(shared.watchdog.watcher.load(Relaxed), parks.0, "it does not watch");

@@ -13,7 +13,7 @@ const NOW: Nanos = Nanos(1_000_000_000);
 fn two() -> (Vec<Arc<Mock>>, Shared) {
     let (mocks, shared) = workers(2, 2);
     mocks[0].foreign.store(4, Relaxed);
-    [BUSY, OTHER].iter().for_each(|worker| assert!(core(&shared, *worker).mark_parked(NOW)));
+    [BUSY, OTHER].iter().for_each(|worker| assert!(core(&shared, *worker).mark_parked(&shared, NOW)));
     (mocks, shared)
 }
 
@@ -64,10 +64,10 @@ fn a_worker_whose_driver_runs_its_tasks_does_not_watch() {
 fn a_worker_that_parks_takes_the_watch_of_one_whose_driver_has_tasks() {
     let (mocks, shared) = workers(2, 2);
     mocks[0].foreign.store(4, Relaxed);
-    assert!(core(&shared, BUSY).mark_parked(NOW));
+    assert!(core(&shared, BUSY).mark_parked(&shared, NOW));
     shared.watchdog.driver_runs(&shared, BUSY);
     assert!(shared.watchdog.begin(&shared, BUSY, NOW).is_some());
-    assert!(core(&shared, OTHER).mark_parked(NOW));
+    assert!(core(&shared, OTHER).mark_parked(&shared, NOW));
     assert_eq!(shared.watchdog.begin(&shared, OTHER, NOW), Some(Nanos(NOW.0 + LONG_INTERVAL.0)));
     assert_eq!(shared.watchdog.begin(&shared, BUSY, NOW), None);
     // Both have tasks: the watch stays where it is.

@@ -69,8 +69,8 @@ impl Worker {
     /// Ends a long run of the driver: clears the mark that the watchdog set, and reports it.
     pub(super) fn clear_stuck(&self) {
         let remote = self.core.remote();
-        if remote.is_stuck.load(Relaxed) {
-            remote.is_stuck.store(false, Relaxed);
+        if self.core.is_stuck() {
+            self.shared.workers.set_stuck(self.me(), false);
             Counters::add(&remote.counters.long_polls, 1);
             tracing::warn!(
                 worker = self.me().0,

@@ -68,7 +68,7 @@ impl Worker {
         if !is_ready {
             self.core.fell_asleep(header.sched.usual_sleep());
         }
-        if measured.stands_for > 0 || self.core.remote().is_stuck.load(Relaxed) {
+        if measured.stands_for > 0 || self.core.is_stuck() {
             self.record_measured(header, measured, is_ready);
         }
     }
@@ -77,7 +77,7 @@ impl Worker {
     /// pending updates the averages of its task.
     #[cold]
     fn record_measured(&self, header: &Header, measured: Measured, is_ready: bool) {
-        let mut is_long = self.core.remote().is_stuck.load(Relaxed);
+        let mut is_long = self.core.is_stuck();
         let Measured { since, stands_for, is_sampled } = measured;
         if stands_for == AFTER_MOVE {
             let ran = self.core.end_sample(&self.shared, since);

@@ -34,7 +34,7 @@ impl Worker {
         let remote = self.core.remote();
         let polls = remote.status.poll_seq.load(Relaxed);
         remote.status.poll_seq.store(polls + 1, Relaxed);
-        remote.is_stuck.store(false, Relaxed);
+        self.shared.workers.set_stuck(self.me(), false);
         warmcore_record::set_worker(None);
         // This thread is no worker's any more before another one is: only one may push to the ring. Until the poll ends it is a
         // thread inside the runtime, as any other; `run_thread` leaves the runtime afterwards.

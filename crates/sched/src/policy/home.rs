@@ -244,10 +244,7 @@ impl<V: View> Search<'_, V> {
         if view.shared_queue_len(shard) > 0 {
             return Some(StealDecision::Shard(shard));
         }
-        if !view.has_backlog_in(shard) {
-            return None;
-        }
-        for cpu in machine.cpus_from(me, shard) {
+        for cpu in machine.cpus_among(me, shard, view.backlogs_in(shard)) {
             let waiting = view.backlog(cpu);
             if waiting == 0 || !view.can_steal(me, cpu) {
                 continue;

@@ -4,8 +4,8 @@
 //! So each answer names a CPU that is allowed and online, if there is one. If all CPUs on which a task may run are
 //! offline, the task runs on the nearest online CPU, as in Linux.
 //!
-//! A search for an idle CPU reads a count of idle CPUs per shard, and enters only shards with idle CPUs: 24 loads on
-//! 384 CPUs in 24 shards if no CPU is idle. It misses an idle CPU only if the count of its shard is late, so that no
+//! A search for an idle CPU reads a word per shard, the set of its idle CPUs, and looks at these alone: 24 loads on
+//! 384 CPUs in 24 shards if no CPU is idle. It misses an idle CPU only if the word of its shard is late, so that no
 //! CPU stays parked while a task waits. [`find_idle`] passes over idle CPUs whose hot windows are open (CPUs that are
 //! kept for another task); the fuller the LLC, the fewer of them.
 //!
@@ -60,7 +60,8 @@ pub fn origin(machine: &SchedDomains, view: &impl View, waker: WakeSource) -> Cp
         WakeSource::Cpu(near) | WakeSource::Outside(Some(near)) => near,
         WakeSource::Outside(None) if machine.shards() == 1 => machine.cpus_of(0)[0],
         WakeSource::Outside(None) => {
-            let emptiness = |shard: &usize| (u32::MAX - view.idle_in(*shard), view.shared_queue_len(*shard));
+            let emptiness =
+                |shard: &usize| (view.idle_in(*shard).count_zeros(), view.shared_queue_len(*shard));
             let shard = (0..machine.shards()).min_by_key(emptiness).unwrap_or(0);
             machine.cpus_of(shard)[0]
         }
@@ -94,10 +95,10 @@ pub fn first_idle(machine: &SchedDomains, view: &impl View, near: CpuId) -> Opti
 
 /// The idle CPUs that are online, nearest first.
 fn idle_from(machine: &SchedDomains, view: &impl View, near: CpuId) -> impl Iterator<Item = CpuId> {
-    let shards = machine.shards_from(near).filter(|shard| view.idle_in(*shard) > 0);
-    shards.flat_map(move |shard| {
-        let itself = (shard == machine.shard_of(near)).then_some(near);
-        let all = itself.into_iter().chain(machine.cpus_from(near, shard));
+    let idle = machine.shards_from(near).map(|shard| (shard, view.idle_in(shard)));
+    idle.filter(|(_, idle)| *idle != 0).flat_map(move |(shard, idle)| {
+        let itself = (shard == machine.shard_of(near) && idle & machine.bit(near) != 0).then_some(near);
+        let all = itself.into_iter().chain(machine.cpus_among(near, shard, idle));
         all.filter(|cpu| view.is_idle(*cpu) && !view.is_offline(*cpu))
     })
 }
@@ -149,7 +150,7 @@ pub fn depth(machine: &SchedDomains, view: &impl View, near: CpuId) -> u32 {
     let (mut all, mut busy) = (0, 0);
     for shard in llc_shards(machine, near) {
         let cpus = machine.cpus_of(shard).len() as u64;
-        (all, busy) = (all + cpus, busy + cpus.saturating_sub(view.idle_in(shard).into()));
+        (all, busy) = (all + cpus, busy + cpus - u64::from(view.idle_in(shard).count_ones()));
     }
     scan_depth(all, busy * SCALE)
 }

@@ -45,8 +45,8 @@ impl Policy for SharedQueue {
             return StealDecision::Shard(own);
         }
         let waits = |cpu: &CpuId| view.backlog(*cpu) > 0 && view.can_steal(me, *cpu);
-        let shards = || machine.shards_from(me).filter(|shard| view.has_backlog_in(*shard));
-        let victims = || shards().flat_map(|shard| machine.cpus_from(me, shard)).filter(waits);
+        let in_shard = |shard| machine.cpus_among(me, shard, view.backlogs_in(shard));
+        let victims = || machine.shards_from(me).flat_map(in_shard).filter(waits);
         let in_llc = victims().take_while(|cpu| machine.distance(me, *cpu) <= Distance::Llc);
         let oldest = in_llc.min_by_key(|cpu| view.waits_since(me, *cpu));
         let longest =

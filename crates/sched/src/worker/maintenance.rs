@@ -43,23 +43,16 @@ impl<H: Host> Core<H> {
     pub fn maintained(&self, host: &H) {
         self.set_in_driver(false);
         Counters::add(&self.remote.counters.event_polls, 1);
-        let (now, began) = (self.now(), self.interval_start.get());
-        let workers = host.workers();
+        let (now, workers) = (self.now(), host.workers());
         if workers.policy().defers_yields() {
             self.queue_deferred(host);
-        }
-        // Not if a lone task that yields has cut the interval short.
-        if now.0.saturating_sub(began.0) >= WAKEUP_COST.0 {
-            self.take_over(host);
         }
         if self.remote.waiting() > 0 && workers.count_idle() > 0 {
             workers.notify_parked(host, self.me, now);
         }
-        if now >= self.balance_at.get() {
-            self.balance(host, now);
-        }
-        if self.virtual_times.has_several_tenants() {
-            self.migrate_lagging(host, now);
+        let near = workers.machine().cpus().saturating_sub(1).min(NEIGHBOURS);
+        if near > 0 && workers.policy().shares() {
+            self.look_at_neighbour(host, near, now);
         }
         let now = self.read_clock(host);
         self.learn_maintenance_cost(now);
@@ -138,68 +131,67 @@ impl<H: Host> Core<H> {
         self.event_interval.set(self.event_interval.get() - rest);
     }
 
-    /// Looks at one of the nearest other workers, another one each time. If that stands still while tasks wait there, takes half of
-    /// those in its queues and all that were handed to it, if the policy says so.
-    fn take_over(&self, host: &H) {
-        let workers = host.workers();
-        let near = workers.machine().cpus().saturating_sub(1).clamp(1, NEIGHBOURS) as u64;
-        let which = (self.remote.counters.event_polls.load(Relaxed) % near) as usize;
-        let Some(other) = workers.machine().others(self.me).nth(which) else { return };
-        let (remote, now) = (workers.remote(other), self.now());
-        if remote.waiting() == 0 && !remote.inbox.has_tasks() {
-            return;
+    /// Looks at one of the `near` nearest other workers. If that stands still, takes tasks over; now and then, if its tasks get fewer
+    /// polls, or those of a tenant there less time, takes some of them.
+    fn look_at_neighbour(&self, host: &H, near: usize, now: Nanos) {
+        // Each in turn. The comparison has a turn of its own, so that it does not keep step with this one.
+        let compares = now >= self.balance_at.get();
+        let looks = self.remote.counters.event_polls.load(Relaxed) as usize;
+        let which = if compares { self.next_rand() as usize } else { looks } % near;
+        let Some(other) = host.workers().machine().others(self.me).nth(which) else { return };
+        let mut came = self.take_over(host, other, now);
+        if compares {
+            came += self.balance(host, which, other, now);
         }
-        remote.look(now);
-        if workers.policy().takes_over(workers.machine(), workers, self.me, other, now) {
-            let half = remote.waiting().div_ceil(2).min(STEAL_MAX);
-            let came = self.steal_from(host, other, half, now, true);
-            Counters::add(&self.remote.counters.balanced, came.into());
-            if came == 0 {
-                // What waits there may not run here.
-                remote.still.since.store(now.0 + RETRY_AFTER.0, Relaxed);
-            }
+        if self.virtual_times.has_several_tenants() {
+            came += self.migrate_lagging(host, other, now);
         }
+        Counters::add(&self.remote.counters.balanced, came.into());
     }
 
-    /// Compares itself with a random neighbour: if the tasks there get fewer polls than those here, takes some.
+    /// If a worker stands still while tasks wait there, takes half of those in its queues and all that were handed to it, if the policy
+    /// says so.
+    fn take_over(&self, host: &H, other: CpuId, now: Nanos) -> u32 {
+        let (workers, remote) = (host.workers(), host.workers().remote(other));
+        // A lone task that yields cuts an interval short.
+        let is_short = now.0.saturating_sub(self.interval_start.get().0) < WAKEUP_COST.0;
+        if is_short || (remote.waiting() == 0 && !remote.inbox.has_tasks()) {
+            return 0;
+        }
+        remote.look(now);
+        if !workers.policy().takes_over(workers.machine(), workers, self.me, other, now) {
+            return 0;
+        }
+        let half = remote.waiting().div_ceil(2).min(STEAL_MAX);
+        let came = self.steal_from(host, other, half, now, true);
+        if came == 0 {
+            // What waits there may not run here.
+            remote.still.since.store(now.0 + RETRY_AFTER.0, Relaxed);
+        }
+        came
+    }
+
+    /// Compares itself with a neighbour: if the tasks there get fewer polls than those here, takes some.
     #[cold]
-    fn balance(&self, host: &H, now: Nanos) {
+    fn balance(&self, host: &H, which: usize, other: CpuId, now: Nanos) -> u32 {
         self.balance_at.set(Nanos(now.0 + BALANCE_EVERY.0));
         let workers = host.workers();
-        let Some((which, other)) = self.random_neighbour(host) else { return };
         let pinned = ignore_poison(self.remote.run_queue.lock()).pinned();
         self.remote.status.pinned.store(pinned, Relaxed);
         let distance = workers.machine().distance(self.me, other);
         let mut shares = self.shares.borrow_mut();
         let come = shares.look(which, workers.pace(self.me), workers.pace(other), distance);
-        if come > 0 {
-            let (came, had_run) = self.migrate(host, other, come, now);
-            shares.moved(had_run);
-            Counters::add(&self.remote.counters.balanced, came.into());
-        }
+        let (came, had_run) = if come > 0 { self.migrate(host, other, come, now) } else { (0, 0) };
+        shares.moved(had_run);
+        came
     }
 
-    /// Takes a task from a random neighbour if its tenant is behind all those whose tasks are queued here.
+    /// Takes a task from a neighbour if its tenant is behind all those whose tasks are queued here.
     #[cold]
-    fn migrate_lagging(&self, host: &H, now: Nanos) {
-        let Some((_, other)) = self.random_neighbour(host) else { return };
+    fn migrate_lagging(&self, host: &H, other: CpuId, now: Nanos) -> u32 {
         let least = ignore_poison(self.remote.run_queue.lock()).min_vtime();
         // A worker without queued tasks steals one before it parks.
-        let Some(below) = least.checked_sub(LAG_MIN).filter(|_| least < u64::MAX) else { return };
-        if self.steal_lagging(host, other, below, now) {
-            Counters::add(&self.remote.counters.balanced, 1);
-        }
-    }
-
-    /// One of the nearest other workers and its index among them, at random. `None`: there is none, or the policy moves
-    /// no task between workers that are busy.
-    fn random_neighbour(&self, host: &H) -> Option<(usize, CpuId)> {
-        let (machine, policy) = (host.workers().machine(), host.workers().policy());
-        let near = machine.cpus().saturating_sub(1).min(NEIGHBOURS);
-        if near == 0 || !policy.shares() {
-            return None;
-        }
-        let which = self.next_rand() as usize % near;
-        Some((which, machine.others(self.me).nth(which)?))
+        let below = least.checked_sub(LAG_MIN).filter(|_| least < u64::MAX);
+        below.map_or(0, |below| self.steal_lagging(host, other, below, now))
     }
 }

@@ -32,7 +32,7 @@ impl<H: Host> Core<H> {
             return;
         }
         let now = self.now();
-        if !self.mark_parked(now) {
+        if !self.mark_parked(host, now) {
             // Another thread has pushed a task.
             return;
         }
@@ -66,18 +66,18 @@ impl<H: Host> Core<H> {
 
     /// Marks the worker as parked. False: its inbox has a task.
     #[doc(hidden)] // for models of hosts
-    pub fn mark_parked(&self, now: Nanos) -> bool {
+    pub fn mark_parked(&self, host: &H, now: Nanos) -> bool {
         if !self.remote.inbox.try_park() {
             return false;
         }
         self.remote.forget_looks();
         // The worker is in no poll any more.
-        if self.remote.is_stuck.load(Relaxed) {
-            self.remote.is_stuck.store(false, Relaxed);
+        if self.is_stuck() {
+            host.workers().set_stuck(self.me, false);
         }
         // A backlog begins with the next push. Until the push has stored its time, none of its tasks is due.
         self.remote.status.backlog_since.store(u64::MAX, Relaxed);
-        self.shard.idle.fetch_add(1, Relaxed);
+        self.shard.idle.fetch_or(self.bit, Relaxed);
         self.end_service();
         self.mode.set(Mode::Parked { since: now, until: None });
         // ORDERING: SeqCst; that the worker is parked was written before, the other queues are read after.
@@ -115,6 +115,7 @@ impl<H: Host> Core<H> {
         self.learn_wakeup_cost(since, woke);
         Counters::add(&self.remote.counters.parks, 1);
         Counters::add(&self.remote.counters.parked_ns, woke.0.saturating_sub(since));
+        self.notify_of_backlog(host);
     }
 
     /// If another thread has ended the park: learns how long it took until this thread ran.
@@ -141,7 +142,7 @@ impl<H: Host> Core<H> {
     /// Ends the park: the worker is not marked as parked any more.
     pub fn resume(&self, host: &H) {
         let Mode::Parked { since, .. } = self.mode.replace(Mode::Awake) else { return };
-        self.shard.idle.fetch_sub(1, Relaxed);
+        self.shard.idle.fetch_and(!self.bit, Relaxed);
         self.remote.inbox.try_unpark();
         // ORDERING: SeqCst; that the worker is awake was written before, whether a wakeup is pending and what the injection
         // queue holds is read after. `Workers::notify_for_inject` does both the other way round.

@@ -114,7 +114,7 @@ impl<H: Host> Core<H> {
     /// Counts a long poll. For some time each poll is measured.
     pub fn count_long_poll(&self, host: &H) {
         Counters::add(&self.remote.counters.long_polls, 1);
-        self.remote.is_stuck.store(false, Relaxed);
+        host.workers().set_stuck(self.me, false);
         let now = self.read_clock(host);
         self.restart_long_poll_check(now);
         self.all_measured_until.set(Nanos(now.0 + MEASURED_FOR.0));

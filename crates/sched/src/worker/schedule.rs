@@ -1,8 +1,8 @@
 //! Schedule: where a task goes that is woken on the worker's own thread.
 //!
 //! A light task that this worker polled last goes into the worker's ring; one comparison finds that out. Other tasks that it
-//! polled last go into its run queue. The policy places any other task. While the worker sleeps in its driver, a task goes into
-//! the inbox, because a task in a queue would not end the park.
+//! polled last go into its run queue. The policy places any other task. While the worker sleeps in its driver, a task that comes
+//! here also ends the park.
 
 use super::*;
 use crate::{TargetQueue, WakeSource};
@@ -90,18 +90,22 @@ impl<H: Host> Core<H> {
             }
             task
         };
-        if self.in_driver.get() && self.remote.inbox.is_parked() {
-            return self.push_own_inbox(host, task);
+        if self.mode.get() != Mode::Awake {
+            return self.end_own_park(host, task);
         }
         self.schedule_local(host, task, is_yield);
     }
 
-    fn push_own_inbox(&self, host: &H, task: H::Task) {
-        match self.remote.inbox.push(task) {
-            Ok(false) => {}
-            Ok(true) => host.interrupt_park(self.me),
-            Err(task) => host.cancel(task),
+    /// Queues a task that the driver of the parked worker woke. Others are notified of a backlog when the driver returns, as more
+    /// may come now.
+    fn end_own_park(&self, host: &H, task: H::Task) {
+        if self.remote.inbox.try_unpark() {
+            // A task in a queue does not end the park.
+            host.interrupt_park(self.me);
         }
+        let (mut run_queue, now) = (None, self.now());
+        self.queue_here(&mut run_queue, Queued { task, since: now }, now);
+        self.publish_queued(host, run_queue, now);
     }
 
     /// Places a task that another worker polled last, or none. Returns it if it belongs into this worker's queues.

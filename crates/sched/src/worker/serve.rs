@@ -29,7 +29,7 @@ impl<H: Host> Core<H> {
     pub(super) fn decide_service(&self, host: &H, longest: Option<Nanos>) {
         self.took_light.set(longest.is_some_and(|longest| self.may_serve(host, longest)));
         match self.took_light.get() {
-            true if self.inject_queue.idle() > 0 => self.extend_service(host),
+            true if self.inject_queue.idle() != 0 => self.extend_service(host),
             true => {}
             false => self.end_service(),
         }

@@ -4,7 +4,7 @@
 
 use super::*;
 use crate::sync::fence;
-use crate::{StealDecision, Workers};
+use crate::{StealDecision, View, Workers};
 
 /// The largest number of tasks that a worker takes at once.
 pub const STEAL_MAX: u32 = 256;
@@ -78,7 +78,7 @@ impl<H: Host> Core<H> {
                         return SearchOutcome::Tasks { left_at: Some(cpu), is_last: false };
                     }
                     let remote = workers.remote(cpu);
-                    if remote.status.queued.load(Relaxed) == 0 && !remote.is_stuck.load(Relaxed) {
+                    if remote.status.queued.load(Relaxed) == 0 && !workers.is_stuck(cpu) {
                         // Another worker took the ring's tasks, each of which could run here. The inbox of a stuck worker may
                         // have tasks that may not.
                         continue;
@@ -126,6 +126,9 @@ impl<H: Host> Core<H> {
 
     /// The same of tasks of another worker, whose counter they are added to.
     fn push_stolen(&self, host: &H, from: &Remote<H>, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
+        if taken.is_empty() {
+            return 0;
+        }
         from.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
         self.push_taken(host, taken, now)
     }
@@ -138,7 +141,7 @@ impl<H: Host> Core<H> {
         let steal_order = workers.policy().steal_order();
         let may = |task: &H::Task| workers.machine().allows(task.state().allowed(), self.me);
         remote.ring.steal(at_most, |task| taken.push(Queued { task, since: now }));
-        let takes_inbox = is_still || remote.is_stuck.load(Relaxed);
+        let takes_inbox = is_still || workers.is_stuck(from);
         let is_enough = taken.len() >= at_most as usize || remote.status.queued.load(Relaxed) == 0;
         let queue = match is_still {
             // It may have lost its CPU while it holds the lock.
@@ -185,19 +188,16 @@ impl<H: Host> Core<H> {
         (self.push_stolen(host, remote, &mut taken, now), had_run as u32)
     }
 
-    /// Takes one task that waits at `from`, of a tenant with less virtual time than `below`. Returns whether one came.
-    pub(super) fn steal_lagging(&self, host: &H, from: CpuId, below: u64, now: Nanos) -> bool {
+    /// Takes one task that waits at `from`, of a tenant with less virtual time than `below`. Returns how many came.
+    pub(super) fn steal_lagging(&self, host: &H, from: CpuId, below: u64, now: Nanos) -> u32 {
         let workers = host.workers();
         let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
         let may = |queued: &Queued<H::Task>| workers.machine().allows(queued.task.state().allowed(), self.me);
         let mut queue = ignore_poison(remote.run_queue.lock());
-        let Some(queued) = queue.steal_lagging(below, workers.policy().steal_order(), may) else {
-            return false;
-        };
-        taken.push(queued);
+        taken.extend(queue.steal_lagging(below, workers.policy().steal_order(), may));
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
-        self.push_stolen(host, remote, &mut taken, now) > 0
+        self.push_stolen(host, remote, &mut taken, now)
     }
 
     /// Publishes the status of a worker from which tasks were taken, and keeps since when it has a backlog. The caller holds

@@ -4,7 +4,7 @@
 pub mod host;
 pub mod script;
 
-use warmcore_sched::{SchedDomains, View};
+use warmcore_sched::{SchedDomains, ShardMask, View};
 use warmcore_topo::{MACHINES, Topology, machines};
 use warmcore_types::{CpuId, Nanos};
 
@@ -12,7 +12,8 @@ use warmcore_types::{CpuId, Nanos};
 #[derive(Debug, Clone, Default)]
 pub struct Facts {
     pub cpus: Vec<Cpu>,
-    pub shard_of: Vec<usize>,
+    /// By CPU: its shard, and its place there.
+    pub places: Vec<(usize, ShardMask)>,
     pub waiting: Vec<u32>,
 }
 
@@ -33,8 +34,15 @@ pub struct Cpu {
 impl Facts {
     /// All CPUs run a task, and no task waits.
     pub fn busy(machine: &SchedDomains) -> Self {
-        let shard_of = (0..machine.cpus() as u32).map(|cpu| machine.shard_of(CpuId(cpu))).collect();
-        Self { cpus: vec![Cpu::default(); machine.cpus()], shard_of, waiting: vec![0; machine.shards()] }
+        let all = (0..machine.cpus() as u32).map(CpuId);
+        let places = all.map(|cpu| (machine.shard_of(cpu), machine.bit(cpu))).collect();
+        Self { cpus: vec![Cpu::default(); machine.cpus()], places, waiting: vec![0; machine.shards()] }
+    }
+
+    /// The CPUs of a shard of which `is` is true.
+    fn set_in(&self, shard: usize, is: impl Fn(&Cpu) -> bool) -> ShardMask {
+        let of_shard = self.cpus.iter().zip(&self.places).filter(|(_, place)| place.0 == shard);
+        of_shard.filter(|(cpu, _)| is(cpu)).fold(0, |set, (_, place)| set | place.1)
     }
 }
 
@@ -70,12 +78,11 @@ impl View for Facts {
     fn shared_queue_len(&self, shard: usize) -> u32 {
         self.waiting[shard]
     }
-    fn idle_in(&self, shard: usize) -> u32 {
-        let of_shard = self.cpus.iter().zip(&self.shard_of).filter(|(_, of)| **of == shard);
-        of_shard.filter(|(cpu, _)| cpu.idle && !cpu.offline).count() as u32
+    fn idle_in(&self, shard: usize) -> ShardMask {
+        self.set_in(shard, |cpu| cpu.idle && !cpu.offline)
     }
-    fn has_backlog_in(&self, shard: usize) -> bool {
-        self.cpus.iter().zip(&self.shard_of).any(|(cpu, of)| *of == shard && cpu.backlog > 0)
+    fn backlogs_in(&self, shard: usize) -> ShardMask {
+        self.set_in(shard, |cpu| cpu.backlog > 0)
     }
 }
 

@@ -7,7 +7,6 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::sync::atomic::Ordering::Relaxed;
 use warmcore_sched::{Allowed, Core, Host, Inbox, Next, SchedDomains, Task};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
@@ -194,7 +193,7 @@ impl<'a, H: Scripted> Player<'a, H> {
         let worker = self.random.below(4 * self.cores.len() as u64) as usize;
         if let Some(Doing::Polls { .. }) = self.doing.get(worker) {
             self.log.add("stuck", format_args!("{}", self.cores[worker].me()));
-            self.cores[worker].remote().is_stuck.store(true, Relaxed);
+            self.host.workers().set_stuck(self.cores[worker].me(), true);
         }
     }
 
@@ -289,7 +288,7 @@ impl<'a, H: Scripted> Player<'a, H> {
             task.state().record_poll(ran);
             task.state().sleep(core.now());
         }
-        core.remote().is_stuck.store(false, Relaxed);
+        host.workers().set_stuck(core.me(), false);
         let is_awake = self.random.below(4) == 0;
         if !is_awake {
             core.fell_asleep(task.state().usual_sleep());

@@ -119,7 +119,7 @@ impl<V: KernelView> Decision<'_, V> {
             return StealDecision::Nothing;
         }
         // `rd->overload` is not set: no CPU has a waiting task. All CPUs share this flag.
-        if !machine.shards_from(me).any(|shard| view.has_backlog_in(shard)) {
+        if !machine.shards_from(me).any(|shard| view.backlogs_in(shard) != 0) {
             return StealDecision::Nothing;
         }
         let is_gated = newly && kernel.newidle == Newidle::Gated;

@@ -177,7 +177,7 @@ impl<V: KernelView> Decision<'_, V> {
         let used = llc_shards(self.machine, near).map(|shard| {
             self.view.usage_in(shard).unwrap_or_else(|| {
                 let all = self.machine.cpus_of(shard).len() as u64;
-                (all - all.min(self.view.idle_in(shard).into())) * SCALE
+                (all - u64::from(self.view.idle_in(shard).count_ones())) * SCALE
             })
         });
         scan_depth(self.machine.within(near, Distance::Llc).len() as u64, used.sum())

@@ -11,7 +11,7 @@ use crate::policy::kernel::{AverageIdle, NewidleCost, Usage};
 use crate::simulation::state::{CpuState, State};
 use crate::simulation::task::{NONE, Task};
 use std::cell::{Cell, RefCell};
-use warmcore_sched::{Allowed, SchedDomains, StealDecision};
+use warmcore_sched::{Allowed, SchedDomains, ShardMask, StealDecision};
 use warmcore_types::CpuId;
 
 /// What the kernel stores about a CPU. The fields that a switch needs most come first.
@@ -90,7 +90,7 @@ pub(super) struct CpuSummary {
 /// CPUs that share a queue.
 #[derive(Debug, Default)]
 pub(crate) struct Shard {
-    pub(crate) idle: u32,
+    pub(crate) idle: ShardMask,
     /// CPUs with more than one task, running or queued.
     pub(crate) overloaded: u32,
     /// Cores whose first CPU is in this shard and of which all CPUs are idle.
@@ -137,7 +137,8 @@ pub struct KernelScheduler<P> {
 impl<P: KernelPolicy> KernelScheduler<P> {
     pub(super) fn new(policy: P, machine: &SchedDomains, memory: &mut Memory) -> Self {
         let cpus = machine.cpus();
-        let shard = |shard| Shard { idle: machine.cpus_of(shard).len() as u32, ..Shard::default() };
+        let all = |shard| machine.cpus_of(shard).iter().fold(0, |all, cpu| all | machine.bit(*cpu));
+        let shard = |shard| Shard { idle: all(shard), ..Shard::default() };
         let queues = policy.queues(machine);
         Self {
             policy,
@@ -350,7 +351,7 @@ impl<P: KernelPolicy> State<KernelScheduler<P>> {
         if was_idle != is_idle {
             let by = if is_idle { 1u32 } else { u32::MAX };
             let shard = &mut self.sched.shards[at.shard as usize];
-            shard.idle = shard.idle.wrapping_add(by);
+            shard.idle ^= self.machine.bit(CpuId(cpu));
             self.sched.idle = self.sched.idle.wrapping_add(by);
             let core = &self.cores[at.core as usize];
             let all = core.cpus.1 - core.cpus.0;

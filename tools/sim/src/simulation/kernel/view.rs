@@ -6,7 +6,7 @@
 use super::KernelScheduler;
 use crate::policy::{KernelPolicy, KernelView};
 use crate::simulation::state::{CpuState, State};
-use warmcore_sched::{Distance, View};
+use warmcore_sched::{Distance, ShardMask, View};
 use warmcore_types::{CpuId, Nanos};
 
 impl<P: KernelPolicy> State<KernelScheduler<P>> {
@@ -65,13 +65,13 @@ impl<P: KernelPolicy> View for State<KernelScheduler<P>> {
     }
 
     #[inline]
-    fn idle_in(&self, shard: usize) -> u32 {
+    fn idle_in(&self, shard: usize) -> ShardMask {
         self.sched.shards[shard].idle
     }
 
     #[inline]
-    fn has_backlog_in(&self, shard: usize) -> bool {
-        self.sched.shards[shard].overloaded > 0
+    fn backlogs_in(&self, shard: usize) -> ShardMask {
+        if self.sched.shards[shard].overloaded > 0 { ShardMask::MAX } else { 0 }
     }
 
     fn can_steal(&self, me: CpuId, cpu: CpuId) -> bool {

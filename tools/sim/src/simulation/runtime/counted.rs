@@ -5,7 +5,8 @@
 
 use std::cell::{Cell, RefCell};
 use warmcore_sched::{
-    Policy, QueueOrder, SchedDomains, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision,
+    Policy, QueueOrder, SchedDomains, ShardMask, StealDecision, StealOrder, TargetQueue, View, Wake,
+    WakeDecision,
 };
 use warmcore_types::{CpuId, Nanos};
 
@@ -151,11 +152,11 @@ impl<V: View> View for CountingView<'_, V> {
         }
         self.view.shared_queue_len(queue)
     }
-    fn idle_in(&self, shard: usize) -> u32 {
+    fn idle_in(&self, shard: usize) -> ShardMask {
         self.view.idle_in(shard)
     }
-    fn has_backlog_in(&self, shard: usize) -> bool {
-        self.view.has_backlog_in(shard)
+    fn backlogs_in(&self, shard: usize) -> ShardMask {
+        self.view.backlogs_in(shard)
     }
     fn can_steal(&self, me: CpuId, cpu: CpuId) -> bool {
         self.view.can_steal(me, cpu)

@@ -12,7 +12,6 @@ use crate::simulation::Simulation;
 use crate::simulation::state::CpuState;
 use crate::simulation::task::TaskState;
 use crate::trace::Observer;
-use std::sync::atomic::Ordering::Relaxed;
 use warmcore_sched::{Distance, Host, Policy, Share, TargetQueue, Task, View, WakeSource};
 use warmcore_types::{CpuId, Nanos};
 
@@ -144,8 +143,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         let at = &self.state.cpus[cpu as usize];
         let is_long = self.state.now - at.on_since >= self.state.sched.long_poll.0;
         let (core, host) = self.core(cpu);
-        let is_stuck = &core.remote().is_stuck;
-        if at.state != CpuState::Running || at.current != id || !is_long || is_stuck.swap(true, Relaxed) {
+        let is_over = at.state != CpuState::Running || at.current != id || !is_long;
+        if is_over || host.workers().set_stuck(core.me(), true) {
             return true;
         }
         host.workers().notify_parked(host, CpuId(cpu), Nanos(self.state.now));
