@@ -23,6 +23,7 @@
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::Line;
+use warmcore_sched::RECENT;
 use warmcore_types::{CpuId, Nanos};
 
 mod check;
@@ -32,9 +33,6 @@ const SHORT_INTERVAL: Nanos = Nanos(250_000);
 
 /// Time between two checks otherwise.
 const LONG_INTERVAL: Nanos = Nanos(10_000_000);
-
-/// A poll was long lately if one was found in this time.
-const RECENT: Nanos = Nanos(1_000_000_000);
 
 /// Points at which the runtime warns. It takes a second of checks, if all of them find the driver running. More often than once in
 /// [`LONG_INTERVAL`] no points are given.

@@ -7,7 +7,7 @@
 pub(crate) const WEIGHT: u32 = 8;
 
 /// A sample counts as at most this many times the estimate. One time slice of another process says little about the next.
-const SAMPLE_MAX: u64 = 4;
+pub(crate) const SAMPLE_MAX: u64 = 4;
 
 /// The new average, in ns, after a sample.
 pub(crate) fn average(old: u64, sample: u64) -> u64 {

@@ -114,6 +114,9 @@ pub trait Inbox<T>: Default {
 /// How many tasks a [`Ring`] holds. More wait in the worker's run queue.
 pub const RING_TASKS: u32 = 256;
 
+/// The largest number of tasks that a worker takes at once: half of a full ring.
+pub const STEAL_MAX: u32 = RING_TASKS / 2;
+
 /// Light tasks that wait at a worker, first in, first out. Other workers take the tasks that have waited longest. Tasks that
 /// do not fit, or for which more than their order counts, are in the worker's run queue.
 ///

@@ -8,16 +8,13 @@
 //! A worker reads `len` before each poll. The line of `len` is written only by pushes and by workers that take tasks.
 
 use crate::sync::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Mutex, Ordering::*};
-use crate::{ShardMask, Task};
+use crate::{STEAL_MAX, ShardMask, Task};
 use std::collections::VecDeque;
 use warmcore_line::{Line, Padded};
 use warmcore_types::ignore_poison;
 
-/// The number of tasks for which there is memory from the start.
-const RESERVED: usize = 64;
-
-/// The largest number of tasks that a worker takes at once.
-const SHARE_MAX: usize = 32;
+/// The largest number of tasks that a worker takes at once, and the number for which there is memory from the start.
+const SHARE_MAX: usize = STEAL_MAX as usize;
 
 /// The tasks of one shard: see the module's documentation.
 #[derive(Debug, Line)]
@@ -51,7 +48,7 @@ impl<T: Task> InjectQueue<T> {
     pub(crate) fn new() -> Self {
         Self {
             len: Padded::new(AtomicU32::new(0)),
-            tasks: Padded::new(Mutex::new(Some(VecDeque::with_capacity(RESERVED)))),
+            tasks: Padded::new(Mutex::new(Some(VecDeque::with_capacity(SHARE_MAX)))),
             idle: Padded::new(AtomicU16::new(0)),
             stuck: Padded::new(AtomicU16::new(0)),
             wakeup_pending: Padded::new(AtomicBool::new(false)),

@@ -25,7 +25,7 @@ pub use domains::{SHARD_CPUS_MAX, SchedDomains, ShardMask};
 pub use facts::{
     Allowed, QueueOrder, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
 };
-pub use host::{Host, Inbox, LockedRing, Queued, RING_TASKS, Ring, Task};
+pub use host::{Host, Inbox, LockedRing, Queued, RING_TASKS, Ring, STEAL_MAX, Task};
 pub use hot::{SYSCTL_MIGRATION_COST, SleepHistory};
 pub use inject_queue::InjectQueue;
 pub use policy::{Home, Policy, PolicyKind, SharedQueue, UnknownPolicy};
@@ -33,5 +33,5 @@ pub use run_queue::Share;
 pub use shares::{Pace, Shares};
 pub use task_state::TaskState;
 pub use warmcore_topo::Distance;
-pub use worker::{Charge, Core, Next, SAMPLE_MASK, STEAL_MAX};
+pub use worker::{Charge, Core, Next, RECENT, SAMPLE_MASK};
 pub use workers::{Remote, WorkerStatus, Workers};

@@ -12,7 +12,7 @@
 //!
 //! The worker and the threads that steal from it access the queue under the worker's lock.
 
-use crate::virtual_time::{BATCH, VirtualTime, VirtualTimes, virtual_time};
+use crate::virtual_time::{BATCH, TENANTS_KEPT, VirtualTime, VirtualTimes, virtual_time};
 use crate::{Allowed, QueueOrder, Queued, StealOrder, Task};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -69,9 +69,6 @@ impl<T: Task> Entry for Queued<T> {
         T::unaccounted(grow)
     }
 }
-
-/// If there are this many classes, the next tenant's class replaces one without waiting tasks.
-const CLASSES_KEPT: usize = 64;
 
 /// One of this many picks among several tenants goes in turn, whatever their virtual times. If tasks can't move, a tenant
 /// that is served by another worker may stay ahead of all others at this one, and its tasks here must run at some time.
@@ -296,7 +293,7 @@ impl<T: Entry> RunQueue<T> {
 
     #[cold]
     fn new_class(&mut self, share: Share) -> ClassId {
-        let is_full = self.classes.len() >= CLASSES_KEPT;
+        let is_full = self.classes.len() >= TENANTS_KEPT;
         let reused = self.classes.iter().position(|class| is_full && class.len() == 0);
         let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
         let vtime = self.virtual_times.of(share.tenant);

@@ -46,9 +46,6 @@ const SHORTER_MIN: u64 = 2 * PART as u64;
 /// The lag is counted in parts of a poll, and the length of a round in parts of another one: this many are a whole.
 const PART: i64 = 256;
 
-/// The largest lag, in polls. It keeps the lag from overflowing while no move is allowed.
-const LAG_MAX: i64 = 1 << 20;
-
 /// The counters of a CPU.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Pace {
@@ -136,7 +133,7 @@ impl Lag {
         }
         let (tasks, their_tasks) = (u64::from(here.queued), u64::from(there.queued));
         let due = (they_did * tasks * PART as u64 / their_tasks) as i64;
-        self.lag = (self.lag + did as i64 * PART - due).clamp(0, LAG_MAX * PART);
+        self.lag = (self.lag + did as i64 * PART - due).max(0);
         // The number of tasks that can move until the round here is as long as the round there. The length of a round
         // is in proportion to tasks ÷ polls.
         let (ahead, speed) = (their_tasks * self.polls_here, self.polls_here + self.polls_there);

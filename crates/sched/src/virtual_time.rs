@@ -31,13 +31,13 @@ pub(crate) const MAX_CREDIT: u64 = 4_000_000;
 
 /// Virtual time by which a tenant must lag before a busy worker takes a task of it from another worker. Smaller lags
 /// are not worth a move.
-pub(crate) const LAG_MIN: u64 = 2_000_000;
+pub(crate) const LAG_MIN: u64 = MAX_CREDIT / 2;
 
 /// Virtual time that a worker collects before it adds it to the shared word.
 pub(crate) const BATCH: u64 = 50_000;
 
 /// Number of tenants from which on a tenant that no run queue refers to may be dropped.
-const FORGET_ABOVE: usize = 64;
+pub(crate) const TENANTS_KEPT: usize = 64;
 
 /// One tenant's virtual time. Written by every worker that runs its tasks; it never decreases.
 #[derive(Debug, Default)]
@@ -58,7 +58,7 @@ pub(crate) struct VirtualTimes {
 
 impl VirtualTimes {
     /// Whether several tenants are known, so that run time must be measured. A tenant stays known after its tasks have
-    /// ended, at least until [`FORGET_ABOVE`] tenants are known.
+    /// ended, at least until [`TENANTS_KEPT`] tenants are known.
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
         // ORDERING: Relaxed; if the second tenant is seen late, one poll is not measured.
@@ -84,7 +84,7 @@ impl VirtualTimes {
         if let Some(vtime) = all.get(&tenant) {
             return vtime.clone();
         }
-        if all.len() >= FORGET_ABOVE && all.len() == all.capacity() {
+        if all.len() >= TENANTS_KEPT && all.len() == all.capacity() {
             all.retain(|_, vtime| Arc::strong_count(vtime) > 1);
         }
         let vtime = Arc::<VirtualTime>::default();

@@ -31,7 +31,7 @@ use crate::shares::Shares;
 use crate::sync::{MutexGuard, Ordering::*};
 use crate::virtual_time::VirtualTimes;
 use crate::workers::Remote;
-use crate::{Distance, Host, Inbox, Policy, QueueOrder, Queued, Ring, ShardMask, Task};
+use crate::{Distance, Host, Inbox, Policy, QueueOrder, Queued, Ring, STEAL_MAX, ShardMask, Task};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -44,11 +44,10 @@ mod schedule;
 mod serve;
 mod steal;
 
-pub use sample::SAMPLE_MASK;
-pub use steal::STEAL_MAX;
+pub use sample::{RECENT, SAMPLE_MASK};
 
-/// What maintenance is taken to cost until it is learned, in ns.
-const MAINTENANCE_COST: u64 = 1_600;
+/// What maintenance is taken to cost at least, and until it is learned, in ns.
+const MAINTENANCE_MIN: u64 = 1_600;
 
 /// What a worker does next.
 #[derive(Debug)]
@@ -194,7 +193,7 @@ impl<H: Host> Core<H> {
             ticks_left: Cell::new(8),
             event_interval: Cell::new(8),
             interval_start: Cell::new(now),
-            maintenance_ns: Cell::new(MAINTENANCE_COST),
+            maintenance_ns: Cell::new(MAINTENANCE_MIN),
             maintenance_began: Cell::default(),
             in_driver: Cell::new(false),
             notify_threshold: Cell::new(2),

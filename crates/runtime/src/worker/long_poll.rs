@@ -7,15 +7,12 @@ use super::*;
 use crate::header::Header;
 use crate::sync::AtomicU64;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use warmcore_sched::Counters;
-
-/// Minimum time between two reports of a worker that name a task: each may be a line of a log.
-const NAMED_EVERY: Nanos = Nanos(1_000_000_000);
+use warmcore_sched::{Counters, RECENT};
 
 /// The reports of one worker. Written by the worker; outlives the thread that runs the worker.
 #[derive(Default)]
 pub(crate) struct Reports {
-    /// Until when no long poll is reported with its task.
+    /// Until when no long poll is reported with its task: each report may be a line of a log.
     silent_until: AtomicU64,
     /// Long polls of known tasks that were not reported since the last report.
     unreported: AtomicU64,
@@ -31,7 +28,7 @@ impl Shared {
             if now.0 < reports.silent_until.load(Relaxed) {
                 return Counters::add(&reports.unreported, 1);
             }
-            reports.silent_until.store(now.0 + NAMED_EVERY.0, Relaxed);
+            reports.silent_until.store(now.0 + RECENT.0, Relaxed);
             unreported = reports.unreported.swap(0, Relaxed);
         }
         let worker = worker.0;

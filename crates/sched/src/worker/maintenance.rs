@@ -5,9 +5,9 @@
 //! driver, and the worker looks whether a neighbour stands still, notifies a parked worker if tasks are queued here, and now and then
 //! compares itself with a neighbour.
 
-use super::steal::RETRY_AFTER;
+use super::steal::LOOK_AGAIN_AFTER;
 use super::*;
-use crate::estimate::average;
+use crate::estimate::{SAMPLE_MAX, average};
 use crate::policy::{MIGRATION_COST_PER_POLL, WAKEUP_COST};
 use crate::shares::NEIGHBOURS;
 use crate::virtual_time::LAG_MIN;
@@ -15,16 +15,12 @@ use crate::virtual_time::LAG_MIN;
 /// Maintenance may take one part in this many of a worker's time. The more rarely, the more events the driver has each time.
 const MAINTENANCE_SHARE: u64 = 125;
 
-/// What maintenance is taken to cost at least and at most, in ns.
-const MAINTENANCE_MIN: u64 = 1_000;
+/// What maintenance is taken to cost at most, in ns.
 const MAINTENANCE_MAX: u64 = 5_000;
 
 /// The largest number of polls between two polls of the driver. Polling it takes as long as six or more polls of tasks that only
 /// wake each other.
 const POLLS_MAX: u32 = 512;
-
-/// Time between two looks at a neighbour whose tasks may get fewer polls.
-const BALANCE_EVERY: Nanos = Nanos(1_000_000);
 
 impl<H: Host> Core<H> {
     /// Ends an event interval. The host polls the driver next.
@@ -78,10 +74,10 @@ impl<H: Host> Core<H> {
         let (status, policy) = (&self.remote.status, host.workers().policy());
         let old = u64::from(status.mean_poll_ns.load(Relaxed));
         // An interval without a poll, in which the worker waited for tasks, says nothing.
-        let average = took.checked_div(self.event_interval.get().into()).unwrap_or(old).clamp(1, 1 << 30);
+        let poll = took.checked_div(self.event_interval.get().into()).unwrap_or(old).clamp(1, 1 << 30);
         // An interval in which the thread was preempted says little.
-        let average = if old == 0 { average } else { average.min(old * 4) };
-        let average = if old == 0 { average } else { old - old / 4 + average / 4 }.max(1);
+        let poll = if old == 0 { poll } else { poll.min(old * SAMPLE_MAX) };
+        let average = if old == 0 { poll } else { old - old / 4 + poll / 4 }.max(1);
         status.mean_poll_ns.store(average as u32, Relaxed);
         // One poll more or not, at random. With the same number each time, of three tasks on two workers the same one could
         // be queued whenever this worker looks. An interval of one poll stays one: its driver waits for long enough.
@@ -166,7 +162,7 @@ impl<H: Host> Core<H> {
         let came = self.steal_from(host, other, half, now, true);
         if came == 0 {
             // What waits there may not run here.
-            remote.still.since.store(now.0 + RETRY_AFTER.0, Relaxed);
+            remote.still.since.store(now.0 + LOOK_AGAIN_AFTER.0, Relaxed);
         }
         came
     }
@@ -174,7 +170,7 @@ impl<H: Host> Core<H> {
     /// Compares itself with a neighbour: if the tasks there get fewer polls than those here, takes some.
     #[cold]
     fn balance(&self, host: &H, which: usize, other: CpuId, now: Nanos) -> u32 {
-        self.balance_at.set(Nanos(now.0 + BALANCE_EVERY.0));
+        self.balance_at.set(Nanos(now.0 + LOOK_AGAIN_AFTER.0));
         let workers = host.workers();
         let pinned = ignore_poison(self.remote.run_queue.lock()).pinned();
         self.remote.status.pinned.store(pinned, Relaxed);

@@ -18,8 +18,7 @@ use crate::estimate::average;
 use crate::policy::WAKEUP_COST;
 use crate::sync::fence;
 
-/// The least and the most that a wakeup is taken to cost.
-const WAKEUP_MIN: Nanos = Nanos(1_000);
+/// The most that a wakeup is taken to cost.
 const WAKEUP_MAX: Nanos = Nanos(100_000);
 
 impl<H: Host> Core<H> {
@@ -135,7 +134,7 @@ impl<H: Host> Core<H> {
             0 => WAKEUP_COST.0,
             old => u64::from(old),
         };
-        let learned = average(old, woke.0.saturating_sub(at)).clamp(WAKEUP_MIN.0, WAKEUP_MAX.0);
+        let learned = average(old, woke.0.saturating_sub(at)).clamp(1, WAKEUP_MAX.0);
         status.wakeup_ns.store(learned as u32, Relaxed);
     }
 

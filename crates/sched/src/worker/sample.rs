@@ -6,15 +6,13 @@
 
 use super::*;
 use crate::TaskState;
+use crate::estimate::SAMPLE_MAX;
 
 /// One poll of 16 is measured on average: the number of polls until the next one is random, up to this.
 pub const SAMPLE_MASK: u32 = 31;
 
-/// How long each poll is measured after a long poll, so that the next one is found with its task.
-const MEASURED_FOR: Nanos = Nanos(1_000_000_000);
-
-/// One of several unmeasured polls was long if together they took this many times their average.
-const UNUSUAL: u64 = 4;
+/// How long a long poll counts as recent. So long each poll is measured, so that the next long one is found with its task.
+pub const RECENT: Nanos = Nanos(1_000_000_000);
 
 impl<H: Host> Core<H> {
     /// Whether this poll is measured. If so, [`draw_sample`](Self::draw_sample) decides which one is next.
@@ -117,7 +115,7 @@ impl<H: Host> Core<H> {
         host.workers().set_stuck(self.me, false);
         let now = self.read_clock(host);
         self.restart_long_poll_check(now);
-        self.all_measured_until.set(Nanos(now.0 + MEASURED_FOR.0));
+        self.all_measured_until.set(Nanos(now.0 + RECENT.0));
         self.sample_mask.set(0);
         self.until_sample.set(0);
         self.stands_for.set(2);
@@ -130,7 +128,7 @@ impl<H: Host> Core<H> {
 /// that and eight average polls is always found. Polls that all become five times as long count as a long one, once.
 fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
     // Without an average, only what so many polls can't have taken together if none of them was long.
-    let usual = if average == 0 { limit.0 } else { UNUSUAL * u64::from(average) };
+    let usual = if average == 0 { limit.0 } else { SAMPLE_MAX * u64::from(average) };
     polls > 0 && took > limit.0.saturating_add(polls.saturating_mul(usual))
 }
 

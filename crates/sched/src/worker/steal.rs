@@ -6,14 +6,8 @@ use super::*;
 use crate::sync::fence;
 use crate::{StealDecision, View, Workers};
 
-/// The largest number of tasks that a worker takes at once.
-pub const STEAL_MAX: u32 = 256;
-
-/// Attempts to steal in a row, each of which fails because another worker emptied the queue first.
-const ATTEMPTS_MAX: usize = 64;
-
-/// If a worker has tasks that may not come here, the next look is after this time.
-pub(super) const RETRY_AFTER: Nanos = Nanos(1_000_000);
+/// A worker that has tasks which may not come here, or that this one has compared itself with, is looked at again after this time.
+pub(super) const LOOK_AGAIN_AFTER: Nanos = Nanos(1_000_000);
 
 /// What came of a search.
 pub(super) enum SearchOutcome {
@@ -66,7 +60,7 @@ impl<H: Host> Core<H> {
 
     fn steal_as_decided(&self, host: &H, now: Nanos) -> SearchOutcome {
         let workers = host.workers();
-        for _ in 0..workers.remotes.len().min(ATTEMPTS_MAX) + 1 {
+        for _ in workers.remotes.iter() {
             match workers.policy().steal(workers.machine(), workers, self.me, now) {
                 StealDecision::Shard(queue) => {
                     if self.take_injected(host, queue) {
@@ -84,7 +78,7 @@ impl<H: Host> Core<H> {
                         continue;
                     }
                     // The tasks there may not run here.
-                    return SearchOutcome::Nothing(Some(Nanos(now.0 + RETRY_AFTER.0)));
+                    return SearchOutcome::Nothing(Some(Nanos(now.0 + LOOK_AGAIN_AFTER.0)));
                 }
                 StealDecision::Until(at) => return SearchOutcome::Nothing(Some(at)),
                 StealDecision::Nothing => return SearchOutcome::Nothing(None),
