@@ -43,12 +43,14 @@ pub const CASES: &[Case] = &[
     Case::new("hello.one.256", |ctx| run(ctx, Handler::Hello, 256, Clients::One)),
     Case::new("hello.beside.8", |ctx| run(ctx, Handler::Hello, 8, Clients::OneBeside)),
     Case::new("hello.beside.64", |ctx| run(ctx, Handler::Hello, 64, Clients::OneBeside)),
+    Case::new("hello.open.30.8", |ctx| run(ctx, Handler::Hello, 8, Clients::Open(30))),
+    Case::new("hello.open.30.64", |ctx| run(ctx, Handler::Hello, 64, Clients::Open(30))),
+    Case::new("hello.open.60.8", |ctx| run(ctx, Handler::Hello, 8, Clients::Open(60))),
+    Case::new("hello.open.60.64", |ctx| run(ctx, Handler::Hello, 64, Clients::Open(60))),
     Case::new("axum.8", |ctx| run(ctx, Handler::Axum, 8, Clients::PerCpu)),
     Case::new("axum.64", |ctx| run(ctx, Handler::Axum, 64, Clients::PerCpu)),
     Case::new("axum.one.8", |ctx| run(ctx, Handler::Axum, 8, Clients::One)),
     Case::new("axum.one.64", |ctx| run(ctx, Handler::Axum, 64, Clients::One)),
-    Case::new("compute.8", |ctx| run(ctx, Handler::Compute, 8, Clients::PerCpu)),
-    Case::new("compute.64", |ctx| run(ctx, Handler::Compute, 64, Clients::PerCpu)),
     Case::new("state.8", |ctx| run(ctx, Handler::State, 8, Clients::PerCpu)),
     Case::new("state.64", |ctx| run(ctx, Handler::State, 64, Clients::PerCpu)),
     Case::new("soak", soak).without_slices(),
@@ -63,6 +65,8 @@ enum Clients {
     One,
     /// `beside`: one thread, and another process computes all the time.
     OneBeside,
+    /// `open`: one thread, with an open loop of so many percent of tokio's rate in a closed loop.
+    Open(u64),
 }
 
 impl Clients {
@@ -86,6 +90,9 @@ impl Drop for Busy {
     }
 }
 
+/// How long tokio's rate is measured from which that of an open loop follows, and before that warmed up.
+const PEAK_OVER: Duration = Duration::from_millis(200);
+
 const REQUESTS: &str = "requests";
 const P99: &str = "p99";
 const CPU: &str = "CPU per 100k requests";
@@ -93,6 +100,8 @@ const ERRORS: &str = "errors";
 
 /// The metrics of a slice, besides errors.
 const METRICS: &[Metric] = &[rate(REQUESTS), time("p50"), time(P99), time("p99.9"), time(CPU)];
+/// Those of an open loop, whose rate is given.
+const OPEN_METRICS: &[Metric] = &[time(CPU), rate(REQUESTS), time("p50"), time(P99), time("p99.9")];
 
 /// The results of one server in a slice.
 struct Slice {
@@ -117,6 +126,8 @@ struct Servers {
     client: LineChild,
     /// The variants that have a server, in the order in which the client numbers them.
     contenders: Vec<Contender>,
+    /// In an open loop: how many requests are due per second.
+    per_second: Option<u64>,
 }
 
 impl Servers {
@@ -130,7 +141,7 @@ impl Servers {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(COMMAND).arg(serde_json::json!({ load::PART: null }).to_string());
         let client = LineChild::start(&mut command).context("can't start the client")?;
-        let mut servers = Self { client, contenders };
+        let mut servers = Self { client, contenders, per_second: None };
         for contender in servers.contenders.clone() {
             let port = serve(contender, handler).with_context(|| contender.name())?;
             let open =
@@ -154,7 +165,8 @@ impl Servers {
     fn slice(&mut self, i: usize, warm: Duration, measure: Duration) -> anyhow::Result<Slice> {
         let (name, measure_ns) = (self.contenders[i].name(), measure.as_nanos() as u64);
         let before = clock::process_cpu().0;
-        let say = LoadCommand::Run { server: i, warm_ns: warm.as_nanos() as u64, measure_ns };
+        let times_ns = [warm.as_nanos() as u64, measure_ns];
+        let say = LoadCommand::Run { server: i, times_ns, per_second: self.per_second };
         let mut seen = self.ask(&say).context(name)?;
         let cpu_ns = clock::process_cpu().0 - before;
         if let Some(error) = &seen.error {
@@ -190,6 +202,11 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize, clients: Clients) ->
     let plan = Plan::requests(ctx.effort);
     let contenders = ctx.chosen(&ALL);
     let mut servers = Servers::start(contenders.clone(), handler, [connections, clients.threads()], None)?;
+    if let Clients::Open(percent) = clients {
+        let mut tokio = Servers::start(vec![Contender::Tokio], handler, [connections, 1], None)?;
+        let peak = tokio.slice(0, PEAK_OVER, PEAK_OVER)?.seen.per_second;
+        servers.per_second = Some((peak as u64 * percent / 100).max(1));
+    }
     let busy = (clients == Clients::OneBeside).then(Busy::start).transpose()?;
     // The first slices are not timed: connections are accepted, queues grow, states are made, and the kernel finds a place for the
     // process beside.
@@ -199,10 +216,13 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize, clients: Clients) ->
     }
     let mut sums = vec![Sums::default(); contenders.len()];
     let tick = |round| ctx.part_of(round, plan.rounds);
-    let race = Race::run(ctx.name, &contenders, METRICS, plan, tick, |i| {
+    let (is_open, metrics) = servers.per_second.map_or((false, METRICS), |_| (true, OPEN_METRICS));
+    let race = Race::run(ctx.name, &contenders, metrics, plan, tick, |i| {
         let slice = servers.slice(i, plan.warm, plan.measure)?;
         sums[i].add(&slice.seen);
-        Ok(slice.numbers())
+        let mut numbers = slice.numbers();
+        numbers.rotate_right(usize::from(is_open));
+        Ok(numbers)
     })?;
     let mut rows = race.numbers(&[]);
     rows.extend(errors_rows(ctx.name, &contenders, &sums));
@@ -214,7 +234,6 @@ fn run(ctx: &CaseCtx, handler: Handler, connections: usize, clients: Clients) ->
             (promise(REQUESTS, Bound::AtLeast, 1.0), promise(P99, Bound::AtMost, 1.0))
         }
         Handler::State => (promise(REQUESTS, Bound::AtLeast, 1.3), ratio(P99, Contender::Ours)),
-        Handler::Compute => (ratio(REQUESTS, Contender::Ours), ratio(P99, Contender::Ours)),
     };
     rows.extend(race.ratios([
         requests,
@@ -258,7 +277,7 @@ const UNRULY: usize = 48;
 /// wrong answers and broken connections.
 fn soak(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     tell_once(cpus().len());
-    let handlers = [Handler::Hello, Handler::Axum, Handler::Compute, Handler::State];
+    let handlers = [Handler::Hello, Handler::Axum, Handler::State];
     let measure = Plan::requests(ctx.effort).measure * 4;
     let mut sums = [Sums::default(); ALL.len()];
     for (h, handler) in handlers.into_iter().enumerate() {

@@ -3,7 +3,9 @@
 //! There is a thread per CPU, or one, as the case says; each has its share of a server's connections and one epoll
 //! instance for them. A connection has at most one outstanding request; the next request is sent after the
 //! answer. This is a closed loop, as in wrk: a slow server gets fewer requests, and the time that a request would have
-//! waited before it was sent is not measured. Between slices there is no outstanding request and the connections stay
+//! waited before it was sent is not measured. In an open loop, as in wrk2, requests are due at random times, at a given
+//! rate, whether earlier ones were answered or not. One that is due while all connections have one outstanding is sent
+//! late; its time counts from when it was due. Between slices there is no outstanding request and the connections stay
 //! open. In the case `soak` the client splits its requests in two and reconnects after every 50 requests of a
 //! connection.
 //!
@@ -15,12 +17,16 @@
 use super::handler::Handler;
 use anyhow::Context;
 use hdrhistogram::Histogram;
+use mio::unix::SourceFd;
 use mio::{Events, Interest, Poll, Token};
 use serde::{Deserialize, Serialize};
+use std::collections::VecDeque;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::fd::AsRawFd;
 use std::time::Duration;
 use warmcore_sys::clock;
+use warmcore_sys::timer::Timer;
 
 /// The name of the part that executes the [`LoadCommand`]s on stdin until stdin is closed.
 pub const PART: &str = "HttpLoad";
@@ -41,10 +47,10 @@ pub enum LoadCommand {
     Run {
         /// The server's number.
         server: usize,
-        /// The time before answers are counted.
-        warm_ns: u64,
-        /// The time in which answers are counted.
-        measure_ns: u64,
+        /// The time before answers are counted, and the time in which they are.
+        times_ns: [u64; 2],
+        /// In an open loop: how many requests are due per second.
+        per_second: Option<u64>,
     },
 }
 
@@ -92,8 +98,8 @@ pub fn serve() -> anyhow::Result<()> {
                 servers.push((0..threads).map(share).collect::<anyhow::Result<_>>()?);
                 Seen::default()
             }
-            LoadCommand::Run { server, warm_ns, measure_ns } => {
-                run(servers.get_mut(server).context("no such server")?, warm_ns, measure_ns)?
+            LoadCommand::Run { server, times_ns, per_second } => {
+                run(servers.get_mut(server).context("no such server")?, times_ns, per_second)?
             }
         };
         println!("{}", serde_json::to_string(&seen)?);
@@ -101,11 +107,12 @@ pub fn serve() -> anyhow::Result<()> {
     Ok(())
 }
 
-fn run(shares: &mut [Share], warm_ns: u64, measure_ns: u64) -> anyhow::Result<Seen> {
-    let begin = clock::now().0 + warm_ns;
-    let end = begin + measure_ns;
+fn run(shares: &mut [Share], times_ns: [u64; 2], per_second: Option<u64>) -> anyhow::Result<Seen> {
+    let begin = clock::now().0 + times_ns[0];
+    let end = begin + times_ns[1];
+    let gap_ns = per_second.map(|all| shares.len() as f64 * 1e9 / all as f64);
     let seen = std::thread::scope(|scope| {
-        let drive = |share| scope.spawn(move || Share::drive(share, begin, end));
+        let drive = |share| scope.spawn(move || Share::drive(share, begin, end, gap_ns));
         let threads: Vec<_> = shares.iter_mut().map(drive).collect();
         let join = |thread: std::thread::ScopedJoinHandle<_>| thread.join().expect("no thread panics");
         threads.into_iter().map(join).collect::<anyhow::Result<Vec<_>>>()
@@ -118,7 +125,7 @@ fn run(shares: &mut [Share], warm_ns: u64, measure_ns: u64) -> anyhow::Result<Se
         all.error = all.error.or(one.error);
     }
     Ok(Seen {
-        per_second: times.len() as f64 * 1e9 / measure_ns as f64,
+        per_second: times.len() as f64 * 1e9 / times_ns[1] as f64,
         p50_ns: times.value_at_quantile(0.5),
         p99_ns: times.value_at_quantile(0.99),
         p999_ns: times.value_at_quantile(0.999),
@@ -130,11 +137,16 @@ fn no_times() -> Histogram<u64> {
     Histogram::new(3).expect("three digits can be had")
 }
 
+/// The numbers of answers and errors, and the times of the answers that were counted.
+type Driven = (Seen, Histogram<u64>);
+
 /// Connections of one thread to one server.
 struct Share {
     poll: Poll,
     manner: Manner,
     connections: Vec<Connection>,
+    /// Expires when the next request of an open loop is due.
+    timer: Timer,
 }
 
 /// A server is broken if none of the connections of one thread gets data for this long.
@@ -144,31 +156,50 @@ const ERRORS_MAX: u64 = 1000;
 
 impl Share {
     fn open(manner: Manner, connections: usize) -> anyhow::Result<Self> {
-        let poll = Poll::new()?;
+        let (poll, timer) = (Poll::new()?, Timer::new()?);
+        poll.registry().register(
+            &mut SourceFd(&timer.as_raw_fd()),
+            Token(connections),
+            Interest::READABLE,
+        )?;
         let open = |token| Connection::open(manner, &poll, Token(token));
         let connections = (0..connections).map(open).collect::<anyhow::Result<_>>()?;
-        Ok(Self { poll, manner, connections })
+        Ok(Self { poll, manner, connections, timer })
     }
 
-    /// Sends requests until `end` and waits for the outstanding answers. Returns the numbers of answers and errors, and
+    /// Sends requests until `end` and waits for the outstanding answers. In an open loop requests are due every `gap_ns` on
+    /// average. Returns the numbers of answers and errors, and
     /// the times of the answers that arrived from `begin` to `end`. Returns an error if the server is broken.
-    fn drive(&mut self, begin: u64, end: u64) -> anyhow::Result<(Seen, Histogram<u64>)> {
+    fn drive(&mut self, begin: u64, end: u64, gap_ns: Option<f64>) -> anyhow::Result<Driven> {
         let (mut seen, mut times, mut events) = (Seen::default(), no_times(), Events::with_capacity(256));
-        let mut under_way = self.connections.len();
-        for connection in &mut self.connections {
-            connection.send(self.manner)?;
-        }
-        while under_way > 0 {
+        let mut free: VecDeque<usize> = (0..self.connections.len()).collect();
+        let mut due = clock::now().0;
+        loop {
+            let now = clock::now().0;
+            while due <= now.min(end)
+                && let Some(next) = free.pop_front()
+            {
+                self.connections[next].send(self.manner, due)?;
+                // Times at random have gaps of exponential length.
+                due += gap_ns.map_or(0, |gap| (-gap * (1.0 - fastrand::f64()).ln()) as u64);
+            }
+            // In a closed loop the next request of a connection is sent when this one is answered.
+            due = if gap_ns.is_none() { u64::MAX } else { due };
+            if due <= end && !free.is_empty() {
+                self.timer.set(Duration::from_nanos(due.saturating_sub(now)))?;
+            } else if free.len() == self.connections.len() {
+                return Ok((seen, times));
+            }
             match self.poll.poll(&mut events, Some(TIMEOUT)) {
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 polled => polled?,
             }
             anyhow::ensure!(!events.is_empty(), "{:?}: no answer in {TIMEOUT:?}", self.manner);
             for event in &events {
-                let connection = &mut self.connections[event.token().0];
-                if !connection.is_waiting {
+                let connection = self.connections.get_mut(event.token().0);
+                let Some(connection) = connection.filter(|connection| connection.is_waiting) else {
                     continue;
-                }
+                };
                 let outcome = connection.receive(self.manner);
                 let now = clock::now().0;
                 match outcome {
@@ -189,30 +220,29 @@ impl Share {
                         *connection = Connection::open(self.manner, &self.poll, event.token())?;
                     }
                 }
-                if now < end {
-                    connection.send(self.manner)?;
+                if now < end && gap_ns.is_none() {
+                    connection.send(self.manner, now)?;
                 } else {
                     connection.is_waiting = false;
-                    under_way -= 1;
+                    free.push_back(event.token().0);
                 }
             }
         }
-        Ok((seen, times))
     }
 }
 
 struct Connection {
     socket: mio::net::TcpStream,
     is_waiting: bool,
+    /// When the last request was due, which is when it was sent except in an open loop.
     sent_at: u64,
-    /// The number of the last request, and its position on this connection (`nth`).
-    number: u64,
+    /// The number of requests so far.
     nth: u64,
-    request: Vec<u8>,
     answer: Vec<u8>,
     filled: usize,
 }
 
+const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n";
 const ANSWER_BYTES_MAX: usize = 4096;
 
 impl Connection {
@@ -227,9 +257,7 @@ impl Connection {
             socket,
             is_waiting: false,
             sent_at: 0,
-            number: token.0 as u64,
             nth: 0,
-            request: Vec::new(),
             answer: vec![0; ANSWER_BYTES_MAX],
             filled: 0,
         })
@@ -237,16 +265,11 @@ impl Connection {
 
     /// Sends the next request, in two writes if the manner says so. A request is far smaller than the socket's empty
     /// buffer, so the write completes at once unless the connection is broken.
-    fn send(&mut self, manner: Manner) -> anyhow::Result<()> {
-        // Any step is possible that gives paths of different lengths.
-        self.number = (self.number + 1) * 7 % 1_000_003;
+    fn send(&mut self, manner: Manner, due: u64) -> anyhow::Result<()> {
         self.nth += 1;
-        self.request.clear();
-        let path = manner.handler.path(self.number);
-        write!(self.request, "GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")?;
-        (self.is_waiting, self.filled, self.sent_at) = (true, 0, clock::now().0);
-        let cut = if manner.afresh_after.is_some() { self.request.len() / 2 } else { 0 };
-        let (head, rest) = self.request.split_at(cut);
+        (self.is_waiting, self.filled, self.sent_at) = (true, 0, due);
+        let cut = if manner.afresh_after.is_some() { REQUEST.len() / 2 } else { 0 };
+        let (head, rest) = REQUEST.split_at(cut);
         for piece in [head, rest].into_iter().filter(|piece| !piece.is_empty()) {
             match self.socket.write(piece) {
                 Ok(n) => anyhow::ensure!(n == piece.len(), "a request was written in part"),
@@ -273,7 +296,7 @@ impl Connection {
             };
             self.filled += n;
             if let Some(body) = body(&self.answer[..self.filled])? {
-                let wanted = manner.handler.answer(self.number, self.nth);
+                let wanted = manner.handler.answer(self.nth);
                 let body = String::from_utf8_lossy(body);
                 anyhow::ensure!(body == wanted, "{:?} answered {body:?}, not {wanted:?}", manner.handler);
                 return Ok(true);
