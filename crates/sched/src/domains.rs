@@ -37,6 +37,8 @@ struct CpuInfo {
     at: u32,
     /// The set of this CPU alone.
     bit: ShardMask,
+    /// The set of the CPUs of its core, in its shard.
+    core_mates: ShardMask,
     /// The interval of its core in `sorted`.
     core_at: (u32, u32),
     /// Its index in `numbered`.
@@ -112,6 +114,7 @@ impl SchedDomains {
                 shard: 0,
                 at: 0,
                 bit: 0,
+                core_mates: 0,
                 core_at: (0, 0),
                 number_at: 0,
             })
@@ -131,6 +134,8 @@ impl SchedDomains {
             for at in cpus.clone() {
                 let info = &mut cpu_infos[sorted[at].index()];
                 (info.shard, info.bit) = (shard as u32, 1 << (at - cpus.start));
+                let core = cpus.start.max(info.core_at.0 as usize)..cpus.end.min(info.core_at.1 as usize);
+                info.core_mates = core.fold(0, |set, at| set | 1 << (at - cpus.start));
             }
         }
         Self { cpu_infos, sorted, numbered, shards }
@@ -276,17 +281,17 @@ impl SchedDomains {
     /// Those of [`cpus_from`](Self::cpus_from) that are in `set`, in the same order. Costs nothing for the others.
     #[inline]
     pub fn cpus_among(&self, cpu: CpuId, shard: usize, set: ShardMask) -> impl Iterator<Item = CpuId> + '_ {
-        let (info, all) = (&self.cpu_infos[cpu.index()], &self.shards[shard].cpus);
-        let cpus = &self.sorted[all.clone()];
-        let (first, others) = match info.shard as usize == shard {
-            true => ((info.core_at.0 as usize).saturating_sub(all.start), !info.bit),
-            // The index that this CPU has in its own shard.
-            false => (info.bit.trailing_zeros() as usize % cpus.len(), ShardMask::MAX),
+        let (info, cpus) = (&self.cpu_infos[cpu.index()], self.cpus_of(shard));
+        let index = info.bit.trailing_zeros() as usize;
+        // The CPUs that come first, and the index at which the search begins. In another shard: the one that this CPU has in its own.
+        let (near, begin, set) = match info.shard as usize == shard {
+            true => (info.core_mates, index, set & !info.bit),
+            false => (ShardMask::MAX, index % cpus.len(), set),
         };
-        let set = set & others & (ShardMask::MAX >> (SHARD_CPUS_MAX - cpus.len()));
-        let before = set & ((1 << first) - 1);
-        // Twice the shard: the CPUs from `first` on, then those before it.
-        let mut left = u32::from(set & !before) | u32::from(before) << SHARD_CPUS_MAX;
+        let set = set & (ShardMask::MAX >> (SHARD_CPUS_MAX - cpus.len()));
+        let from = ShardMask::MAX << begin;
+        let parts = [near & from, near & !from, !near & from, !near & !from];
+        let mut left = (0..4).fold(0u64, |all, i| all | u64::from(set & parts[i]) << (i * SHARD_CPUS_MAX));
         std::iter::from_fn(move || {
             let next = left.trailing_zeros() as usize % SHARD_CPUS_MAX;
             let is_left = left != 0;

@@ -63,7 +63,7 @@ pub trait View {
     /// How many tasks are in the queue with this number that CPUs of one LLC share: the queue of shard `queue`, unless
     /// the scheduler numbers its shared queues in another way. Backlogs of the CPUs are not included.
     fn shared_queue_len(&self, queue: usize) -> u32;
-    /// Which CPUs of the shard are idle and online. A policy does not ask for others whether they are idle.
+    /// Which CPUs of the shard are idle and online. A policy that looks for an idle CPU there asks only these whether they are.
     fn idle_in(&self, shard: usize) -> ShardMask;
     /// The CPUs of the shard whose backlog may not be empty. All by default, for a scheduler that does not know. If the scheduler
     /// keeps this in one word per shard, a stealing CPU need not read a cache line of every CPU.

@@ -103,7 +103,8 @@ pub trait Inbox<T>: Default {
     fn has_tasks(&self) -> bool;
     /// Marks the worker as parked. False: a task is there, or the inbox is closed.
     fn try_park(&self) -> bool;
-    /// Marks the worker as awake if it was parked. True: it was, and the caller must unpark it unless it is the worker.
+    /// Marks the worker as awake if it was parked. True: it was, and the caller must unpark it unless it is the worker and
+    /// does not sleep.
     fn try_unpark(&self) -> bool;
     /// Whether the worker is marked as parked.
     fn is_parked(&self) -> bool;

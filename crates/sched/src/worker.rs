@@ -91,7 +91,7 @@ pub struct Core<H: Host> {
     /// Its place in its shard.
     bit: ShardMask,
     remote: Arc<Remote<H>>,
-    /// The injection queue of the worker's shard, which also counts the shard's parked workers.
+    /// The injection queue of the worker's shard, which also knows who of the shard is parked and who is stuck.
     shard: Arc<InjectQueue<H::Task>>,
     /// The injection queue that the worker takes from: its shard's, unless the policy says otherwise.
     inject_queue: Arc<InjectQueue<H::Task>>,
@@ -307,7 +307,7 @@ impl<H: Host> Core<H> {
     fn pop(&self, host: &H) -> Option<Queued<H::Task>> {
         if self.remote.status.queued.load(Relaxed) == 0 {
             let queued = self.pop_ring();
-            // Without a ring there is a LIFO slot, and an empty run queue ends the count of its polls.
+            // Without a ring there may be a LIFO slot, and an empty run queue ends the count of its polls.
             if queued.is_some() || self.uses_ring.get() {
                 return queued;
             }

@@ -555,7 +555,7 @@ impl<H: Host> View for Workers<H> {
     fn backlog(&self, cpu: CpuId) -> u32 {
         let remote = self.remote(cpu);
         let waiting = remote.waiting();
-        waiting + u32::from(remote.inbox.has_tasks() && self.is_stuck(cpu))
+        waiting + u32::from(self.is_stuck(cpu) && remote.inbox.has_tasks())
     }
 
     fn backlog_since(&self, cpu: CpuId) -> Nanos {

@@ -150,7 +150,7 @@ pub fn depth(machine: &SchedDomains, view: &impl View, near: CpuId) -> u32 {
     let (mut all, mut busy) = (0, 0);
     for shard in llc_shards(machine, near) {
         let cpus = machine.cpus_of(shard).len() as u64;
-        (all, busy) = (all + cpus, busy + cpus - u64::from(view.idle_in(shard).count_ones()));
+        (all, busy) = (all + cpus, busy + cpus.saturating_sub(view.idle_in(shard).count_ones().into()));
     }
     scan_depth(all, busy * SCALE)
 }

@@ -401,6 +401,14 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
     }
 }
 
+#[test]
+fn the_only_task_that_waits_is_taken_if_its_tenant_lags() {
+    let mut queue = RunQueue::new(Arc::default(), true);
+    queue.push(Weighed { tenant: 1, weight: 100 });
+    assert!(queue.steal_lagging(0, StealOrder::Last, |_| true).is_none());
+    assert!(queue.steal_lagging(1, StealOrder::Last, |_| true).is_some() && queue.len() == 0);
+}
+
 /// A tenant whose tasks come back runs alone for [`MAX_CREDIT`] of virtual time, and not for longer.
 #[test]
 fn a_tenant_that_comes_back_catches_up_a_slice_and_no_more() {

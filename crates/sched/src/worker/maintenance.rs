@@ -43,12 +43,12 @@ impl<H: Host> Core<H> {
         if workers.policy().defers_yields() {
             self.queue_deferred(host);
         }
-        if self.remote.waiting() > 0 && workers.count_idle() > 0 {
-            workers.notify_parked(host, self.me, now);
-        }
         let near = workers.machine().cpus().saturating_sub(1).min(NEIGHBOURS);
         if near > 0 && workers.policy().shares() {
-            self.look_at_neighbour(host, near, now);
+            self.look_at_neighbours(host, near, now);
+        }
+        if self.remote.waiting() > 0 && workers.count_idle() > 0 {
+            workers.notify_parked(host, self.me, now);
         }
         let now = self.read_clock(host);
         self.learn_maintenance_cost(now);
@@ -127,20 +127,18 @@ impl<H: Host> Core<H> {
         self.event_interval.set(self.event_interval.get() - rest);
     }
 
-    /// Looks at one of the `near` nearest other workers. If that stands still, takes tasks over; now and then, if its tasks get fewer
-    /// polls, or those of a tenant there less time, takes some of them.
-    fn look_at_neighbour(&self, host: &H, near: usize, now: Nanos) {
-        // Each in turn. The comparison has a turn of its own, so that it does not keep step with this one.
-        let compares = now >= self.balance_at.get();
-        let looks = self.remote.counters.event_polls.load(Relaxed) as usize;
-        let which = if compares { self.next_rand() as usize } else { looks } % near;
-        let Some(other) = host.workers().machine().others(self.me).nth(which) else { return };
-        let mut came = self.take_over(host, other, now);
-        if compares {
-            came += self.balance(host, which, other, now);
+    /// Looks at the `near` nearest other workers, each in its turn: if one stands still, takes tasks over. If the tasks of one at random
+    /// get fewer polls, or those of a tenant there less time, takes some of them.
+    fn look_at_neighbours(&self, host: &H, near: usize, now: Nanos) {
+        let neighbour = |which| host.workers().machine().others(self.me).nth(which).unwrap_or(self.me);
+        let turn = self.remote.counters.event_polls.load(Relaxed) as usize % near;
+        let mut came = self.take_over(host, neighbour(turn), now);
+        let at_random = self.next_rand() as usize % near;
+        if now >= self.balance_at.get() {
+            came += self.balance(host, at_random, neighbour(at_random), now);
         }
         if self.virtual_times.has_several_tenants() {
-            came += self.migrate_lagging(host, other, now);
+            came += self.migrate_lagging(host, neighbour(at_random), now);
         }
         Counters::add(&self.remote.counters.balanced, came.into());
     }

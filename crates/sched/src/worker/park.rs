@@ -91,7 +91,7 @@ impl<H: Host> Core<H> {
         if host.is_shutdown() {
             return Next::Shutdown;
         }
-        // Set before the host sleeps, so that a task that the driver wakes goes into the inbox, which ends the park.
+        // Set before the host sleeps, so that a task that the driver wakes ends the park.
         self.set_in_driver(true);
         self.clock_is_stale.set(true);
         host.parks(self.me);
@@ -141,7 +141,7 @@ impl<H: Host> Core<H> {
     /// Ends the park: the worker is not marked as parked any more.
     pub fn resume(&self, host: &H) {
         let Mode::Parked { since, .. } = self.mode.replace(Mode::Awake) else { return };
-        self.shard.idle.fetch_and(!self.bit, Relaxed);
+        self.leave_idle();
         self.remote.inbox.try_unpark();
         // ORDERING: SeqCst; that the worker is awake was written before, whether a wakeup is pending and what the injection
         // queue holds is read after. `Workers::notify_for_inject` does both the other way round.
@@ -161,6 +161,13 @@ impl<H: Host> Core<H> {
         let slept = self.now().0.saturating_sub(since.0);
         self.interval_start.set(Nanos(self.interval_start.get().0 + slept));
         self.was_idle.set(true);
+    }
+
+    /// The worker is not among the parked ones of its shard any more, whose queues are empty. Called before it queues a task.
+    pub(super) fn leave_idle(&self) {
+        if self.shard.idle.load(Relaxed) & self.bit != 0 {
+            self.shard.idle.fetch_and(!self.bit, Relaxed);
+        }
     }
 
     /// Makes the worker ready to go on after a panic outside of a task, for example of a waker in the driver.

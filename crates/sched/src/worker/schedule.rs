@@ -91,18 +91,18 @@ impl<H: Host> Core<H> {
             task
         };
         if self.mode.get() != Mode::Awake {
-            return self.end_own_park(host, task);
+            self.leave_idle();
+            if self.remote.inbox.try_unpark() {
+                return self.end_own_park(host, task);
+            }
         }
         self.schedule_local(host, task, is_yield);
     }
 
-    /// Queues a task that the driver of the parked worker woke. Others are notified of a backlog when the driver returns, as more
-    /// may come now.
+    /// Queues the first task that the driver of the parked worker woke, and ends the park, as a task in a queue does not. Others are
+    /// notified of a backlog when more come, or when the driver returns.
     fn end_own_park(&self, host: &H, task: H::Task) {
-        if self.remote.inbox.try_unpark() {
-            // A task in a queue does not end the park.
-            host.interrupt_park(self.me);
-        }
+        host.interrupt_park(self.me);
         let (mut run_queue, now) = (None, self.now());
         self.queue_here(&mut run_queue, Queued { task, since: now }, now);
         self.publish_queued(host, run_queue, now);

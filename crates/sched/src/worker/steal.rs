@@ -113,6 +113,7 @@ impl<H: Host> Core<H> {
     /// Moves the buffered tasks to this worker's queues. Returns how many there were.
     fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
         let (came, mut run_queue) = (taken.len() as u32, None);
+        self.leave_idle();
         taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued, now));
         self.publish_queued(host, run_queue, now);
         came
@@ -120,9 +121,6 @@ impl<H: Host> Core<H> {
 
     /// The same of tasks of another worker, whose counter they are added to.
     fn push_stolen(&self, host: &H, from: &Remote<H>, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
-        if taken.is_empty() {
-            return 0;
-        }
         from.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
         self.push_taken(host, taken, now)
     }
@@ -188,7 +186,8 @@ impl<H: Host> Core<H> {
         let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
         let may = |queued: &Queued<H::Task>| workers.machine().allows(queued.task.state().allowed(), self.me);
         let mut queue = ignore_poison(remote.run_queue.lock());
-        taken.extend(queue.steal_lagging(below, workers.policy().steal_order(), may));
+        let Some(queued) = queue.steal_lagging(below, workers.policy().steal_order(), may) else { return 0 };
+        taken.push(queued);
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
         self.push_stolen(host, remote, &mut taken, now)
