@@ -122,7 +122,7 @@ fn better(samples: &Samples) -> Bound {
 
 impl Compared {
     fn of(samples: Samples) -> Self {
-        let look = look(&samples.ratios(0, 1), better(&samples));
+        let look = look(&samples.metric, &samples.ratios(0, 1), better(&samples));
         Self { samples, look }
     }
 
@@ -151,7 +151,7 @@ fn compare(
         })?;
         done = rounds;
         let first = metrics.first().with_context(|| format!("{case} has no rate and no time"))?;
-        if look(&first.ratios(0, 1), better(first)).verdict.is_final() {
+        if look(&first.metric, &first.ratios(0, 1), better(first)).verdict.is_final() {
             break;
         }
     }

@@ -2,7 +2,7 @@
 //!
 //! Both variants run in each round, and a round gives one ratio. After 16, 32, 64 and 128 rounds ([`LOOKS`]) [`look`]
 //! computes an interval of the median ratio. The comparison stops as soon as all of the interval is inside of the
-//! [`BAND`] (level) or all of it is on one side of the band (ahead or behind); after the last look it says what the last
+//! [`band`] (level) or all of it is on one side of the band (ahead or behind); after the last look it says what the last
 //! interval permits.
 //!
 //! # Error
@@ -26,8 +26,10 @@ use crate::{Bound, Row};
 /// The numbers of rounds after which a comparison is looked at.
 pub const LOOKS: [usize; 4] = [16, 32, 64, 128];
 
-/// Ratios between these two count as no difference.
-pub const BAND: [f64; 2] = [0.95, 1.05];
+/// Ratios of a metric between these two count as no difference. High percentiles vary more.
+pub fn band(metric: &str) -> [f64; 2] {
+    if metric.starts_with("p99") { [0.8, 1.2] } else { [0.95, 1.05] }
+}
 
 /// The probability with which at least one interval of a comparison misses the true median is at most this.
 pub const ERROR: f64 = 0.05;
@@ -75,33 +77,31 @@ pub struct Look {
     pub interval: [f64; 2],
     /// What it says.
     pub verdict: Verdict,
+    band: [f64; 2],
 }
 
 impl Look {
     /// The row of the ratio with the interval of this look, and with the bound that it has to meet so that it is not
     /// behind.
     pub fn row(&self, ratio: Row, better: Bound) -> Row {
-        let edge = match better {
-            Bound::AtLeast => BAND[0],
-            Bound::AtMost => BAND[1],
-        };
+        let edge = self.band[usize::from(better == Bound::AtMost)];
         ratio.with_ci(self.interval).promise(better, edge)
     }
 }
 
-/// Looks at the ratios of all rounds so far; `better` is the side of 1 that is good. Panics if their number is none of
+/// Looks at the ratios of a metric in all rounds so far; `better` is the side of 1 that is good. Panics if their number is none of
 /// [`LOOKS`].
-pub fn look(ratios: &[f64], better: Bound) -> Look {
-    let [low, high] = ranks(ratios.len());
+pub fn look(metric: &str, ratios: &[f64], better: Bound) -> Look {
+    let ([low, high], band) = (ranks(ratios.len()), band(metric));
     let mut sorted = ratios.to_vec();
     sorted.sort_by(f64::total_cmp);
     let interval = [sorted[low], sorted[high]];
     // Mirrored, so that more is better below: 0.9 is as bad for a rate as 1.1 is for a time.
     let [worst, best] = match better {
-        Bound::AtLeast => [interval[0] - BAND[0], interval[1] - BAND[0]],
-        Bound::AtMost => [BAND[1] - interval[1], BAND[1] - interval[0]],
+        Bound::AtLeast => [interval[0] - band[0], interval[1] - band[0]],
+        Bound::AtMost => [band[1] - interval[1], band[1] - interval[0]],
     };
-    let width = BAND[1] - BAND[0];
+    let width = band[1] - band[0];
     let verdict = match (worst, best) {
         (_, best) if best < 0.0 => Verdict::Behind,
         (worst, _) if worst > width => Verdict::Ahead,
@@ -109,7 +109,7 @@ pub fn look(ratios: &[f64], better: Bound) -> Look {
         (_, best) if best > width => Verdict::NotBehind,
         _ => Verdict::Level,
     };
-    Look { interval, verdict }
+    Look { interval, verdict, band }
 }
 
 /// The share of [`ERROR`] that the look after `n` rounds may spend. Panics if there is no such look.

@@ -32,7 +32,7 @@ fn the_ranks_are_the_narrowest_and_all_looks_together_keep_the_error() {
 #[test]
 #[should_panic(expected = "no look after 17 rounds")]
 fn there_is_no_look_in_between() {
-    look(&[1.0; 17], Bound::AtLeast);
+    look("requests", &[1.0; 17], Bound::AtLeast);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn a_verdict_is_where_the_interval_is() {
     let at = |low: f64, high: f64, better| {
         let mut ratios = [low; 16];
         ratios[8..].fill(high);
-        let seen = look(&ratios, better);
+        let seen = look("requests", &ratios, better);
         assert_eq!(seen.interval, [low, high]);
         seen.verdict
     };
@@ -51,7 +51,8 @@ fn a_verdict_is_where_the_interval_is() {
     assert_eq!([rate(0.8, 0.94), rate(1.06, 1.2)], [Behind, Ahead]);
     assert_eq!([rate(0.96, 1.06), rate(0.94, 1.0), rate(0.5, 2.0)], [NotBehind, Undecided, Undecided]);
     let time = |low, high| at(low, high, Bound::AtMost);
-    assert_eq!([time(0.95, 1.05), time(1.0, 1.0)], [Level; 2]);
+    let p99 = look("p99", &[1.19; 16], Bound::AtMost).verdict;
+    assert_eq!([time(0.95, 1.05), time(1.0, 1.0), p99], [Level; 3]);
     assert_eq!([time(0.8, 0.94), time(1.06, 1.2)], [Ahead, Behind]);
     assert_eq!([time(0.94, 1.0), time(0.96, 1.06), time(0.5, 2.0)], [NotBehind, Undecided, Undecided]);
 }
@@ -71,7 +72,7 @@ fn compare(rng: &mut Rng, truth: f64, spread: f64, better: Bound) -> Verdict {
         while ratios.len() < n {
             ratios.push(truth * noise(rng, spread));
         }
-        verdict = look(&ratios, better).verdict;
+        verdict = look("requests", &ratios, better).verdict;
         if verdict.is_final() {
             break;
         }
