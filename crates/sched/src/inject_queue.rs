@@ -8,13 +8,13 @@
 //! A worker reads `len` before each poll. The line of `len` is written only by pushes and by workers that take tasks.
 
 use crate::sync::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Mutex, Ordering::*};
-use crate::{STEAL_MAX, ShardMask, Task};
+use crate::{ShardMask, Task};
 use std::collections::VecDeque;
 use warmcore_line::{Line, Padded};
 use warmcore_types::ignore_poison;
 
 /// The largest number of tasks that a worker takes at once, and the number for which there is memory from the start.
-const SHARE_MAX: usize = STEAL_MAX as usize;
+const SHARE_MAX: usize = 32;
 
 /// The tasks of one shard: see the module's documentation.
 #[derive(Debug, Line)]
