@@ -554,8 +554,7 @@ impl<T: Entry> RunQueue<T> {
         None
     }
 
-    /// Removes a task that `may` go: the one that `take` removes from a class, else the one in the
-    /// LIFO slot.
+    /// Removes a task that `may` go: the one that `take` removes from a class, else the one in the LIFO slot.
     fn steal_any<M: Fn(&T) -> bool>(
         &mut self,
         may: M,

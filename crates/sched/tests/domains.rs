@@ -79,3 +79,17 @@ fn the_cpus_of_an_llc_begin_their_search_in_the_next_one_at_different_places() {
     let firsts: BTreeSet<CpuId> = (0..8).filter_map(|cpu| machine.others(CpuId(cpu)).nth(7)).collect();
     assert_eq!(firsts.len(), 8, "{firsts:?}");
 }
+
+/// Else the CPUs of a big core would all begin with the same one, and some would be looked at by none that looks at few.
+#[test]
+fn a_cpu_begins_its_search_behind_itself_on_its_core() {
+    let machine = common::whole(&common::drawn(1, 1, 2, 4));
+    let core = machine.within(CpuId(0), Distance::Smt).to_vec();
+    for (i, cpu) in core.iter().enumerate() {
+        let behind = [1, 2, 3].map(|by| core[(i + by) % 4]);
+        let found: Vec<CpuId> = machine.cpus_from(*cpu, 0).collect();
+        assert_eq!((&found[..3], found.len()), (&behind[..], 7), "{cpu}");
+        let one = machine.cpus_among(*cpu, 0, machine.bit(found[4]));
+        assert_eq!(one.collect::<Vec<_>>(), [found[4]]);
+    }
+}

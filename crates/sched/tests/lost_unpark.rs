@@ -52,3 +52,29 @@ fn a_task_in_an_inbox_whose_unpark_is_lost_waits_for_that_worker() {
         assert_eq!(finds_a_task(&host, &cores[worker]), worker == 2);
     }
 }
+
+/// A search passes over workers that are marked as parked, so this one is not any more when it has a task: even if its thread stays
+/// in the driver for long, and whether another thread has unparked it before or not.
+#[test]
+fn a_task_that_its_own_driver_wakes_ends_the_park_and_others_see_it() {
+    let id = CpuId(2);
+    for is_unparked in [false, true] {
+        let (host, cores) = all_parked();
+        let (core, workers) = (&cores[2], host.workers());
+        let is_in_the_set =
+            || workers.idle_in(workers.machine().shard_of(id)) & workers.machine().bit(id) != 0;
+        workers.push_inbox(&host, host.task(0, Allowed::Anywhere, 0), id);
+        host.wake(core);
+        let Next::Run(queued) = core.next(&host) else { panic!("a task waits") };
+        core.begin_poll(&host, &queued.task);
+        core.end_poll(false);
+        host.park(core);
+        assert!(is_in_the_set());
+        host.unparked();
+        assert!(!is_unparked || workers.try_unpark(&host, id));
+        core.schedule(&host, queued.task, false);
+        assert_eq!(host.unparked(), [id], "once, by whoever changed the word");
+        assert!(!is_in_the_set() && !workers.is_idle(id) && workers.backlog(id) == 1);
+        assert!(finds_a_task(&host, core));
+    }
+}

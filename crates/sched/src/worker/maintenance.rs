@@ -1,7 +1,7 @@
 //! Maintenance: what a busy worker does once in an event interval.
 //!
-//! An event interval is as many polls as take 125 times as long as maintenance, which is learned: 0.5 µs in a loop, 2 to 5 µs
-//! between polls of tasks, whose code and data are in the cache instead. After it the worker reads the clock, its host polls the
+//! An event interval is as many polls as take 125 times as long as maintenance, which is learned: 0.5 µs in a loop, which counts as
+//! 1.6, and 2 to 5 µs between polls of tasks, whose code and data are in the cache instead. After it the worker reads the clock, its host polls the
 //! driver, and the worker looks whether a neighbour stands still, notifies a parked worker if tasks are queued here, and now and then
 //! compares itself with a neighbour.
 
