@@ -7,8 +7,9 @@
 //! A wake by a task that runs on the worker that polled the woken task last reads the pointer, makes a few
 //! comparisons and pushes to the worker's ring.
 
+use crate::owned_tasks::TaskCounts;
 use crate::shared::{SchedulerRef, Shared};
-use crate::sync::Ordering::*;
+use crate::sync::{AtomicU64, Ordering::*};
 use crate::task_cell::RunnableTask;
 use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
@@ -38,16 +39,11 @@ struct LastSpawn {
     /// The runtime, for comparisons.
     shared: *const Shared,
     scheduler: Weak<SchedulerRef>,
-    /// How many more tasks get it.
-    left: u32,
 }
 
 impl LastSpawn {
-    const NONE: Self = Self { shared: std::ptr::null(), scheduler: Weak::new(), left: 0 };
+    const NONE: Self = Self { shared: std::ptr::null(), scheduler: Weak::new() };
 }
-
-/// How many tasks in a row a thread outside of a runtime puts into the same list of owned tasks.
-const OUTSIDE_TASKS: u32 = 32;
 
 /// Marks the current thread as started by a runtime.
 pub(crate) fn become_a_runtimes() {
@@ -204,7 +200,7 @@ pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
 }
 
 /// The scheduler of a task that this thread spawns on `shared`: the current worker's, or, if this thread is not one of
-/// its workers, the next worker's in turn.
+/// its workers, one of its own.
 pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     with_worker(|worker| match worker {
         Some(worker) if Arc::ptr_eq(&worker.shared, shared) => worker.scheduler.clone(),
@@ -212,34 +208,44 @@ pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
     })
 }
 
-/// The scheduler of a task that a thread spawns which is no worker: for some tasks the same one, so that a batch allocates
-/// one, and then the next worker's in turn, so that the tasks end in several lists.
+/// The scheduler of a task that a thread spawns which is no worker: the same as long as a task has it, so that a batch
+/// allocates one.
 fn outside_scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
-    let make = || {
-        let worker = shared.outside.fetch_add(1, Relaxed) as usize % shared.remotes.len();
-        let scheduler = SchedulerRef { shared: shared.clone(), worker: CpuId(worker as u32) };
-        // The thread keeps its memory for later tasks, so it is charged to no account.
-        unaccounted(|| Arc::new(scheduler))
-    };
+    // The thread keeps its memory for later tasks, so it is charged to no account.
+    let make = || unaccounted(|| Arc::new(SchedulerRef { shared: shared.clone() }));
     let kept = LAST_SPAWN.try_with(|last| {
         let mut last = last.borrow_mut();
         // Compared first: the upgrade of another runtime's could become the last reference to that runtime.
-        if last.left > 0
-            && last.shared == Arc::as_ptr(shared)
+        if last.shared == Arc::as_ptr(shared)
             && let Some(scheduler) = last.scheduler.upgrade()
         {
-            last.left -= 1;
             return scheduler;
         }
         let scheduler = make();
-        *last = LastSpawn {
-            shared: Arc::as_ptr(shared),
-            scheduler: Arc::downgrade(&scheduler),
-            left: OUTSIDE_TASKS - 1,
-        };
+        *last = LastSpawn { shared: Arc::as_ptr(shared), scheduler: Arc::downgrade(&scheduler) };
         scheduler
     });
     kept.unwrap_or_else(|_| make())
+}
+
+/// The worker of `shared` that this thread runs; the first one, if it runs none.
+pub(crate) fn worker_of(shared: &Shared) -> CpuId {
+    with_worker(|worker| worker.filter(|worker| std::ptr::eq(&*worker.shared, shared)).map(Worker::me))
+        .unwrap_or(CpuId(0))
+}
+
+/// Counts a task that this thread spawned, or ended.
+#[inline]
+pub(crate) fn count_tasks(shared: &Shared, which: impl FnOnce(&TaskCounts) -> &AtomicU64) {
+    // ORDERING: Release; pairs with the Acquire of `TaskCounts::alive`.
+    with_worker(|worker| match worker {
+        Some(worker) if std::ptr::eq(&*worker.shared, shared) => {
+            // No other thread writes this one.
+            let count = which(&worker.remote().task_counts);
+            count.store(count.load(Relaxed) + 1, Release);
+        }
+        _ => _ = which(&shared.outside).fetch_add(1, Release),
+    });
 }
 
 /// Queues a task that a wake or a spawn made runnable. `is_yield`: it was woken during its own poll.

@@ -12,9 +12,11 @@ use crate::sync::{AtomicPtr, AtomicU32, Ordering::*};
 use crate::task_cell::{JoinWaker, State, VTable};
 use crate::tenant_stats::TenantRef;
 use std::panic::Location;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use warmcore_record::TaskRecord;
 use warmcore_sched::{Allowed, Share, TaskState};
+use warmcore_types::CpuId;
 
 /// The value of `owned_slot` while the task is not in the list of owned tasks.
 const NOT_OWNED: u32 = u32::MAX;
@@ -28,9 +30,9 @@ pub(crate) struct Header {
     /// The link to the task that was pushed to the same inbox before this one.
     pub(crate) link: AtomicPtr<()>,
     pub(crate) sched: TaskState,
-    /// Index in the list of owned tasks, or [`NOT_OWNED`]. Written by the thread that creates the task and by the thread
-    /// of its last poll.
-    pub(crate) owned_slot: AtomicU32,
+    /// Index in the list of owned tasks of the worker `owner`, or [`NOT_OWNED`].
+    owned_slot: AtomicU32,
+    owner: AtomicU32,
     /// Wakes the task that waits at the handle.
     pub(crate) join_waker: JoinWaker,
     pub(crate) spawned_at: &'static Location<'static>,
@@ -64,18 +66,33 @@ impl Header {
             link: AtomicPtr::default(),
             sched: TaskState::new(allowed, share_of(attrs.as_deref())),
             owned_slot: AtomicU32::new(NOT_OWNED),
+            owner: AtomicU32::new(0),
             join_waker: JoinWaker::new(),
             spawned_at: Location::caller(),
             attrs,
         }
     }
 
-    /// The list of owned tasks that the task is in: that of the worker in `scheduler`.
-    pub(crate) fn owned_tasks(&self) -> &OwnedTasks {
-        &self.scheduler.shared.remote(self.scheduler.worker).owned_tasks
+    fn owned_tasks(&self) -> &OwnedTasks {
+        &self.scheduler.shared.remote(CpuId(self.owner.load(Relaxed))).owned_tasks
     }
 
-    /// Removes the task from that list, because its future is dropped. Returns whether it was there: the list's reference is
+    /// Puts the task into the list of a worker, or cancels it if the runtime is closing: it will be polled once more. The caller
+    /// owns the runnable task, or polls.
+    /// `task` is the pointer to the whole allocation.
+    #[cold]
+    pub(crate) fn enter_owned_tasks(&self, task: NonNull<Self>, owner: CpuId) {
+        self.owner.store(owner.0, Relaxed);
+        match self.owned_tasks().insert(task, &self.scheduler.shared.is_closing) {
+            Some(slot) => {
+                self.owned_slot.store(slot, Relaxed);
+                self.state.set_owned();
+            }
+            None => _ = self.state.cancel(),
+        }
+    }
+
+    /// Removes the task from its list, because its future is dropped. Returns whether it was in one: the list's reference is
     /// the caller's then.
     pub(crate) fn leave_owned_tasks(&self) -> bool {
         let slot = self.owned_slot.load(Relaxed);

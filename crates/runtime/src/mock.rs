@@ -65,3 +65,11 @@ pub(crate) fn workers(workers: usize, per_llc: usize) -> (Vec<Arc<Mock>>, Shared
     let shared = shared("mock".into(), remotes, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
     (mocks, shared)
 }
+
+/// Waits until so many tasks have returned pending from their first poll.
+pub(crate) fn have_pended(shared: &Shared, tasks: usize) {
+    let owned = || shared.remotes.iter().map(|remote| remote.owned_tasks.count() as usize).sum::<usize>();
+    while owned() < tasks {
+        std::thread::yield_now();
+    }
+}

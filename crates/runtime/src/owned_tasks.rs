@@ -1,11 +1,13 @@
 //! OwnedTasks: lists of the tasks that are alive, so that a shutdown can cancel them all.
 //!
-//! Each worker has a list. A task enters the list of the worker in its `SchedulerRef` (mostly the one that spawns it)
-//! when it is created, and leaves it when its future is dropped, on any thread. The list has a reference to each task in it.
-//! A closed list takes no more tasks. A slot is 16 bytes. All methods that use the list lock it, except `count`.
+//! Each worker has a list. A task enters the list of the worker whose poll of it is the first that returns pending, and leaves it when
+//! its future is dropped, on any thread. So a task that ends in its first poll takes no lock. The list has a reference to each task in
+//! it. While the runtime closes, no list takes a task. A slot is 16 bytes. All methods that use the list lock it, except `count`.
+//!
+//! [`TaskCounts`] counts all tasks, those that have not been polled included.
 
 use crate::header::Header;
-use crate::sync::{AtomicU32, Mutex, Ordering::*};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use crate::task_cell::{RunnableTask, runnable};
 use std::ptr::NonNull;
 use warmcore_budget::process::unaccounted;
@@ -23,7 +25,6 @@ enum Slot {
 struct List {
     slots: Vec<Slot>,
     free: u32,
-    is_closed: bool,
 }
 
 /// The list of one worker.
@@ -36,6 +37,24 @@ pub(crate) struct OwnedTasks {
     count: AtomicU32,
 }
 
+/// How many tasks a worker's thread has spawned, and how many have ended there; or the same of all other threads.
+#[derive(Debug, Default)]
+pub(crate) struct TaskCounts {
+    pub(crate) spawned: AtomicU64,
+    pub(crate) ended: AtomicU64,
+}
+
+impl TaskCounts {
+    /// The number of tasks that are alive, of all counts of a runtime.
+    pub(crate) fn alive<'a>(counts: impl Iterator<Item = &'a Self> + Clone) -> usize {
+        // ORDERING: Acquire; pairs with the Release in `context::count_tasks`: a thread that sees that all have ended sees that all
+        // futures are dropped. Those that ended are read first, so no more seem to have ended than were spawned.
+        let ended: u64 = counts.clone().map(|counts| counts.ended.load(Acquire)).sum();
+        let spawned: u64 = counts.map(|counts| counts.spawned.load(Relaxed)).sum();
+        spawned.saturating_sub(ended) as usize
+    }
+}
+
 // SAFETY: the pointers are to headers, which are `Sync`, of tasks that leave the list before they are freed.
 unsafe impl Send for OwnedTasks {}
 // SAFETY: as above.
@@ -43,14 +62,14 @@ unsafe impl Sync for OwnedTasks {}
 
 impl OwnedTasks {
     pub(crate) fn new() -> Self {
-        let list = List { slots: Vec::new(), free: END, is_closed: false };
+        let list = List { slots: Vec::new(), free: END };
         Self { list: Mutex::new(list), count: AtomicU32::new(0) }
     }
 
-    /// Adds a task, and returns its index: the caller's reference is the list's then. `None`: the list is closed.
-    pub(crate) fn insert(&self, task: NonNull<Header>) -> Option<u32> {
+    /// Adds a task, and returns its index. `None`: the runtime is closing, so that [`close`](Self::close) may not see the task.
+    pub(crate) fn insert(&self, task: NonNull<Header>, is_closing: &AtomicBool) -> Option<u32> {
         let mut list = ignore_poison(self.list.lock());
-        if list.is_closed {
+        if is_closing.load(Relaxed) {
             return None;
         }
         let slot = Slot::Task(task);
@@ -75,13 +94,11 @@ impl OwnedTasks {
         let free = Slot::Free(list.free);
         list.slots[at as usize] = free;
         list.free = at;
-        // ORDERING: Release; pairs with the Acquire of `count`: a thread that sees 0 sees that all futures are dropped.
-        self.count.store(self.count.load(Relaxed) - 1, Release);
+        self.count.store(self.count.load(Relaxed) - 1, Relaxed);
     }
 
     pub(crate) fn count(&self) -> u32 {
-        // ORDERING: Acquire; pairs with the Release in `remove`.
-        self.count.load(Acquire)
+        self.count.load(Relaxed)
     }
 
     /// Calls `visit` for the task in one of `step` slots, if there is one. The lock is held for 256 of these slots at a
@@ -104,10 +121,9 @@ impl OwnedTasks {
         }
     }
 
-    /// Closes the list, and cancels and wakes all tasks in it.
+    /// Cancels and wakes all tasks in the list. The caller has set the flag for [`insert`](Self::insert) before.
     pub(crate) fn close(&self) {
-        let mut list = ignore_poison(self.list.lock());
-        list.is_closed = true;
+        let list = ignore_poison(self.list.lock());
         let mut woken = Vec::new();
         for slot in &list.slots {
             if let Slot::Task(task) = slot {

@@ -158,7 +158,7 @@ impl Runtime {
 
     /// Cancels every task, refuses new ones, and returns. The workers end when the runtime is dropped or shut down.
     pub fn begin_shutdown(&self) {
-        self.shared.remotes.iter().for_each(|remote| remote.owned_tasks.close());
+        self.shared.close_tasks();
     }
 
     fn end(&self, deadline: Option<Duration>) -> bool {

@@ -5,7 +5,7 @@
 //! the watchdog, the threads, and the numbers that `observe.rs` and `export.rs` report.
 
 use crate::inbox::Inbox;
-use crate::owned_tasks::OwnedTasks;
+use crate::owned_tasks::{OwnedTasks, TaskCounts};
 use crate::ring::Ring;
 #[cfg(feature = "metrics")]
 use crate::sync::Mutex;
@@ -18,12 +18,9 @@ use warmcore_line::{Line, Padded};
 use warmcore_sched::{Allowed, Core, Host, PolicyKind, View, Workers};
 use warmcore_types::{CpuId, Nanos};
 
-/// A task's runtime, and the worker that spawned the task. Each worker has one, so that counting references writes no
-/// line that all workers share.
+/// A task's runtime. Each worker and each thread that spawns has one, so that counting references writes no line that all share.
 pub(crate) struct SchedulerRef {
     pub(crate) shared: Arc<Shared>,
-    /// The worker whose list of owned tasks the task is in.
-    pub(crate) worker: CpuId,
 }
 
 /// The runtime's part of one worker. The scheduler's part is [`warmcore_sched::Remote`].
@@ -31,9 +28,11 @@ pub(crate) struct SchedulerRef {
 #[line(pair)]
 #[repr(align(128))]
 pub(crate) struct Remote {
-    /// Written by threads that spawn tasks or drop their futures.
+    /// Written by threads that poll a task for the first time or drop its future.
     #[line(contended = "owned tasks")]
     pub(crate) owned_tasks: Padded<OwnedTasks>,
+    #[line(owner = "worker")]
+    pub(crate) task_counts: Padded<TaskCounts>,
     #[line(owner = "worker")]
     pub(crate) reports: Padded<Reports>,
     #[line(read_mostly)]
@@ -51,6 +50,8 @@ pub(crate) struct Shared {
     pub(crate) workers: Workers<Self>,
     /// The first worker on each of the kernel's CPUs.
     pub(crate) worker_on: Box<[Option<CpuId>]>,
+    /// Whether tasks that were not polled yet end without a poll. Written by the begin of the shutdown.
+    pub(crate) is_closing: AtomicBool,
     /// Whether the workers end when they find no task. Written by the shutdown.
     pub(crate) is_shutdown: AtomicBool,
     pub(crate) threads: crate::thread_config::ThreadConfig,
@@ -64,9 +65,12 @@ pub(crate) struct Shared {
     #[line(contended = "exported")]
     pub(crate) exported: Padded<Mutex<crate::export::exported::Exported>>,
     pub(crate) long_poll: Nanos,
-    /// The worker whose list takes the next task that is spawned outside of the runtime. Written by those spawns.
+    /// The first of the workers that `least_loaded` compares next.
+    #[line(contended = "turn")]
+    pub(crate) turn: Padded<AtomicU32>,
+    /// Tasks of threads that are no workers. Written when they spawn, or end a task.
     #[line(contended = "outside")]
-    pub(crate) outside: Padded<AtomicU32>,
+    pub(crate) outside: Padded<TaskCounts>,
     /// The CPUs that each worker's thread may use.
     pub(crate) pin_to: Box<[warmcore_types::CpuSet]>,
     /// [`Handle::attachment`](crate::Handle::attachment). Written once.
@@ -95,7 +99,7 @@ impl Shared {
         // No worker writes what this reads.
         let all = || (0..self.remotes.len() as u32).map(CpuId).filter(may);
         let n = all().count();
-        let turn = self.outside.fetch_add(1, Relaxed);
+        let turn = self.turn.fetch_add(1, Relaxed);
         let first = turn as usize % n.max(1);
         let chance = (turn.wrapping_mul(0x9E37_79B9) >> 8) as usize % n.saturating_sub(1).max(1);
         let second = first + 1 + chance;
@@ -121,7 +125,13 @@ impl Shared {
     }
 
     pub(crate) fn num_alive_tasks(&self) -> usize {
-        self.remotes.iter().map(|remote| remote.owned_tasks.count() as usize).sum()
+        TaskCounts::alive(self.remotes.iter().map(|remote| &*remote.task_counts).chain([&*self.outside]))
+    }
+
+    /// Cancels every task, and lets new ones end without a poll.
+    pub(crate) fn close_tasks(&self) {
+        self.is_closing.store(true, Relaxed);
+        self.remotes.iter().for_each(|remote| remote.owned_tasks.close());
     }
 
     /// The worker of the CPU that the current thread runs on, if there is one.

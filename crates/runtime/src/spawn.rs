@@ -110,8 +110,7 @@ impl Placement {
 /// ```
 #[must_use = "`spawn` starts the task"]
 pub struct TaskBuilder {
-    /// The scheduler of the worker that spawns, or, on a thread that runs no worker of the runtime, of the next worker
-    /// in turn. On a worker cloning it touches no cache line that all workers share.
+    /// The scheduler of the worker or the thread that spawns. Cloning it touches no cache line that all workers share.
     scheduler: Arc<SchedulerRef>,
     attrs: Option<Box<TaskAttrs>>,
     placement: Placement,
@@ -189,17 +188,15 @@ impl TaskBuilder {
         let allowed = self.allowed();
         let begins_on =
             self.begins_among.and_then(|among| self.scheduler.shared.least_loaded(allowed, among));
-        let scheduler = match begins_on {
-            Some(worker) => Arc::new(SchedulerRef { shared: self.scheduler.shared.clone(), worker }),
-            None => self.scheduler,
-        };
         let attrs = recorded(in_span(self.attrs));
         // SAFETY: the future and its output are `Send` and `'static`.
-        let (task, handle) = unsafe { make(scheduler, allowed, attrs, future) };
+        let (task, handle) = unsafe { make(self.scheduler, allowed, attrs, future) };
         // SAFETY: `make` made the task of an `F`, and returned the reference of its one handle.
         let handle = unsafe { JoinHandle::<F::Output>::new(handle) };
         match begins_on {
             Some(worker) => {
+                // It counts as that worker's load from now on.
+                task.enter_owned_tasks(worker);
                 let shared = &*handle.scheduler().shared;
                 shared.workers.push_inbox(shared, task, worker);
             }

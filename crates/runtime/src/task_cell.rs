@@ -7,7 +7,7 @@
 //! | [`TaskRef`] | a reference, of a handle or a waker | when dropped |
 //!
 //! `state.rs` has the word that decides which of these exist, `future.rs` the part that depends on the future's type: the
-//! allocation, the poll, the output. The list of owned tasks has a reference to each task in it, until its future is dropped.
+//! allocation, the poll, the output. A list of owned tasks has a reference to each task in it, until its future is dropped.
 //!
 //! # Cost
 //! A task takes 112 bytes and its future, 16 bytes in the list of owned tasks, and its
@@ -25,6 +25,7 @@ use std::ptr::NonNull;
 use std::task::{RawWaker, RawWakerVTable, Waker};
 use warmcore_budget::process::unaccounted;
 use warmcore_sched::{Share, Task, TaskState};
+use warmcore_types::CpuId;
 
 pub(crate) mod future;
 mod join_waker;
@@ -32,13 +33,13 @@ mod state;
 
 pub(crate) use join_waker::JoinWaker;
 pub(crate) use state::State;
-use state::WakeByVal;
+use state::{Snapshot, WakeByVal};
 
 /// The functions of one type of future. Each takes a task of that type.
 pub(crate) struct VTable {
-    /// Polls the future, or drops it if the task was cancelled. Returns whether the task has its output now. The caller owns
-    /// the future.
-    poll: unsafe fn(NonNull<Header>, is_cancelled: bool) -> bool,
+    /// Polls the future, or drops it if the task was cancelled or the runtime shuts down. Returns whether the task has its output now.
+    /// The caller owns the future.
+    poll: unsafe fn(NonNull<Header>, Snapshot) -> bool,
     /// Moves the output to an `Option<Outcome<T>>`, which stays `None` if the output was taken before. The caller owns the
     /// output.
     pub(crate) take_output: unsafe fn(NonNull<Header>, to: *mut ()),
@@ -71,7 +72,12 @@ impl RunnableTask {
         let task = ManuallyDrop::new(self).0;
         // SAFETY: the reference of the runnable task is that of the poll now.
         let before = unsafe { task.as_ref() }.state.start();
-        Running { task, is_cancelled: before.is_cancelled() }
+        Running { task, before }
+    }
+
+    /// Puts the task into a worker's list of owned tasks before its first poll.
+    pub(crate) fn enter_owned_tasks(&self, owner: CpuId) {
+        self.header().enter_owned_tasks(self.0, owner);
     }
 
     /// Cancels a task that no worker will run.
@@ -140,7 +146,8 @@ unsafe impl Linked for RunnableTask {
 #[must_use = "dropping it cancels the task"]
 pub(crate) struct Running {
     task: NonNull<Header>,
-    is_cancelled: bool,
+    /// The task's state when the poll began.
+    before: Snapshot,
 }
 
 impl Running {
@@ -150,11 +157,12 @@ impl Running {
         unsafe { self.task.as_ref() }
     }
 
-    /// Polls the future, or drops it if the task was cancelled. Returns whether the task has its output now. Does not panic.
+    /// Polls the future, or drops it if the task was cancelled or the runtime shuts down. Returns whether the task has its output
+    /// now. Does not panic.
     #[inline]
     pub(crate) fn poll(&self) -> bool {
         // SAFETY: the vtable is that of the task's type, and this thread has the future.
-        unsafe { (self.header().vtable.poll)(self.task, self.is_cancelled) }
+        unsafe { (self.header().vtable.poll)(self.task, self.before) }
     }
 
     /// Ends the poll. `is_ready`: what [`poll`](Self::poll) returned. Returns the task if it was woken meanwhile.
@@ -164,6 +172,10 @@ impl Running {
         if is_ready {
             this.complete();
             return None;
+        }
+        if this.before.is_new() {
+            let header = this.header();
+            header.enter_owned_tasks(this.task, context::worker_of(&header.scheduler.shared));
         }
         let is_woken = this.header().state.pend();
         is_woken.then(|| RunnableTask(this.task))
@@ -177,6 +189,7 @@ impl Running {
             tenant.end();
         }
         let was_owned = header.leave_owned_tasks();
+        context::count_tasks(&header.scheduler.shared, |counts| &counts.ended);
         let before = header.state.complete();
         if !before.has_join_interest() {
             // SAFETY: the output is this thread's, since the handle was dropped before.
@@ -199,7 +212,7 @@ impl Drop for Running {
     #[cold]
     fn drop(&mut self) {
         // SAFETY: as in `poll`. If the task has its output already, that is dropped.
-        unsafe { (self.header().vtable.poll)(self.task, true) };
+        unsafe { (self.header().vtable.poll)(self.task, self.before.cancelled()) };
         self.complete();
     }
 }

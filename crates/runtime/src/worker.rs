@@ -49,7 +49,7 @@ impl Worker {
     fn new(shared: Arc<Shared>, me: CpuId, budget: Rc<OpBudget>) -> Self {
         Self {
             core: Core::new(&shared, me, shared.long_poll),
-            scheduler: Arc::new(SchedulerRef { shared: shared.clone(), worker: me }),
+            scheduler: Arc::new(SchedulerRef { shared: shared.clone() }),
             shared,
             is_handed_off: Cell::new(false),
             budget,

@@ -8,10 +8,10 @@
 //! A worker reads `len` before each poll. The line of `len` is written only by pushes and by workers that take tasks.
 
 use crate::sync::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Mutex, Ordering::*};
-use crate::{ShardMask, Task};
+use crate::{SHARD_CPUS_MAX, ShardMask, Task};
 use std::collections::VecDeque;
 use warmcore_line::{Line, Padded};
-use warmcore_types::ignore_poison;
+use warmcore_types::{Nanos, ignore_poison};
 
 /// The largest number of tasks that a worker takes at once, and the number for which there is memory from the start.
 const SHARE_MAX: usize = 32;
@@ -38,11 +38,14 @@ pub struct InjectQueue<T> {
     /// way. Written by the thread that unparks the worker, and by workers that wake.
     #[line(contended = "sleepers")]
     pub(crate) wakeup_pending: Padded<AtomicBool>,
-    /// Until when threads outside leave new tasks to the worker that serves this queue. That worker is awake and looks here before its
-    /// next poll. Written by it, and by workers that park. 0: none serves.
+    /// Until when threads outside give new light tasks to the worker that serves this shard, and, in the low bits, the worker's index
+    /// in the shard. Written by workers that serve, and by those that park. 0: none serves.
     #[line(contended = "sleepers")]
-    pub(crate) served_until: Padded<AtomicU64>,
+    served: Padded<AtomicU64>,
 }
+
+/// The bits of [`InjectQueue::served`] that are the worker's index.
+const SERVER: u64 = SHARD_CPUS_MAX as u64 - 1;
 
 impl<T: Task> InjectQueue<T> {
     pub(crate) fn new() -> Self {
@@ -52,7 +55,7 @@ impl<T: Task> InjectQueue<T> {
             idle: Padded::new(AtomicU16::new(0)),
             stuck: Padded::new(AtomicU16::new(0)),
             wakeup_pending: Padded::new(AtomicBool::new(false)),
-            served_until: Padded::new(AtomicU64::new(0)),
+            served: Padded::new(AtomicU64::new(0)),
         }
     }
 
@@ -68,23 +71,15 @@ impl<T: Task> InjectQueue<T> {
         Ok(())
     }
 
-    /// Calls `each` with the tasks that have waited longest: the share of one of `workers`, `at_most` of them, and further ones up to
-    /// the first that may not be `also` taken.
-    pub(crate) fn pop(
-        &self,
-        workers: usize,
-        at_most: usize,
-        also: impl Fn(&T) -> bool,
-        mut each: impl FnMut(T),
-    ) {
+    /// Calls `each` with the tasks that have waited longest: the share of one of `workers`, `at_most` of them.
+    pub(crate) fn pop(&self, workers: usize, at_most: usize, each: impl FnMut(T)) {
         if self.is_empty() {
             return;
         }
         let mut tasks = ignore_poison(self.tasks.lock());
         let Some(tasks) = tasks.as_mut() else { return };
         let share = tasks.len().div_ceil(workers.max(1)).min(SHARE_MAX).min(at_most);
-        tasks.drain(..share).for_each(&mut each);
-        (share..SHARE_MAX).map_while(|_| tasks.pop_front_if(|task| also(task))).for_each(each);
+        tasks.drain(..share).for_each(each);
         self.len.store(tasks.len() as u32, Relaxed);
     }
 
@@ -105,6 +100,25 @@ impl<T: Task> InjectQueue<T> {
     #[inline]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// The worker with this index in the shard serves it until then.
+    pub(crate) fn serve(&self, server: u32, until: Nanos) {
+        self.served.store(until.0 & !SERVER | u64::from(server), Relaxed);
+    }
+
+    /// No worker serves the shard any more, unless another one began to.
+    pub(crate) fn end_service(&self, server: u32) {
+        let served = self.served.load(Relaxed);
+        if served != 0 && served & SERVER == u64::from(server) {
+            self.served.store(0, Relaxed);
+        }
+    }
+
+    /// The index of the worker that serves the shard.
+    pub(crate) fn server(&self, now: Nanos) -> Option<usize> {
+        let served = self.served.load(Relaxed);
+        (now.0 < served & !SERVER).then_some((served & SERVER) as usize)
     }
 
     /// The shard's workers that are marked as parked.

@@ -407,11 +407,21 @@ impl<H: Host> Core<H> {
     #[inline(never)]
     fn drain_inbox(&self, host: &H) {
         let remote = &*self.remote;
-        let mut run_queue = None;
-        let now = self.now();
-        remote.inbox.take(|task| self.queue_here(&mut run_queue, Queued { task, since: now }, now));
+        let (mut run_queue, now, serves) = (None, self.now(), self.took_light.get());
+        let (mut came_new, mut longest) = (false, Some(Nanos(0)));
+        remote.inbox.take(|task| {
+            if serves && task.state().prev_worker().is_none() {
+                (came_new, longest) = (true, self.longest_first_poll(host, longest, &task));
+            }
+            self.queue_here(&mut run_queue, Queued { task, since: now }, now);
+        });
         self.publish_queued(host, run_queue, self.now());
-        self.notify_of_backlog(host);
+        if came_new {
+            self.decide_service(host, longest);
+        }
+        if !came_new || !self.took_light.get() {
+            self.notify_of_backlog(host);
+        }
     }
 
     /// After several tasks may have come at once: notifies a parked worker, if they are worth it.
@@ -430,8 +440,7 @@ impl<H: Host> Core<H> {
         let interval = host.workers().policy().inject_interval(average);
         if interval > 1 && polls.is_multiple_of(interval.into()) {
             let mut next = None;
-            let none = |_: &H::Task| false;
-            self.inject_queue.pop(1, 1, none, |task| next = Some(Queued { task, since: self.now() }));
+            self.inject_queue.pop(1, 1, |task| next = Some(Queued { task, since: self.now() }));
             return next;
         }
         if interval <= 1 || self.num_queued() == 0 {
@@ -446,7 +455,7 @@ impl<H: Host> Core<H> {
         let queue = host.workers().policy().inject_queue_of(host.workers().machine(), self.me);
         let is_left = self.take_injected(host, queue) && !self.inject_queue.is_empty();
         if is_left && self.inject_queue.idle() != 0 && !self.took_light.get() {
-            host.workers().notify_for_inject(host, queue, None, None);
+            host.workers().notify_for_inject(host, queue, None);
         }
     }
 

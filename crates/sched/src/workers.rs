@@ -308,38 +308,31 @@ impl<H: Host> Workers<H> {
         task.state().wake(|| now);
         self.remote_schedules.fetch_add(1, Relaxed);
         let waker = WakeSource::Outside(near);
-        let is_new = task.state().prev_worker().is_none() && task.state().allowed() == Allowed::Anywhere;
-        let served = || self.machine.shard_of(origin(&self.machine, self, waker));
-        match is_new.then(served).filter(|shard| self.is_served(*shard, now)) {
-            Some(shard) => self.push_inject(host, task, shard, None, Some(now)),
-            None => {
-                let placed = self.place_task(host, task.state(), now, waker);
-                self.enqueue(host, task, placed, Some(now));
-            }
+        match self.server_for(&task, now, waker) {
+            Some(server) => self.push_inbox(host, task, server),
+            None => self.enqueue(host, self.place_task(host, task.state(), now, waker), task),
         }
     }
 
-    /// Puts a task where it was placed, unless that is the calling worker's own run queue. `outside`: the time, if the caller is no
-    /// worker.
-    pub(crate) fn enqueue(&self, host: &H, task: H::Task, placed: WakeDecision, outside: Option<Nanos>) {
+    /// Puts a task where it was placed, unless that is the calling worker's own run queue.
+    pub(crate) fn enqueue(&self, host: &H, placed: WakeDecision, task: H::Task) {
         match placed.to {
             TargetQueue::Cpu(cpu) => self.push_inbox(host, task, cpu),
-            TargetQueue::Shard(shard) => self.push_inject(host, task, shard, placed.kick, outside),
+            TargetQueue::Shard(shard) => match self.inject_queues[shard].push(task) {
+                Ok(()) => self.notify_for_inject(host, shard, placed.kick),
+                Err(task) => host.cancel(task),
+            },
         }
     }
 
-    fn push_inject(
-        &self,
-        host: &H,
-        task: H::Task,
-        shard: usize,
-        kick: Option<CpuId>,
-        outside: Option<Nanos>,
-    ) {
-        match self.inject_queues[shard].push(task) {
-            Ok(()) => self.notify_for_inject(host, shard, kick, outside),
-            Err(task) => host.cancel(task),
-        }
+    /// The worker that new light tasks from outside are left to, if this is one: `worker/serve.rs`.
+    fn server_for(&self, task: &H::Task, now: Nanos, waker: WakeSource) -> Option<CpuId> {
+        let shard = self.machine.shard_of(origin(&self.machine, self, waker));
+        let server = self.inject_queues[shard].server(now)?;
+        let cpu = *self.machine.cpus_of(shard).get(server)?;
+        let is_light = |poll| self.policy.serves_alone(poll, 0, self.wakeup_cost(cpu));
+        (task.state().allowed() == Allowed::Anywhere && self.first_poll(task).is_some_and(is_light))
+            .then_some(cpu)
     }
 
     /// Puts a task into a worker's inbox, and unparks the worker if it is parked. If the worker takes no more tasks, the
@@ -414,18 +407,11 @@ impl<H: Host> Workers<H> {
 
     /// Unparks a worker because a task is in the injection queue of `shard`: the worker `first`, else one of the shard,
     /// else any. None, if the task came at `outside` from a thread that is no worker, and a worker serves the queue.
-    pub(crate) fn notify_for_inject(
-        &self,
-        host: &H,
-        shard: usize,
-        first: Option<CpuId>,
-        outside: Option<Nanos>,
-    ) {
-        // ORDERING: SeqCst; the queue's length was written before; who is parked, whether a wakeup is pending and whether a worker
-        // serves the queue is read after. `Core::mark_parked` and `Core::resume` do both the other way round. One of the two sees the
-        // other.
+    pub(crate) fn notify_for_inject(&self, host: &H, shard: usize, first: Option<CpuId>) {
+        // ORDERING: SeqCst; the queue's length was written before; who is parked and whether a wakeup is pending is read after.
+        // `Core::mark_parked` and `Core::resume` do both the other way round. One of the two sees the other.
         fence(SeqCst);
-        if self.has_enough_searching() || outside.is_some_and(|now| self.is_served(shard, now)) {
+        if self.has_enough_searching() {
             return;
         }
         let queue = &self.inject_queues[shard];
@@ -463,11 +449,6 @@ impl<H: Host> Workers<H> {
                 break;
             }
         }
-    }
-
-    /// Whether a worker of the shard serves the shard's injection queue: `worker/serve.rs`.
-    fn is_served(&self, shard: usize, now: Nanos) -> bool {
-        now.0 < self.inject_queues[shard].served_until.load(Relaxed)
     }
 
     /// Whether a worker searches, under a policy that limits how many search. That worker notifies the next one when it

@@ -119,9 +119,14 @@ fn a_worker_that_takes_a_task_of_another_kind_serves_no_more_and_leaves_the_rest
     let (test, cores) = Test::new(Some(500));
     let server = test.serve_one(&cores, 0);
     test.at(1_000);
-    (0..12).for_each(|n| assert_eq!(test.spawn(OTHER_KIND + n), []));
-    assert_eq!(test.poll_one(server).len(), 1, "another worker is unparked for its share");
-    assert_eq!(test.spawn(1), [], "that one is on its way");
+    assert_eq!(test.spawn(OTHER_KIND).len(), 1, "another worker is unparked for it");
+    (1..12).for_each(|n| assert_eq!(test.spawn(OTHER_KIND + n), [], "that one is on its way"));
+    let waiting = || test.host.workers().inject_queues().map(|queue| queue.len()).sum::<u32>();
+    assert_eq!((test.spawn(1), waiting()), (vec![], 12), "a light one goes to the server");
+    test.poll_one(server);
+    assert!((1..12).contains(&waiting()), "it takes its share");
+    let left = waiting();
+    assert_eq!((test.spawn(2), waiting()), (vec![], left + 1));
 }
 
 #[test]

@@ -103,6 +103,7 @@ fn each_tenant_is_told_with_what_it_used() {
     let runtime = runtime("a");
     let tenant = warmcore_tenant::Tenant::builder().name("a \"b\"").weight(300).build();
     let task = runtime.spawn_in(&tenant, std::future::pending::<()>());
+    crate::mock::have_pended(&runtime.shared, 1);
     let line = line(&runtime.shared, clock::now());
     let (serial, said) = (tenant.serial(), line.split_once("\"tenants\":").unwrap().1);
     let (said, groups) = said.split_once(",\"task_groups\":").unwrap();

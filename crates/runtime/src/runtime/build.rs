@@ -151,7 +151,12 @@ fn quota_cpus(cpus: f64) -> usize {
 
 /// The runtime's part of a new worker.
 pub(crate) fn remote(driver: Box<dyn Driver>) -> Remote {
-    Remote { owned_tasks: Padded::new(OwnedTasks::new()), reports: Padded::default(), driver }
+    Remote {
+        owned_tasks: Padded::new(OwnedTasks::new()),
+        task_counts: Padded::default(),
+        reports: Padded::default(),
+        driver,
+    }
 }
 
 pub(crate) fn shared(
@@ -174,6 +179,7 @@ pub(crate) fn shared(
         remotes: remotes.into(),
         workers: Workers::new(machine, policy),
         worker_on: worker_on.into(),
+        is_closing: AtomicBool::new(false),
         is_shutdown: AtomicBool::new(false),
         threads: ThreadConfig::default(),
         worker_threads: Padded::default(),
@@ -181,7 +187,8 @@ pub(crate) fn shared(
         #[cfg(feature = "metrics")]
         exported: Padded::default(),
         long_poll: Nanos(u64::try_from(long_poll.as_nanos()).unwrap_or(u64::MAX)),
-        outside: Padded::new(AtomicU32::new(0)),
+        turn: Padded::new(AtomicU32::new(0)),
+        outside: Padded::default(),
         pin_to: pin_to.into(),
         attachment: OnceLock::new(),
     }

@@ -178,7 +178,7 @@ impl Model {
     fn end_beside_others(self) {
         let Self { runtime, .. } = self;
         let shared = &runtime.shared;
-        shared.remotes.iter().for_each(|remote| remote.owned_tasks.close());
+        shared.close_tasks();
         for _ in 0..YIELDS_MAX {
             if shared.num_alive_tasks() == 0 {
                 break;

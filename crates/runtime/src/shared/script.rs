@@ -49,7 +49,7 @@ impl Scripted for Shared {
             // SAFETY: the task keeps `shared`, which has the counters.
             let tenant = tenant.map(|tenant| unsafe { shared.tenant_stats.tenant_ref(tenant) });
             let attrs = Box::new(TaskAttrs { name, tenant, ..TaskAttrs::default() });
-            let scheduler = Arc::new(SchedulerRef { shared: shared.clone(), worker: CpuId(0) });
+            let scheduler = Arc::new(SchedulerRef { shared: shared.clone() });
             // SAFETY: the future and its output are `Send` and `'static`.
             unsafe { make(scheduler, allowed, Some(attrs), async {}) }.0
         })

@@ -4,7 +4,8 @@
 //! All else in the runtime knows a task by its [`Header`], which begins the allocation, and calls the functions below
 //! through [`VTable`].
 
-use super::{RunnableTask, TaskRef, VTable, borrowed_waker};
+use super::{RunnableTask, Snapshot, TaskRef, VTable, borrowed_waker};
+use crate::context;
 use crate::error::{JoinError, Outcome, drop_caught};
 use crate::header::{Header, TaskAttrs};
 use crate::shared::SchedulerRef;
@@ -60,10 +61,12 @@ unsafe fn stage<'a, F: Future>(task: NonNull<Header>) -> &'a mut Stage<F> {
 
 /// See [`VTable::poll`].
 #[inline]
-unsafe fn poll<F: Future>(task: NonNull<Header>, is_cancelled: bool) -> bool {
+unsafe fn poll<F: Future>(task: NonNull<Header>, before: Snapshot) -> bool {
     // SAFETY: as the caller guarantees.
     let (header, stage) = unsafe { (task.as_ref(), stage::<F>(task)) };
-    if is_cancelled {
+    if before.is_new_or_cancelled()
+        && (before.is_cancelled() || header.scheduler.shared.is_closing.load(Relaxed))
+    {
         cancel(header, stage);
         return true;
     }
@@ -168,8 +171,8 @@ unsafe fn free<F: Future>(task: NonNull<Header>) {
     }
 }
 
-/// Makes a task, and puts it into the list of owned tasks, or cancels it if that list is closed. The caller schedules
-/// it in both cases, and makes the task's handle of the reference. The task was spawned where this is called.
+/// Makes a task. The caller schedules it, and makes the task's handle of the reference. The task was spawned where this is
+/// called. It enters a list of owned tasks when a poll returns pending, so one that ends in its first poll enters none.
 ///
 /// # Safety
 /// If `F` or its output borrows, the caller ensures that the task ends before the borrow does. If `F` is not `Send`,
@@ -184,18 +187,11 @@ pub(crate) unsafe fn make<F: Future>(
     let header = Header::new(VTable::of::<F>(), scheduler, allowed, attrs);
     let cell = Box::new(TaskCell { header, stage: UnsafeCell::new(Stage::Future(future)) });
     let task = NonNull::from(Box::leak(cell)).cast::<Header>();
-    // SAFETY: the task was just allocated, with three references.
+    // SAFETY: the task was just allocated, with two references.
     let header = unsafe { task.as_ref() };
     if let Some(tenant) = header.tenant() {
         tenant.begin();
     }
-    match header.owned_tasks().insert(task) {
-        Some(slot) => header.owned_slot.store(slot, Relaxed),
-        // The runtime is shutting down: the task ends before its first poll. The list has no reference then.
-        None => {
-            header.state.set_cancelled();
-            header.state.release(1);
-        }
-    }
+    context::count_tasks(&header.scheduler.shared, |counts| &counts.spawned);
     (RunnableTask(task), TaskRef(task))
 }

@@ -8,9 +8,10 @@
 //! | `JOIN_INTEREST` | by the spawn | when the handle is dropped before the end | the output belongs to the handle, not to the last poll |
 //! | `JOIN_WAKER` | by the handle | by the handle, before `COMPLETE` | `Header::join_waker` has a waker, which the handle and the last poll may read |
 //! | `CANCELLED` | by an abort or a shutdown | never | the next poll drops the future |
+//! | `NEW` | by the spawn | when a poll returns pending for the first time, or before | the task is in no list of owned tasks yet |
 //!
 //! The bits above count references: one of the runnable task, which the wake that sets `SCHEDULED` adds or gives away, and one
-//! each of the handle, the list of owned tasks, and every waker. So the end of a poll always gives up the reference of
+//! each of the handle, the list of owned tasks (until the last poll), and every waker. So the end of a poll always gives up the reference of
 //! that poll, whether the task was woken meanwhile or not, and both ends of a poll are one addition.
 //!
 //! # Cost
@@ -34,7 +35,8 @@ const COMPLETE: usize = 4;
 const JOIN_INTEREST: usize = 8;
 const JOIN_WAKER: usize = 16;
 const CANCELLED: usize = 32;
-const REFERENCE: usize = 64;
+const NEW: usize = 64;
+const REFERENCE: usize = 128;
 
 /// A program with so many references to one task leaks wakers.
 const WORD_MAX: usize = isize::MAX as usize;
@@ -61,6 +63,21 @@ impl Snapshot {
     #[inline]
     pub(crate) fn is_cancelled(self) -> bool {
         self.0 & CANCELLED != 0
+    }
+
+    #[inline]
+    pub(crate) fn is_new(self) -> bool {
+        self.0 & NEW != 0
+    }
+
+    /// The same of a cancelled task.
+    pub(crate) fn cancelled(self) -> Self {
+        Self(self.0 | CANCELLED)
+    }
+
+    #[inline]
+    pub(crate) fn is_new_or_cancelled(self) -> bool {
+        self.0 & (NEW | CANCELLED) != 0
     }
 
     #[inline]
@@ -92,9 +109,9 @@ pub(crate) enum WakeByVal {
 }
 
 impl State {
-    /// A task that will be queued, with a handle and in the list of owned tasks.
+    /// A task that will be queued, with a handle.
     pub(crate) fn new() -> Self {
-        Self(AtomicUsize::new(SCHEDULED | JOIN_INTEREST | (3 * REFERENCE)))
+        Self(AtomicUsize::new(SCHEDULED | JOIN_INTEREST | NEW | (2 * REFERENCE)))
     }
 
     #[inline]
@@ -150,6 +167,12 @@ impl State {
         self.0.fetch_or(CANCELLED, Relaxed);
     }
 
+    /// The task has entered a list of owned tasks, which has a reference now. The caller owns the runnable task, or polls.
+    pub(crate) fn set_owned(&self) {
+        // ORDERING: Relaxed; the list's reference is used under the list's lock, and comes from the caller's.
+        self.0.fetch_add(REFERENCE - NEW, Relaxed);
+    }
+
     /// Begins a poll. The caller owned the runnable task, whose reference is the poll's now.
     #[inline]
     pub(crate) fn start(&self) -> Snapshot {
@@ -167,7 +190,7 @@ impl State {
         // ORDERING: Release; pairs with the Acquire of `update` and `start`: the thread that queues the task next, and its next
         // poll, see what this poll wrote. What a waker wrote meanwhile the next poll sees by its own Acquire.
         let before = Snapshot(self.0.fetch_sub(RUNNING + REFERENCE, Release));
-        // The list of owned tasks has a reference to a task whose future is not dropped.
+        // The list of owned tasks has a reference, or the runnable task of a wake.
         debug_assert!(before.0 & RUNNING != 0 && before.0 >= 2 * REFERENCE, "{before:?}");
         before.is_scheduled()
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::header::TaskAttrs;
-use crate::mock::workers;
+use crate::mock::{have_pended, workers};
 use crate::shared::SchedulerRef;
 use crate::task_cell::future::make;
 use crate::{Runtime, yield_now};
@@ -31,6 +31,7 @@ fn tasks_are_told_apart_by_name_or_spawn_location_and_tenant() {
     let of_tenant =
         [(); 2].map(|()| runtime.task_builder().name("read").tenant(&tenant).spawn(pending::<()>()));
     let named = runtime.handle().task_builder().name("read").spawn(pending::<()>());
+    have_pended(&runtime.shared, 6);
     let mut found = groups(&runtime);
     found.sort_by_key(|group| group.num_alive_tasks);
     let [read, read_gold, located] = &found[..] else { panic!("{found:?}") };
@@ -61,6 +62,7 @@ fn each_way_to_spawn_passes_its_callers_location_on() {
         tasks.push(crate::task_builder().spawn(pending::<()>()));
     });
     let last = line!();
+    have_pended(&runtime.shared, tasks.len());
     let found = groups(&runtime);
     assert_eq!(found.len(), tasks.len(), "{found:?}");
     for group in found {
@@ -124,7 +126,7 @@ fn each_move_is_counted_for_the_group_of_its_task() {
 fn groups_beyond_the_largest_number_are_counted_as_one() {
     let (_mocks, shared) = workers(1, 1);
     let shared = Arc::new(shared);
-    let scheduler = Arc::new(SchedulerRef { shared: shared.clone(), worker: CpuId(0) });
+    let scheduler = Arc::new(SchedulerRef { shared: shared.clone() });
     let groups = TaskGroups::new(1);
     groups.count(true);
     for _ in 0..2 {
@@ -150,6 +152,7 @@ fn groups_beyond_the_largest_number_are_counted_as_one() {
 fn a_visit_of_every_third_slot_sees_a_third_of_the_tasks() {
     let runtime = Runtime::builder().worker_threads(1).observe(false).build().unwrap();
     let tasks: Vec<_> = (0..3000).map(|_| runtime.spawn(pending::<()>())).collect();
+    have_pended(&runtime.shared, tasks.len());
     for (step, seen) in [(1, 3000), (3, 1000), (1000, 3), (5000, 1)] {
         let mut visited = 0;
         runtime.shared.remotes[0].owned_tasks.visit(step, |_| visited += 1);

@@ -116,7 +116,7 @@ impl<H: Host> Core<H> {
             return Some(task);
         }
         Counters::add(&self.remote.counters.remote_wakes, 1);
-        workers.enqueue(host, task, placed, None);
+        workers.enqueue(host, placed, task);
         None
     }
 

@@ -1,22 +1,22 @@
 //! Serve: how one worker takes what threads outside spawn, while the others sleep.
 //!
 //! A thread that spawns one light task after another would unpark a worker for each: the worker runs it and parks, for two system
-//! calls that take as long as twenty such tasks. So a worker that took light tasks from the injection queue *serves* the queue: for as long
-//! as it takes until another worker would be there, threads outside unpark none for new tasks. Before each poll the worker takes those that
-//! came, all that are light. When it has none it waits awake for as long as a wakeup takes, if the next one usually comes sooner.
+//! calls that take as long as twenty such tasks. So a worker that took light tasks from the injection queue *serves* its shard: for as
+//! long as it takes until another worker would be there, threads outside push new light tasks to its inbox, which is one
+//! compare-and-swap, and unpark none. Before each poll the worker takes those that came. When it has none it waits awake for as long as
+//! a wakeup takes, if the next one usually comes sooner.
 //!
 //! How long the poll of a new task takes is known by the task's kind (`first_polls.rs`). A task whose poll takes longer than any
-//! before delays the light tasks that the worker took with it, and the tasks that came until another worker was unparked. The delay ends
-//! with that poll, or when the watchdog finds it.
+//! before delays the light tasks that came until another worker was unparked. The delay ends with that poll, or when the watchdog finds
+//! it. That the worker serves is a hint: a push to the inbox of one that has parked unparks it.
 
 use super::*;
 use crate::estimate::WEIGHT;
 use crate::policy::WAKEUP_COST;
-use crate::sync::fence;
 use crate::{StealDecision, View};
 
 impl<H: Host> Core<H> {
-    /// Whether this worker may serve the queue alone while polls of new tasks take up to `longest`.
+    /// Whether this worker may serve its shard alone while polls of new tasks take up to `longest`.
     pub(super) fn may_serve(&self, host: &H, longest: Nanos) -> bool {
         let (workers, waiting) = (host.workers(), self.num_queued() + self.inject_queue.len());
         let usual = Nanos(self.remote.status.mean_poll_ns.load(Relaxed).into());
@@ -24,8 +24,19 @@ impl<H: Host> Core<H> {
         !workers.limits_searching() && workers.policy().serves_alone(longest.max(usual), waiting, wakeup_cost)
     }
 
-    /// Decides whether this worker serves the injection queue from now on, as it has taken tasks there whose first polls take up to
-    /// `longest`, if that is known.
+    /// How long first polls take of tasks of which they take up to `longest`, and of this one. `None`: not known of one of them.
+    #[inline]
+    pub(super) fn longest_first_poll(
+        &self,
+        host: &H,
+        longest: Option<Nanos>,
+        task: &H::Task,
+    ) -> Option<Nanos> {
+        Some(longest?.max(host.workers().first_poll(task)?))
+    }
+
+    /// Decides whether this worker serves its shard from now on, as it has taken new tasks whose first polls take up to `longest`,
+    /// if that is known.
     pub(super) fn decide_service(&self, host: &H, longest: Option<Nanos>) {
         self.took_light.set(longest.is_some_and(|longest| self.may_serve(host, longest)));
         match self.took_light.get() {
@@ -35,20 +46,14 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Threads outside leave new tasks to this worker for as long as a wakeup takes from now on.
+    /// Threads outside give new light tasks to this worker for as long as a wakeup takes from now on.
     pub(super) fn extend_service(&self, host: &H) {
         let until = host.now(self.me).0 + host.workers().wakeup_cost(self.me).0;
-        self.inject_queue.served_until.store(until, Relaxed);
+        self.inject_queue.serve(self.bit.trailing_zeros(), Nanos(until));
     }
 
-    /// Threads outside unpark a worker again. What was left to this one is seen after this.
     pub(super) fn end_service(&self) {
-        if self.inject_queue.served_until.load(Relaxed) != 0 {
-            self.inject_queue.served_until.store(0, Relaxed);
-            // ORDERING: SeqCst; that no worker serves the queue was written before, its length is read after, by the caller.
-            // `Workers::notify_for_inject` does both the other way round.
-            fence(SeqCst);
-        }
+        self.inject_queue.end_service(self.bit.trailing_zeros());
     }
 
     /// Called when the worker has run out of tasks. Waits for the next one awake, if it serves the injection queue, the next task

@@ -53,7 +53,7 @@ impl<H: Host> Core<H> {
     pub(super) fn notify_next(&self, host: &H, now: Nanos) {
         let workers = host.workers();
         match workers.inject_queues.iter().position(|queue| !queue.is_empty()) {
-            Some(queue) => workers.notify_for_inject(host, queue, None, None),
+            Some(queue) => workers.notify_for_inject(host, queue, None),
             None => workers.notify_parked(host, self.me, now),
         }
     }
@@ -88,23 +88,18 @@ impl<H: Host> Core<H> {
         SearchOutcome::Nothing(Some(now))
     }
 
-    /// Moves a share of an injection queue to this worker's queues, or all light tasks there while it serves the queue alone. Returns
-    /// whether a task came.
+    /// Moves a share of an injection queue to this worker's queues. Returns whether a task came.
     pub(super) fn take_injected(&self, host: &H, queue: usize) -> bool {
         let (workers, mut taken) = (host.workers(), self.taken.borrow_mut());
         let sharers = workers.machine().cpus_of(queue).len();
-        let serves = self.took_light.get();
-        let also = |task: &H::Task| {
-            serves && workers.first_poll(task).is_some_and(|poll| self.may_serve(host, poll))
-        };
-        let take = |task| taken.push(Queued { task, since: self.now() });
-        workers.inject_queues[queue].pop(sharers, usize::MAX, also, take);
+        let mut longest = Some(Nanos(0));
+        workers.inject_queues[queue].pop(sharers, usize::MAX, |task| {
+            longest = self.longest_first_poll(host, longest, &task);
+            taken.push(Queued { task, since: self.now() });
+        });
         if taken.is_empty() {
             return false;
         }
-        let longest = taken
-            .iter()
-            .try_fold(Nanos(0), |longest, queued| Some(longest.max(workers.first_poll(&queued.task)?)));
         self.push_taken(host, &mut taken, self.now());
         self.decide_service(host, longest);
         true

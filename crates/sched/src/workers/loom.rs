@@ -141,17 +141,11 @@ fn machine(workers: usize) -> SchedDomains {
 
 /// `search` looks for tasks on the workers 1 to `searchers`, while `queue` queues tasks.
 fn check(searchers: u32, limit: u32, queue: fn(&Model)) {
-    check_served(searchers, limit, 0, queue);
-}
-
-/// The same, while one of the workers serves the injection queue until this time.
-fn check_served(searchers: u32, limit: u32, served_until: u64, queue: fn(&Model)) {
     let machine = machine(searchers as usize + 1);
     let mut model = Builder::new();
     model.preemption_bound = Some(if searchers == 1 { 4 } else { 2 });
     model.check(move || {
         let model = Model::new(&machine, limit);
-        model.workers.inject_queues[0].served_until.store(served_until, Relaxed);
         let threads: Vec<_> = (1..=searchers)
             .map(|worker| {
                 let model = model.clone();
@@ -200,9 +194,4 @@ fn where_one_worker_may_search_it_looks_again_for_what_was_queued_meanwhile() {
 #[test]
 fn of_two_workers_where_one_may_search_the_last_one_looks_again() {
     check(2, 1, push_external);
-}
-
-#[test]
-fn a_worker_that_serves_the_injection_queue_and_parks_finds_what_was_left_to_it() {
-    check_served(1, u32::MAX, u64::MAX, push_external);
 }

@@ -5,7 +5,7 @@ use crate::task_cell::join_waker::JoinWaker;
 use ::loom::{
     cell::UnsafeCell,
     model,
-    sync::{Arc, atomic::AtomicBool},
+    sync::{Arc, Mutex, atomic::AtomicBool},
     thread,
 };
 use std::task::{Wake, Waker};
@@ -31,7 +31,14 @@ unsafe impl Sync for Model {}
 unsafe impl Send for Model {}
 
 impl Model {
+    /// A task in a list of owned tasks.
     fn new() -> Arc<Self> {
+        let task = Self::spawned();
+        task.state.set_owned();
+        task
+    }
+
+    fn spawned() -> Arc<Self> {
         Arc::new(Self {
             state: State::new(),
             polls: UnsafeCell::new(0),
@@ -204,5 +211,50 @@ fn the_last_reference_frees_once_and_after_all_uses() {
             })
             .collect();
         assert_eq!(frees.into_iter().map(|thread| thread.join().unwrap()).filter(|last| *last).count(), 1);
+    });
+}
+
+/// The runtime shuts down while a task's first poll returns pending and a waker wakes it. One poll follows that sees that the task is
+/// cancelled.
+#[test]
+fn a_task_that_enters_its_list_during_a_shutdown_is_cancelled() {
+    model(|| {
+        let task = Model::spawned();
+        let (is_closing, list) = (Arc::new(AtomicBool::new(false)), Arc::new(Mutex::new(false)));
+        let cancelled = Arc::new(AtomicUsize::new(0));
+        // As a worker that has the runnable task.
+        let run = |task: &Model, cancelled: &AtomicUsize| {
+            if task.state.start().is_cancelled() {
+                cancelled.fetch_add(1, Relaxed);
+                task.state.complete();
+                return true;
+            }
+            false
+        };
+        let (closes, has_task, counts) = (task.clone(), list.clone(), cancelled.clone());
+        let closing = is_closing.clone();
+        let closes = thread::spawn(move || {
+            closing.store(true, Relaxed);
+            let has_task = has_task.lock().unwrap();
+            let is_mine = *has_task && closes.state.cancel();
+            drop(has_task);
+            assert!(!is_mine || run(&closes, &counts), "a poll of a cancelled task sees that");
+        });
+        if !run(&task, &cancelled) {
+            let mut has_task = list.lock().unwrap();
+            match is_closing.load(Relaxed) {
+                true => assert!(!task.state.cancel(), "this thread polls"),
+                false => {
+                    *has_task = true;
+                    task.state.set_owned();
+                }
+            }
+            drop(has_task);
+            if task.state.pend() {
+                assert!(run(&task, &cancelled), "no other thread woke the task");
+            }
+        }
+        closes.join().unwrap();
+        assert_eq!(cancelled.load(Relaxed), 1);
     });
 }
