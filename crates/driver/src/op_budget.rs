@@ -15,7 +15,7 @@
 //! operations of a poll may find the budget empty, at most once in 127 operations of the worker's polls: the task is
 //! woken and polled again, and code that tries only once sees `Pending`, as with tokio after 128 operations. An
 //! operation that is refused wakes its task, so most polls that empty the budget end with their task woken. After a
-//! poll whose task was woken before the poll ended, each of the next [`POLLS_EACH`] polls has its own budget, so that
+//! poll whose task was woken before the poll ended, each poll has its own budget until the worker parks, so that
 //! the operations of one task don't stop the next task again and again.
 //!
 //! # Cost
@@ -35,18 +35,14 @@ use tokio::task::coop::{RestoreOnPending, has_budget_remaining, poll_proceed};
 /// Polls that share a budget: 16 of the 128 operations for each on average.
 const POLLS: u32 = 8;
 
-/// Number of polls that have their own budget each, after a poll whose task was woken before the poll ended. A busy
-/// worker seldom has more tasks than that, so the next poll of the same task is among them.
-const POLLS_EACH: u32 = 1024;
-
 /// The budget of operations of the current thread's polls.
 pub struct OpBudget {
     /// A guard; dropping it makes the budget full. `None`: polls are not limited.
     full: Cell<Option<RestoreOnPending>>,
     /// Polls that may begin before the budget is renewed.
     left: Cell<u32>,
-    /// The number of next polls that have their own budget each.
-    each: Cell<u32>,
+    /// Whether each poll has its own budget.
+    each: Cell<bool>,
 }
 
 impl OpBudget {
@@ -57,7 +53,7 @@ impl OpBudget {
         // few allocations.
         let tokio = Builder::new_current_thread().build();
         let full = tokio.map(|tokio| tokio.block_on(unlisted(poll_fn(poll_proceed))));
-        Self { full: Cell::new(full.ok()), left: Cell::new(0), each: Cell::new(0) }
+        Self { full: Cell::new(full.ok()), left: Cell::new(0), each: Cell::new(false) }
     }
 
     /// Begins a poll. The poll may do at least one operation. All polls that share a budget may do at most 127 together.
@@ -73,15 +69,17 @@ impl OpBudget {
     #[inline]
     pub fn was_woken_in_poll(&self) {
         self.left.set(0);
-        self.each.set(POLLS_EACH);
+        self.each.set(true);
+    }
+
+    /// Polls share budgets again, until a task is woken in its poll. Called when the worker has no tasks.
+    pub fn share(&self) {
+        self.each.set(false);
     }
 
     #[inline(never)]
     fn renew(&self) {
-        match self.each.get() {
-            0 => self.left.set(POLLS - 1),
-            each => self.each.set(each - 1),
-        }
+        self.left.set(if self.each.get() { 0 } else { POLLS - 1 });
         drop(self.full.take());
         // The budget is full, so this is ready and does not use the waker.
         if let Poll::Ready(full) = poll_proceed(&mut Context::from_waker(Waker::noop())) {

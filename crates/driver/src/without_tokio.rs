@@ -18,6 +18,9 @@ impl OpBudget {
     /// Ends a poll whose task was woken before the poll ended.
     #[inline]
     pub fn was_woken_in_poll(&self) {}
+
+    /// Lets polls share budgets again.
+    pub fn share(&self) {}
 }
 
 /// Calls `act` without the budget of operations of the poll that calls this.

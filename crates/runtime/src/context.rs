@@ -16,7 +16,6 @@ use std::cell::{Cell, RefCell};
 use std::fmt;
 use std::sync::{Arc, Weak};
 use warmcore_budget::process::unaccounted;
-use warmcore_types::CpuId;
 
 #[cfg(shuttle)]
 use shuttle::thread_local as local;
@@ -226,12 +225,6 @@ fn outside_scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
         scheduler
     });
     kept.unwrap_or_else(|_| make())
-}
-
-/// The worker of `shared` that this thread runs; the first one, if it runs none.
-pub(crate) fn worker_of(shared: &Shared) -> CpuId {
-    with_worker(|worker| worker.filter(|worker| std::ptr::eq(&*worker.shared, shared)).map(Worker::me))
-        .unwrap_or(CpuId(0))
 }
 
 /// Counts a task that this thread spawned, or ended.

@@ -6,6 +6,7 @@
 //! A task has at most one [`RunnableTask`](crate::task_cell::RunnableTask), which becomes its poll. Only the thread that has either
 //! writes the header, so Relaxed orderings are enough; `state` and `join_waker` have protocols of their own (`task_cell/state.rs`, `join_waker.rs`).
 
+use crate::context;
 use crate::owned_tasks::OwnedTasks;
 use crate::shared::SchedulerRef;
 use crate::sync::{AtomicPtr, AtomicU32, Ordering::*};
@@ -20,6 +21,9 @@ use warmcore_types::CpuId;
 
 /// The value of `owned_slot` while the task is not in the list of owned tasks.
 const NOT_OWNED: u32 = u32::MAX;
+
+/// The `owner` of a task that was spawned while the runtime closes. It ends without a poll, and the shutdown does not wait for it.
+const REFUSED: u32 = u32::MAX;
 
 /// The runtime's data about a task.
 pub(crate) struct Header {
@@ -73,8 +77,40 @@ impl Header {
         }
     }
 
-    fn owned_tasks(&self) -> &OwnedTasks {
-        &self.scheduler.shared.remote(CpuId(self.owner.load(Relaxed))).owned_tasks
+    /// Counts a new task as alive, or refuses it if the runtime is closing.
+    #[inline]
+    pub(crate) fn begin(&self) {
+        if self.scheduler.shared.is_closing.load(Relaxed) {
+            self.owner.store(REFUSED, Relaxed);
+        } else {
+            context::count_tasks(&self.scheduler.shared, |counts| &counts.spawned);
+        }
+        if let Some(tenant) = self.tenant() {
+            tenant.begin();
+        }
+    }
+
+    /// The task has ended: the opposite of [`begin`](Self::begin). Removes it from its list of owned tasks. Returns whether it was in
+    /// one: the list's reference is the caller's then.
+    #[inline]
+    pub(crate) fn end(&self) -> bool {
+        if let Some(tenant) = self.tenant() {
+            tenant.end();
+        }
+        let was_owned = self.leave_owned_tasks();
+        if !self.is_refused() {
+            context::count_tasks(&self.scheduler.shared, |counts| &counts.ended);
+        }
+        was_owned
+    }
+
+    /// Whether the runtime was closing when the task was spawned.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.owner.load(Relaxed) == REFUSED
+    }
+
+    fn owned_tasks(&self, owner: CpuId) -> &OwnedTasks {
+        &self.scheduler.shared.remote(owner).owned_tasks
     }
 
     /// Puts the task into the list of a worker, or cancels it if the runtime is closing: it will be polled once more. The caller
@@ -82,9 +118,9 @@ impl Header {
     /// `task` is the pointer to the whole allocation.
     #[cold]
     pub(crate) fn enter_owned_tasks(&self, task: NonNull<Self>, owner: CpuId) {
-        self.owner.store(owner.0, Relaxed);
-        match self.owned_tasks().insert(task, &self.scheduler.shared.is_closing) {
+        match self.owned_tasks(owner).insert(task, &self.scheduler.shared.is_closing) {
             Some(slot) => {
+                self.owner.store(owner.0, Relaxed);
                 self.owned_slot.store(slot, Relaxed);
                 self.state.set_owned();
             }
@@ -92,14 +128,12 @@ impl Header {
         }
     }
 
-    /// Removes the task from its list, because its future is dropped. Returns whether it was in one: the list's reference is
-    /// the caller's then.
-    pub(crate) fn leave_owned_tasks(&self) -> bool {
+    fn leave_owned_tasks(&self) -> bool {
         let slot = self.owned_slot.load(Relaxed);
         if slot == NOT_OWNED {
             return false;
         }
-        self.owned_tasks().remove(slot);
+        self.owned_tasks(CpuId(self.owner.load(Relaxed))).remove(slot);
         self.owned_slot.store(NOT_OWNED, Relaxed);
         true
     }

@@ -63,8 +63,8 @@ pub struct WorkerMetrics {
     pub is_stuck: bool,
     /// Tasks in the worker's run queue that other workers may steal.
     pub local_queue_depth: u32,
-    /// Tasks that are alive and whose first poll, which was not the last, was on this worker, wherever they are polled now. With
-    /// those that have not been polled, the sum over the workers is [`RuntimeMetrics::num_alive_tasks`].
+    /// Tasks that are alive and began on this worker, wherever they are polled now: their first poll was here and has ended, or they
+    /// were spawned to begin here. [`RuntimeMetrics::num_alive_tasks`] counts the others too.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub num_alive_tasks: usize,
     /// Times that the worker parked plus times that it went on to poll a task, or to shut down: odd while it is parked. A

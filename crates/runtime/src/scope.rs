@@ -1,7 +1,7 @@
 //! Scope: closures that compute, run on the workers, and may borrow from the thread that waits for them.
 //!
 //! The closures, called jobs, wait in the scope's queue. The caller, and about one task for each worker, take jobs from
-//! that queue, at most [`HANDFUL_MAX`] at a time. Such a task yields after each handful, so other tasks run on the
+//! that queue, at most [`SHARE_MAX`] at a time. Such a task yields after each handful, so other tasks run on the
 //! workers in between. The scope ends when every job has ended.
 //!
 //! A job costs a box, and two locks of the scope's queue, or less than two if many jobs wait; a scope also spawns a
@@ -20,12 +20,10 @@ use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering::*};
 use std::sync::{Arc, Mutex};
 use std::thread::Thread;
+use warmcore_sched::SHARE_MAX;
 use warmcore_types::ignore_poison;
 
 type Job = Box<dyn FnOnce() + Send>;
-
-/// Largest number of jobs taken at once. One thread runs them one after the other, and the scope can't end before.
-const HANDFUL_MAX: usize = 32;
 
 struct Inner {
     shared: Arc<Shared>,
@@ -44,7 +42,7 @@ impl Inner {
         let taken: Vec<Job> = {
             let mut jobs = ignore_poison(self.jobs.lock());
             let share = jobs.len() / (2 * self.shared.remotes.len());
-            let handful = share.clamp(1, HANDFUL_MAX).min(jobs.len());
+            let handful = share.clamp(1, SHARE_MAX).min(jobs.len());
             jobs.drain(..handful).collect()
         };
         let count = taken.len();

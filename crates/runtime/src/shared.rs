@@ -18,7 +18,8 @@ use warmcore_line::{Line, Padded};
 use warmcore_sched::{Allowed, Core, Host, PolicyKind, View, Workers};
 use warmcore_types::{CpuId, Nanos};
 
-/// A task's runtime. Each worker and each thread that spawns has one, so that counting references writes no line that all share.
+/// A task's runtime. Each worker and each thread that spawns has one, so that counting references to the runtime writes no line that
+/// all workers write.
 pub(crate) struct SchedulerRef {
     pub(crate) shared: Arc<Shared>,
 }
@@ -28,7 +29,7 @@ pub(crate) struct SchedulerRef {
 #[line(pair)]
 #[repr(align(128))]
 pub(crate) struct Remote {
-    /// Written by threads that poll a task for the first time or drop its future.
+    /// Written when a task's first poll returns pending, and when its future is dropped.
     #[line(contended = "owned tasks")]
     pub(crate) owned_tasks: Padded<OwnedTasks>,
     #[line(owner = "worker")]

@@ -161,7 +161,8 @@ impl TaskBuilder {
 
     /// Starts the task on the less loaded of two workers, and not near the task that spawns it. The two are the next
     /// worker in turn and a random worker, of the workers on which the task may run. If both are in a long poll, or
-    /// have ended, the others are compared too. Tasks of `tokio::spawn` count as load.
+    /// have ended, the others are compared too. Tasks of `tokio::spawn` count as load, tasks that were spawned otherwise from the end of
+    /// their first poll on.
     ///
     /// Use it for tasks that live long and have their own sockets. A socket is driven by the worker on which it was
     /// created, so a connection that its task creates (`TcpStream::from_std`) is driven by the worker on which the task
@@ -191,12 +192,19 @@ impl TaskBuilder {
         let attrs = recorded(in_span(self.attrs));
         // SAFETY: the future and its output are `Send` and `'static`.
         let (task, handle) = unsafe { make(self.scheduler, allowed, attrs, future) };
+        if let Some(worker) = begins_on {
+            // It counts as that worker's load from now on.
+            handle.enter_owned_tasks(handle.as_ptr(), worker);
+        }
         // SAFETY: `make` made the task of an `F`, and returned the reference of its one handle.
         let handle = unsafe { JoinHandle::<F::Output>::new(handle) };
+        if task.header().is_refused() {
+            // As with tokio, the future is dropped here.
+            task.cancel();
+            return handle;
+        }
         match begins_on {
             Some(worker) => {
-                // It counts as that worker's load from now on.
-                task.enter_owned_tasks(worker);
                 let shared = &*handle.scheduler().shared;
                 shared.workers.push_inbox(shared, task, worker);
             }

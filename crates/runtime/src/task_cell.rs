@@ -75,11 +75,6 @@ impl RunnableTask {
         Running { task, before }
     }
 
-    /// Puts the task into a worker's list of owned tasks before its first poll.
-    pub(crate) fn enter_owned_tasks(&self, owner: CpuId) {
-        self.header().enter_owned_tasks(self.0, owner);
-    }
-
     /// Cancels a task that no worker will run.
     pub(crate) fn cancel(self) {
         drop(self);
@@ -175,7 +170,7 @@ impl Running {
         }
         if this.before.is_new() {
             let header = this.header();
-            header.enter_owned_tasks(this.task, context::worker_of(&header.scheduler.shared));
+            header.enter_owned_tasks(this.task, header.sched.prev_worker().unwrap_or(CpuId(0)));
         }
         let is_woken = this.header().state.pend();
         is_woken.then(|| RunnableTask(this.task))
@@ -185,11 +180,7 @@ impl Running {
     #[inline(never)]
     fn complete(&self) {
         let header = self.header();
-        if let Some(tenant) = header.tenant() {
-            tenant.end();
-        }
-        let was_owned = header.leave_owned_tasks();
-        context::count_tasks(&header.scheduler.shared, |counts| &counts.ended);
+        let was_owned = header.end();
         let before = header.state.complete();
         if !before.has_join_interest() {
             // SAFETY: the output is this thread's, since the handle was dropped before.

@@ -180,7 +180,7 @@ pub struct TaskGroupMetrics {
     pub tenant: Option<String>,
     /// The tenant's serial number: [`Tenant::serial`](warmcore_tenant::Tenant::serial).
     pub tenant_serial: Option<u64>,
-    /// The tasks that are alive and were polled. An estimate if the runtime has more than 65 536.
+    /// The tasks that are alive and whose first poll has ended. An estimate if the runtime has more than 65 536.
     pub num_alive_tasks: usize,
     /// Polls of the tasks while a client looked: an estimate from about one of sixteen.
     pub polls: u64,

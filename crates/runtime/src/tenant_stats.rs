@@ -24,9 +24,6 @@ use warmcore_percpu::{LocalU64, PerCid, field};
 use warmcore_tenant::Tenant;
 use warmcore_types::{GrowingTable, ignore_poison};
 
-/// Average duration of a poll from which each poll of a tenant's task is measured, in ns.
-pub(crate) const LONG_NS: u32 = 4_000;
-
 /// The run time that a sampled poll of `ran` ns adds to its tenant's: it counts for `half_polls` halves of a poll.
 pub(crate) fn scale_sample(ran: u64, half_polls: u32) -> u64 {
     ran * u64::from(half_polls) / 2

@@ -23,13 +23,13 @@
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::Line;
-use warmcore_sched::RECENT;
+use warmcore_sched::{MIN_STEAL_DELAY, RECENT};
 use warmcore_types::{CpuId, Nanos};
 
 mod check;
 
-/// Time between two checks if a poll was long lately.
-const SHORT_INTERVAL: Nanos = Nanos(250_000);
+/// Time between two checks if a poll was long lately: as long as other tasks wait until a parked worker is kicked for them.
+const SHORT_INTERVAL: Nanos = MIN_STEAL_DELAY;
 
 /// Time between two checks otherwise.
 const LONG_INTERVAL: Nanos = Nanos(10_000_000);

@@ -18,7 +18,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use warmcore_driver::OpBudget;
-use warmcore_sched::{Charge, Core, Inbox, Next};
+use warmcore_sched::{Charge, Core, Inbox, MIN_STEAL_DELAY, Next};
 use warmcore_types::{CpuId, Nanos};
 
 mod long_poll;
@@ -29,9 +29,6 @@ pub(crate) use long_poll::Reports;
 
 #[cfg(all(test, not(any(shuttle, warmcore_loom))))]
 mod tests;
-
-/// From which length on a tenant's poll is checked for time that other threads had on the CPU.
-const LONG_CHARGE: Nanos = Nanos(500_000);
 
 /// A worker, as its thread has it.
 pub(crate) struct Worker {
@@ -117,7 +114,8 @@ impl Worker {
     fn charge(&self, charge: Charge) {
         let Some((share, since)) = charge else { return };
         let mut ran = self.core.read_clock(&self.shared).0.saturating_sub(since.0);
-        if ran >= LONG_CHARGE.0 {
+        if ran >= MIN_STEAL_DELAY.0 {
+            // Other threads may have had the CPU meanwhile.
             ran = ran.saturating_sub(self.lost_since()).max(1);
         }
         self.core.charge(share, ran);
@@ -153,6 +151,7 @@ impl Worker {
     fn park(&self, until: Option<Nanos>) {
         let (core, shared, driver) = (&self.core, &*self.shared, &self.remote().driver);
         let me = core.me();
+        self.budget.share();
         if !core.was_idle() {
             // The tasks that the worker polled may have spawned tasks on its driver. A worker that only woke to look
             // appoints no other, or two idle workers would wake each other for ever.

@@ -228,6 +228,36 @@ fn each_task_that_a_thread_spawns_beside_a_shutdown_ends() {
     });
 }
 
+/// The shutdown waits for no task that was spawned after it began: at no moment all of these have ended.
+#[test]
+fn threads_that_spawn_and_join_for_ever_do_not_hold_up_the_end() {
+    /// Takes a while to drop.
+    struct Slow;
+    impl Drop for Slow {
+        fn drop(&mut self) {
+            thread::sleep(Duration::from_micros(50));
+        }
+    }
+    ends(|| {
+        let runtime = runtime(2);
+        let is_over = Arc::new(AtomicBool::new(false));
+        let spawners: Vec<_> = (0..8)
+            .map(|_| {
+                let (handle, is_over) = (runtime.handle(), is_over.clone());
+                thread::spawn(move || {
+                    while !is_over.load(SeqCst) {
+                        let slow = Slow;
+                        _ = handle.block_on(handle.spawn(async move { drop(slow) }));
+                    }
+                })
+            })
+            .collect();
+        drop(runtime);
+        is_over.store(true, SeqCst);
+        spawners.into_iter().for_each(|spawner| spawner.join().unwrap());
+    });
+}
+
 #[test]
 fn after_the_shutdown_a_handle_blocks_on_what_needs_no_driver_and_spawns_cancelled_tasks() {
     ends(|| {

@@ -2,7 +2,7 @@
 //! briefly.
 //!
 //! A task has a [`SleepHistory`]: when it fell asleep, and the running average of how long it sleeps. Sleeps longer
-//! than [`SYSCTL_MIGRATION_COST`] are not recorded. When a task with a known average falls asleep, its CPU's window
+//! than a move can cost are not recorded. When a task with a known average falls asleep, its CPU's window
 //! moves forward to now + average, never back. Each recorded sleep after the first changes the average by an eighth of
 //! the difference. So 18 sleeps after a task changes the length of its sleeps, the average is within a tenth of the
 //! change.
@@ -15,11 +15,8 @@
 //! eighth, as if the average had been 0 before, and a long sleep halves the average. Here the first sleep sets the
 //! average, and a long pause between two bursts does not change it.
 
+use crate::policy::MIGRATION_COST_MAX;
 use warmcore_types::Nanos;
-
-/// The longest sleep that is recorded. After a longer sleep the task's data are taken to be no longer in the CPU's
-/// cache. Linux's default of `sysctl_sched_migration_cost`.
-pub const SYSCTL_MIGRATION_COST: Nanos = Nanos(500_000);
 
 /// When a task fell asleep, and how long it sleeps on average.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -46,7 +43,7 @@ impl SleepHistory {
     /// The task wakes. Called once per sleep, and not for a wake that comes while the task runs.
     pub fn wake(&mut self, now: Nanos) {
         let slept = now.0.saturating_sub(self.since.0);
-        if self.since.0 == 0 || slept > SYSCTL_MIGRATION_COST.0 {
+        if self.since.0 == 0 || slept > MIGRATION_COST_MAX.0 {
             return;
         }
         let average = self.average.0;

@@ -1,6 +1,6 @@
 //! InjectQueue: tasks that have no worker yet, for the workers of one shard.
 //!
-//! A new task, or one that is woken while its worker takes no tasks, waits here until a worker of the shard (a part of a
+//! A new task that no worker serves (`worker/serve.rs`), or one that is woken while its worker takes no tasks, waits here until a worker of the shard (a part of a
 //! last-level cache) takes it. A worker takes its share of the tasks at once, so that a burst of new tasks spreads over
 //! the workers. Tasks that may not run anywhere are in no such queue.
 //!
@@ -14,7 +14,7 @@ use warmcore_line::{Line, Padded};
 use warmcore_types::{Nanos, ignore_poison};
 
 /// The largest number of tasks that a worker takes at once, and the number for which there is memory from the start.
-const SHARE_MAX: usize = 32;
+pub const SHARE_MAX: usize = 32;
 
 /// The tasks of one shard: see the module's documentation.
 #[derive(Debug, Line)]
@@ -111,7 +111,7 @@ impl<T: Task> InjectQueue<T> {
     pub(crate) fn end_service(&self, server: u32) {
         let served = self.served.load(Relaxed);
         if served != 0 && served & SERVER == u64::from(server) {
-            self.served.store(0, Relaxed);
+            _ = self.served.compare_exchange(served, 0, Relaxed, Relaxed);
         }
     }
 

@@ -26,9 +26,10 @@ pub use facts::{
     Allowed, QueueOrder, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
 };
 pub use host::{Host, Inbox, LockedRing, Queued, RING_TASKS, Ring, STEAL_MAX, Task};
-pub use hot::{SYSCTL_MIGRATION_COST, SleepHistory};
-pub use inject_queue::InjectQueue;
-pub use policy::{Home, Policy, PolicyKind, SharedQueue, UnknownPolicy};
+pub use hot::SleepHistory;
+pub use inject_queue::{InjectQueue, SHARE_MAX};
+pub use policy::{Home, MIN_STEAL_DELAY, Policy, PolicyKind, SharedQueue, UnknownPolicy};
+pub use refill::SHORT_POLL_NS;
 pub use run_queue::Share;
 pub use shares::{Pace, Shares};
 pub use task_state::TaskState;

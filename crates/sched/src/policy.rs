@@ -11,7 +11,10 @@ pub mod near;
 mod shared_queue;
 
 pub use home::Home;
-pub(crate) use home::{MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor};
+pub use home::MIN_STEAL_DELAY;
+pub(crate) use home::{
+    HANDOVER_COST, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor,
+};
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
 pub(crate) use near::origin;
@@ -99,8 +102,8 @@ pub trait Policy {
         waiting == threshold
     }
 
-    /// Whether a CPU that took tasks from a shared queue, whose polls take at most `poll`, serves that queue alone for a while:
-    /// no parked CPU is notified of new tasks there. `waiting`: tasks in its queues and in that one; `wakeup_cost`:
+    /// Whether a CPU that took tasks from its shard's queue, whose polls take at most `poll`, serves the shard alone for a while: it gets
+    /// new tasks of this kind, and no parked CPU is notified of them. `waiting`: tasks in its queues and in that one; `wakeup_cost`:
     /// [`View::wakeup_cost`].
     fn serves_alone(&self, _poll: Nanos, _waiting: u32, _wakeup_cost: Nanos) -> bool {
         false
@@ -123,7 +126,7 @@ pub trait Policy {
         machine.shard_of(cpu)
     }
 
-    /// How many polls a worker does between two polls of its driver. `None`: as many as take 125 times as
+    /// How many polls a worker does between two polls of its driver. `None`: as many as take 160 times as
     /// long as its maintenance.
     fn event_interval(&self) -> Option<u32> {
         None

@@ -9,7 +9,7 @@
 //! A poll after a move reads the clock twice and writes a word that all workers share. To use the estimate: a load.
 
 use crate::estimate::WEIGHT;
-use crate::policy::MIGRATION_COST_PER_POLL;
+use crate::policy::{MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL};
 use crate::sync::{AtomicU32, Ordering::*};
 use warmcore_types::Nanos;
 
@@ -19,11 +19,11 @@ const PARTS: u32 = 16;
 /// Until a move was seen, a refill takes as long as this.
 const START: u32 = MIGRATION_COST_PER_POLL as u32 * PARTS;
 
-/// The most that a refill is taken to cost, in parts.
-const MAX: u32 = 10 * PARTS;
+/// Shorter polls, in ns, are short ones.
+pub const SHORT_POLL_NS: u32 = 4_000;
 
 /// Up to which length a poll belongs to each of the first three classes, in ns.
-const CLASSES: [u32; 3] = [4_000, 16_000, 64_000];
+const CLASSES: [u32; 3] = [SHORT_POLL_NS, 4 * SHORT_POLL_NS, 16 * SHORT_POLL_NS];
 
 /// The refills of the tasks of one scheduler.
 #[derive(Debug)]
@@ -45,8 +45,10 @@ impl Refills {
         let longer = took.saturating_sub(poll_ns.into()) * u64::from(PARTS) / u64::from(poll_ns.max(1));
         // A step of one part of a poll at least.
         let step = (old / WEIGHT).max(1);
-        let new = if longer > old.into() { old + step } else { old.saturating_sub(step).max(1) };
-        refill.store(new.min(MAX), Relaxed);
+        let new =
+            if longer > old.into() { old.saturating_add(step) } else { old.saturating_sub(step).max(1) };
+        let most = MIGRATION_COST_MAX.0 * u64::from(PARTS) / u64::from(poll_ns.max(1));
+        refill.store(new.min(most.try_into().unwrap_or(u32::MAX)).max(1), Relaxed);
     }
 
     /// The length of a poll for which the policy's rule, of [`START`], gives what a move of this task was learned to cost.
@@ -85,6 +87,6 @@ mod tests {
         let after = cost(&refills, POLL);
         assert!(before < 7_000 && after > 40_000, "{before} {after}");
         (0..100).for_each(|_| refills.learn(POLL, u64::MAX / 64));
-        assert_eq!(cost(&refills, POLL), 100_000);
+        assert_eq!(cost(&refills, POLL), MIGRATION_COST_MAX.0);
     }
 }

@@ -24,10 +24,10 @@
 use crate::Distance;
 
 /// A CPU takes at most one task for this many polls that it does, so that less than 1 % of all polls follow a move.
-pub const POLLS_PER_MOVE: u64 = 160;
+pub const POLLS_PER_MOVE: u64 = crate::estimate::UPKEEP_SHARE;
 
-/// How many tasks a CPU may take at once if it has taken none for long.
-pub const MOVES_SAVED: u64 = 8;
+/// How many tasks a CPU may take at once if it has taken none for long: one of each neighbour.
+pub const MOVES_SAVED: u64 = NEIGHBOURS as u64;
 
 /// A move between the nearest CPUs costs as much as this many polls. Wake placement uses the same number.
 const POLLS_PER_MIGRATION: i64 = super::policy::MIGRATION_COST_PER_POLL as i64;

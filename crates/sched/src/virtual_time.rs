@@ -15,6 +15,8 @@
 //! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
 use crate::Share;
+use crate::estimate::UPKEEP_SHARE;
+use crate::policy::HANDOVER_COST;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -33,8 +35,8 @@ pub(crate) const MAX_CREDIT: u64 = 4_000_000;
 /// are not worth a move.
 pub(crate) const LAG_MIN: u64 = MAX_CREDIT / 2;
 
-/// Virtual time that a worker collects before it adds it to the shared word.
-pub(crate) const BATCH: u64 = 50_000;
+/// Virtual time that a worker collects before it adds it to the shared word, which costs as much as a hand-over.
+pub(crate) const BATCH: u64 = HANDOVER_COST.0 * UPKEEP_SHARE;
 
 /// Number of tenants from which on a tenant that no run queue refers to may be dropped.
 pub(crate) const TENANTS_KEPT: usize = 64;

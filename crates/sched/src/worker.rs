@@ -116,7 +116,7 @@ pub struct Core<H: Host> {
     notify_threshold: Cell<u32>,
     /// Whether the worker has polled nothing since it was last idle.
     was_idle: Cell<bool>,
-    /// Whether the worker serves its injection queue alone, as the tasks that it took there last were light. It stays so while the
+    /// Whether the worker serves its shard alone, as the tasks that it took there last were light. It stays so while the
     /// worker sleeps, until it takes others: `serve.rs`.
     took_light: Cell<bool>,
     /// Since when the worker has had no task.

@@ -13,8 +13,8 @@
 //! the two steps of both, so one of the two sees the other: `Core::mark_parked`, [`Workers::notify_parked`],
 //! `notify_for_inject`.
 //!
-//! A worker that took light tasks from an injection queue *serves* it until some time: a thread that pushes there before notifies no
-//! parked worker. A worker that parks ends that before the same fence, so it sees what was left to it.
+//! A worker that took light tasks from an injection queue *serves* its shard until some time: threads outside push new light tasks to
+//! its inbox meanwhile. That is a hint, as the inbox knows whether its worker parks.
 
 use crate::counters::Counters;
 use crate::first_polls::FirstPolls;
@@ -327,12 +327,13 @@ impl<H: Host> Workers<H> {
 
     /// The worker that new light tasks from outside are left to, if this is one: `worker/serve.rs`.
     fn server_for(&self, task: &H::Task, now: Nanos, waker: WakeSource) -> Option<CpuId> {
+        if task.state().prev_worker().is_some() || task.state().allowed() != Allowed::Anywhere {
+            return None;
+        }
         let shard = self.machine.shard_of(origin(&self.machine, self, waker));
-        let server = self.inject_queues[shard].server(now)?;
-        let cpu = *self.machine.cpus_of(shard).get(server)?;
-        let is_light = |poll| self.policy.serves_alone(poll, 0, self.wakeup_cost(cpu));
-        (task.state().allowed() == Allowed::Anywhere && self.first_poll(task).is_some_and(is_light))
-            .then_some(cpu)
+        let cpu = *self.machine.cpus_of(shard).get(self.inject_queues[shard].server(now)?)?;
+        let is_light = |poll: &Nanos| self.policy.serves_alone(*poll, 0, self.wakeup_cost(cpu));
+        self.first_poll(task).filter(is_light).map(|_| cpu)
     }
 
     /// Puts a task into a worker's inbox, and unparks the worker if it is parked. If the worker takes no more tasks, the
@@ -406,7 +407,7 @@ impl<H: Host> Workers<H> {
     }
 
     /// Unparks a worker because a task is in the injection queue of `shard`: the worker `first`, else one of the shard,
-    /// else any. None, if the task came at `outside` from a thread that is no worker, and a worker serves the queue.
+    /// else any.
     pub(crate) fn notify_for_inject(&self, host: &H, shard: usize, first: Option<CpuId>) {
         // ORDERING: SeqCst; the queue's length was written before; who is parked and whether a wakeup is pending is read after.
         // `Core::mark_parked` and `Core::resume` do both the other way round. One of the two sees the other.

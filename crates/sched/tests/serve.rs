@@ -1,5 +1,5 @@
-//! A worker that took light tasks from an injection queue serves it: threads outside unpark no other worker for what they spawn until
-//! that worker must have come back.
+//! A worker that took light tasks from an injection queue serves its shard: threads outside give the light tasks that they spawn to it
+//! until it must have come back, and unpark no other.
 
 mod common;
 

@@ -14,10 +14,12 @@ pub use kernel::Kernel;
 pub use kind::SimPolicyKind;
 
 use warmcore_sched::{
-    Allowed, Distance, SYSCTL_MIGRATION_COST, SchedDomains, SleepHistory, StealDecision, View, Wake,
-    WakeDecision,
+    Allowed, Distance, SchedDomains, SleepHistory, StealDecision, View, Wake, WakeDecision,
 };
 use warmcore_types::{CpuId, Nanos};
+
+/// A task that sleeps for longer counts as one whose data are in no cache any more: Linux's default of `sysctl_sched_migration_cost`.
+pub(crate) const SYSCTL_MIGRATION_COST: Nanos = Nanos(500_000);
 
 /// Why a task is put on a CPU's run queue.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

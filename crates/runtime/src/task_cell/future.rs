@@ -5,7 +5,6 @@
 //! through [`VTable`].
 
 use super::{RunnableTask, Snapshot, TaskRef, VTable, borrowed_waker};
-use crate::context;
 use crate::error::{JoinError, Outcome, drop_caught};
 use crate::header::{Header, TaskAttrs};
 use crate::shared::SchedulerRef;
@@ -172,7 +171,7 @@ unsafe fn free<F: Future>(task: NonNull<Header>) {
 }
 
 /// Makes a task. The caller schedules it, and makes the task's handle of the reference. The task was spawned where this is
-/// called. It enters a list of owned tasks when a poll returns pending, so one that ends in its first poll enters none.
+/// called. It enters a list of owned tasks when a poll returns pending, or the caller puts it there.
 ///
 /// # Safety
 /// If `F` or its output borrows, the caller ensures that the task ends before the borrow does. If `F` is not `Send`,
@@ -189,9 +188,6 @@ pub(crate) unsafe fn make<F: Future>(
     let task = NonNull::from(Box::leak(cell)).cast::<Header>();
     // SAFETY: the task was just allocated, with two references.
     let header = unsafe { task.as_ref() };
-    if let Some(tenant) = header.tenant() {
-        tenant.begin();
-    }
-    context::count_tasks(&header.scheduler.shared, |counts| &counts.spawned);
+    header.begin();
     (RunnableTask(task), TaskRef(task))
 }

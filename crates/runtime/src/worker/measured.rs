@@ -6,6 +6,7 @@
 use super::*;
 use crate::header::Header;
 use crate::tenant_stats::{self, TenantRef};
+use warmcore_sched::SHORT_POLL_NS;
 
 /// How a poll is measured.
 #[derive(Clone, Copy)]
@@ -38,7 +39,7 @@ impl Worker {
     }
 
     /// Counts the poll of a tenant's task. Returns whether it must be measured because polls of this task take
-    /// [`tenant_stats::LONG_NS`] or more on average.
+    /// [`SHORT_POLL_NS`] or more on average.
     ///
     /// Not inlined, so that tasks without a tenant don't carry the code.
     #[inline(never)]
@@ -46,7 +47,7 @@ impl Worker {
         tenant.count_poll();
         // If no poll of the task was recorded yet, this worker's average is taken.
         let usual = || self.core.remote().status.mean_poll_ns.load(Relaxed);
-        header.sched.poll_ns().unwrap_or_else(usual) >= tenant_stats::LONG_NS
+        header.sched.poll_ns().unwrap_or_else(usual) >= SHORT_POLL_NS
     }
 
     #[cold]

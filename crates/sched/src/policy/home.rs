@@ -33,6 +33,7 @@
 
 use super::Policy;
 use super::near::{Found, find_idle, may, origin, shared, takes};
+use crate::refill::SHORT_POLL_NS;
 use crate::{
     Allowed, Distance, QueueOrder, SchedDomains, StealDecision, TargetQueue, View, Wake, WakeDecision,
     WakeSource, Wakee,
@@ -63,15 +64,13 @@ pub const MIGRATION_COST_PER_POLL: u64 = 4;
 /// The largest migration cost: no private cache takes longer to fill.
 pub const MIGRATION_COST_MAX: Nanos = Nanos(400_000);
 
-/// From this cost of a move on, tasks have enough data that the order of a round alternates.
-pub const LIFO_ORDER_MIN_COST: Nanos = Nanos(16_000);
+/// From this cost of a move on, tasks have enough data that the order of a round alternates. Until it is learned, polls that are not
+/// short cost so much.
+pub const LIFO_ORDER_MIN_COST: Nanos = Nanos(SHORT_POLL_NS as u64 * MIGRATION_COST_PER_POLL);
 
 /// How often in a row the LIFO slot is served. In few polls two tasks that wake each other would fetch their data and hardly use it;
 /// and as fetching makes polls long, that would go on.
 pub const LIFO_POLLS: u32 = 12;
-
-/// If a CPU's polls take longer on average there is no LIFO slot, so that others wait for 12 ms at most.
-pub const LIFO_POLL_MAX: Nanos = Nanos(1_000_000);
 
 /// Of the time that a task waits behind others, one part in this many counts as cost, because waiting uses no CPU.
 pub const WAIT_SHARE: u64 = 4;
@@ -203,10 +202,11 @@ impl Policy for Home {
     }
 
     /// None for light tasks: they find their data in the cache in any order, and in order of arrival a task finds more
-    /// messages at once.
+    /// messages at once. And none if a poll that others wait for costs more than what it saves, as above 1.6 ms.
     #[inline]
     fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
-        let has_slot = migration_cost >= self.lifo_order_min_cost && average_poll <= LIFO_POLL_MAX;
+        let has_slot =
+            migration_cost >= self.lifo_order_min_cost && average_poll.0 <= migration_cost.0 * WAIT_SHARE;
         if has_slot { LIFO_POLLS } else { 0 }
     }
 

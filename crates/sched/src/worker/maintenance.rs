@@ -1,26 +1,20 @@
 //! Maintenance: what a busy worker does once in an event interval.
 //!
-//! An event interval is as many polls as take 125 times as long as maintenance, which is learned: 0.5 µs in a loop, which counts as
+//! An event interval is as many polls as take 160 times as long as maintenance, which is learned: 0.5 µs in a loop, which counts as
 //! 1.6, and 2 to 5 µs between polls of tasks, whose code and data are in the cache instead. After it the worker reads the clock, its host polls the
 //! driver, and the worker looks whether a neighbour stands still, notifies a parked worker if tasks are queued here, and now and then
 //! compares itself with a neighbour.
 
+use super::schedule::DRIVER_POLL;
 use super::steal::LOOK_AGAIN_AFTER;
 use super::*;
-use crate::estimate::{SAMPLE_MAX, average};
-use crate::policy::{MIGRATION_COST_PER_POLL, WAKEUP_COST};
+use crate::estimate::{SAMPLE_MAX, UPKEEP_SHARE, average};
+use crate::policy::{MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST};
 use crate::shares::NEIGHBOURS;
 use crate::virtual_time::LAG_MIN;
 
-/// Maintenance may take one part in this many of a worker's time. The more rarely, the more events the driver has each time.
-const MAINTENANCE_SHARE: u64 = 125;
-
-/// What maintenance is taken to cost at most, in ns.
-const MAINTENANCE_MAX: u64 = 5_000;
-
-/// The largest number of polls between two polls of the driver. Polling it takes as long as six or more polls of tasks that only
-/// wake each other.
-const POLLS_MAX: u32 = 512;
+/// The largest number of polls between two polls of the driver.
+const POLLS_MAX: u32 = UPKEEP_SHARE as u32 * DRIVER_POLL;
 
 impl<H: Host> Core<H> {
     /// Ends an event interval. The host polls the driver next.
@@ -60,12 +54,12 @@ impl<H: Host> Core<H> {
     fn learn_maintenance_cost(&self, now: Nanos) {
         let Some(began) = self.maintenance_began.take().filter(|began| now > *began) else { return };
         let learned = average(self.maintenance_ns.get(), now.0 - began.0);
-        self.maintenance_ns.set(learned.clamp(MAINTENANCE_MIN, MAINTENANCE_MAX));
+        self.maintenance_ns.set(learned.max(MAINTENANCE_MIN));
     }
 
-    /// How long polls run until maintenance is due.
+    /// How long polls run until maintenance is due. The more rarely, the more events the driver has each time.
     pub(super) fn event_interval_ns(&self) -> u64 {
-        self.maintenance_ns.get() * MAINTENANCE_SHARE
+        (self.maintenance_ns.get() * UPKEEP_SHARE).min(MIGRATION_COST_MAX.0)
     }
 
     /// Updates how long a poll takes on average, after an interval that took `took` ns, and with it the length of the next
@@ -90,7 +84,7 @@ impl<H: Host> Core<H> {
         self.ticks_left.set(polls);
         self.notify_threshold.set(policy.notify_threshold(Nanos(average)));
         // Where tasks find their data evicted at each poll, a move is learned to cost nothing more. So long polls count as heavy.
-        let least = Nanos(average / MIGRATION_COST_PER_POLL);
+        let least = Nanos((average / MIGRATION_COST_PER_POLL).min(MIGRATION_COST_MAX.0));
         let migration_cost = host.workers().migration_cost(average as u32).max(least);
         self.max_lifo_polls.set(policy.max_lifo_polls(Nanos(average), migration_cost));
         self.order.set(policy.queue_order(migration_cost));

@@ -124,7 +124,7 @@ impl<H: Host> Core<H> {
 
 /// Whether one of `polls` polls, which took `took` ns together, was longer than `limit`, where a poll takes `average` ns.
 ///
-/// The polls between two readings take an event interval at most, of 200 to 625 µs, so a poll that exceeds the limit by four times
+/// The polls between two readings take an event interval at most, of 256 to 400 µs, so a poll that exceeds the limit by four times
 /// that and eight average polls is always found. Polls that all become five times as long count as a long one, once.
 fn is_one_long(took: u64, polls: u64, average: u32, limit: Nanos) -> bool {
     // Without an average, only what so many polls can't have taken together if none of them was long.

@@ -7,9 +7,9 @@
 use super::*;
 use crate::{TargetQueue, WakeSource};
 
-/// After this many polls of a task that yields while no other task is queued here, the driver is polled: the task may wait
-/// for one of its events.
-const LONE_YIELDS_MAX: u32 = 4;
+/// Polling the driver takes as long as this many of the shortest polls. After so many polls of a task that yields while no other task
+/// is queued here, the driver is polled: the task may wait for one of its events.
+pub(super) const DRIVER_POLL: u32 = 4;
 
 /// The worker's run queue, once a task needed its lock.
 pub(super) type LockedQueue<'a, H> = Option<MutexGuard<'a, RunQueue<Queued<<H as Host>::Task>>>>;
@@ -56,7 +56,7 @@ impl<H: Host> Core<H> {
                 status.backlog_since.store(self.now().0, Relaxed);
             }
             if is_yield && status.queued.load(Relaxed) == 0 {
-                self.shorten_interval(LONE_YIELDS_MAX);
+                self.shorten_interval(DRIVER_POLL);
             }
         }
         if host.workers().policy().notifies(waiting, self.notify_threshold.get(), false) {
@@ -134,7 +134,7 @@ impl<H: Host> Core<H> {
         let is_lifo = !is_yield && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
         let (waiting, in_slot) = self.push(host, queued, is_lifo);
         if is_yield && waiting == 1 {
-            self.shorten_interval(LONE_YIELDS_MAX);
+            self.shorten_interval(DRIVER_POLL);
         }
         // By default only when the threshold is reached. `maintained` notifies again while tasks are queued.
         if policy.notifies(waiting, self.notify_threshold.get(), in_slot) {

@@ -7,8 +7,8 @@
 //! a wakeup takes, if the next one usually comes sooner.
 //!
 //! How long the poll of a new task takes is known by the task's kind (`first_polls.rs`). A task whose poll takes longer than any
-//! before delays the light tasks that came until another worker was unparked. The delay ends with that poll, or when the watchdog finds
-//! it. That the worker serves is a hint: a push to the inbox of one that has parked unparks it.
+//! before, or of another task of this worker, delays the light tasks in its inbox, which idle workers do not see. The delay ends with
+//! that poll, or when busy workers or the watchdog find that this one stands still. That the worker serves is a hint: a push to the inbox of one that has parked unparks it.
 
 use super::*;
 use crate::estimate::WEIGHT;
@@ -52,11 +52,12 @@ impl<H: Host> Core<H> {
         self.inject_queue.serve(self.bit.trailing_zeros(), Nanos(until));
     }
 
+    /// Threads outside give new tasks to this worker no more.
     pub(super) fn end_service(&self) {
         self.inject_queue.end_service(self.bit.trailing_zeros());
     }
 
-    /// Called when the worker has run out of tasks. Waits for the next one awake, if it serves the injection queue, the next task
+    /// Called when the worker has run out of tasks. Waits for the next one awake, if it serves its shard, the next task
     /// comes sooner than a worker wakes in half of all cases at least, and none is to be stolen. Returns whether one came.
     pub(super) fn waits_for_task(&self, host: &H, now: Nanos) -> bool {
         if !self.was_idle.get() {

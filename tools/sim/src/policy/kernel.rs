@@ -49,10 +49,9 @@ pub use balance::{CACHE_NICE_TRIES, CACHE_NICE_TRIES_FAR};
 pub(crate) use record::Usage;
 pub use record::{AverageIdle, Flips, NewidleCost};
 
-use super::{Enqueued, KernelPolicy, KernelView};
+use super::{Enqueued, KernelPolicy, KernelView, SYSCTL_MIGRATION_COST};
 use warmcore_sched::{
-    Allowed, Distance, SHARD_CPUS_MAX, SYSCTL_MIGRATION_COST, SchedDomains, SleepHistory, StealDecision,
-    Wake, WakeDecision,
+    Allowed, Distance, SHARD_CPUS_MAX, SchedDomains, SleepHistory, StealDecision, Wake, WakeDecision,
 };
 use warmcore_types::{CpuId, Nanos};
 

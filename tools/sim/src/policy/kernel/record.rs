@@ -17,7 +17,7 @@
 //! Linux 6.6: `ttwu_do_activate`, `update_avg`, `update_newidle_cost`, `record_wakee`, `wake_wide`; `util_avg`: windows
 //! of 2²⁰ ns, y³² = 1/2, and 1024 for a CPU that always runs.
 
-use warmcore_sched::SYSCTL_MIGRATION_COST;
+use crate::policy::SYSCTL_MIGRATION_COST;
 use warmcore_types::Nanos;
 
 /// At most once in this many ns a recorded cost fades, and half of a task's flips are forgotten.
