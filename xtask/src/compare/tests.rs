@@ -26,7 +26,7 @@ fn verdicts(compared: &[Compared]) -> Vec<(&str, Verdict)> {
 }
 
 #[test]
-fn a_case_ends_at_the_first_look_that_decides_its_first_metric() {
+fn a_case_ends_at_the_first_look_that_decides_all_its_metrics() {
     // A round is slow on both sides or on none, so the ratio stays; the time differs between the sides.
     let rate = |round: usize, _: usize| [100.0, 300.0][round % 2];
     let (level, slices) = compared(rate, |_, side| [110.0, 100.0][side]);
@@ -39,6 +39,11 @@ fn a_case_ends_at_the_first_look_that_decides_its_first_metric() {
     let (late, slices) =
         compared(|round, side| if side == 0 && round % 4 == 0 { 2.0 } else { 1.0 }, |_, _| 1.0);
     assert_eq!(verdicts(&late)[0].1, Verdict::Level);
+    assert_eq!(slices, 2 * 64);
+    // The time alone is decided late.
+    let (late, slices) =
+        compared(|_, _| 1.0, |round, side| if side == 0 && round % 4 == 0 { 2.0 } else { 1.0 });
+    assert_eq!((late[0].look.verdict, late[1].look.verdict), (Verdict::Level, Verdict::Level));
     assert_eq!(slices, 2 * 64);
     // The ratio is 0.5 or 2: no number of rounds decides.
     let (never, slices) = compared(|round, side| [1.0, 2.0][(round + side) % 2], |_, _| 1.0);
@@ -63,6 +68,12 @@ fn the_text_and_the_rows_have_what_decided_each_case() {
     let line = "| x | polls | 100.0 k/s | 0.900 | 0.900 | 0.900 | 0.900 to 0.900 | behind | 16 |";
     assert!(text.contains(line), "{text}");
     assert!(super::line(&compared[0], Duration::from_secs(2)).starts_with("behind     x "));
+}
+
+#[test]
+fn each_slice_has_a_line_for_each_number() {
+    let rows = [row("polls", "k/s", 2.5), row("CPU per operation", "ns", 4.0)];
+    assert_eq!(lines("tokio", &rows), "x\tpolls\tk/s\ttokio\t2.5\nx\tCPU per operation\tns\ttokio\t4.0\n");
 }
 
 #[test]
