@@ -66,6 +66,7 @@ pub fn run(root: &Path, options: &Options) -> anyhow::Result<()> {
     let mut orders = Orders::new(sides.len());
     let mut compared = Vec::new();
     let mut slices = File::options().append(true).create(true).open(options.out.join("compare.tsv"))?;
+    writeln!(slices, "# {when} {}", crate::command_line())?;
     for (i, case) in cases.iter().enumerate() {
         let before = began.elapsed();
         let of_case = compare(case, names, &mut orders, |round, side| {
@@ -211,7 +212,7 @@ fn write(out: &Path, names: [&str; 2], compared: &[Compared], results: &Results)
     write_whole(&out.join("compare.md"), text(names, compared, results).as_bytes())
 }
 
-/// The results as Markdown: the metric that decided each case, then the others.
+/// The results as Markdown: the first metric of each case, then the others.
 fn text([ours, other]: [&str; 2], compared: &[Compared], results: &Results) -> String {
     let mut text = format!(
         "{}; {}; others used {:.0} % of the CPUs, the hypervisor {:.0} %\n\n`{}`\n",

@@ -5,8 +5,8 @@
 //! `epoll_wait` does not depend on how fast the client is. Only calls of the worker's thread count, without the two with
 //! which it is held. They repeat exactly.
 //!
-//! This runtime polls its driver after 200 µs of polls, or after 512 polls. strace makes each call many times slower, so
-//! the runtime's clock counts polls instead of time (`counted-clock`), and the driver is polled after 512 polls. At the
+//! This runtime polls its driver after 256 to 400 µs of polls, or after 640 polls. strace makes each call many times slower, so
+//! the runtime's clock counts polls instead of time (`counted-clock`), and the driver is polled after 640 polls. At the
 //! speed without strace a worker that is never idle polls it after about 20 requests; tokio after 61 polls in both cases.
 
 use crate::gates::{Counted, Gate};

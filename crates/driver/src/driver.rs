@@ -3,7 +3,7 @@
 //!
 //! `TokioDriver` implements it with tokio. The models and the tests of `warmcore-runtime` implement it without sockets.
 //! A poll calls `now` if it is measured, or if the runtime knows several tenants; in the second case `thread_cpu`
-//! follows a poll of 0.5 ms or more. A poll without a reading of the clock calls none of these methods.
+//! follows a poll of 200 µs or more. A poll without a reading of the clock calls none of these methods.
 
 use crate::park;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Server: its settings, its accepting tasks and its connections.
 //!
 //! [`Server::run`] spawns an accepting task for each socket of the listener, and waits for the shutdown. An accepting
-//! task lets other tasks of its worker run after each connection, and spawns a task for it, which
+//! task accepts up to [`BATCH`] connections before other tasks of its worker run, and spawns a task for each, which
 //! begins on the less loaded of two workers. The connection's task races hyper's connection with a change of the
 //! server's [`Stage`] and with the [`Alarm`] that closes a connection without a request.
 
@@ -35,6 +35,9 @@ type BoxError = Box<dyn Error + Send + Sync>;
 /// Pause after an error of `accept` that concerns the whole process, such as no free descriptors. After an error of one
 /// connection there is no pause.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
+
+/// Number of connections, failed ones included, after which an accepting task lets the worker's other tasks run.
+const BATCH: usize = 32;
 
 /// Default of the timeouts for a silent client, and of the time that connections have to finish on shutdown.
 const TIMEOUT: Duration = Duration::from_secs(30);
@@ -285,6 +288,7 @@ where
 {
     /// Accepts until the task is aborted. No error ends the loop, and no client can end it.
     async fn accept_all(self, mut listener: L) {
+        let mut since_yield = 0;
         loop {
             let mut next = Some(listener.accept().await);
             while let Some(accepted) = next {
@@ -299,7 +303,11 @@ where
                         break;
                     }
                 }
-                yield_now().await;
+                since_yield += 1;
+                if since_yield == BATCH {
+                    since_yield = 0;
+                    yield_now().await;
+                }
                 next = listener.try_accept();
             }
         }

@@ -64,6 +64,12 @@ pub(crate) fn with_worker<R>(act: impl FnOnce(Option<&Worker>) -> R) -> R {
     act(unsafe { worker.as_ref() })
 }
 
+/// The same, if it is a worker of `shared`.
+#[inline]
+pub(crate) fn with_worker_of<R>(shared: &Shared, act: impl FnOnce(Option<&Worker>) -> R) -> R {
+    with_worker(|worker| act(worker.filter(|worker| std::ptr::eq(&*worker.shared, shared))))
+}
+
 /// Makes `worker` the current thread's worker until the guard is dropped or the worker is handed off.
 pub(crate) fn set_current(worker: &Worker) -> impl Drop {
     struct Back;
@@ -201,10 +207,8 @@ pub(crate) fn current_scheduler() -> Option<Arc<SchedulerRef>> {
 /// The scheduler of a task that this thread spawns on `shared`: the current worker's, or, if this thread is not one of
 /// its workers, one of its own.
 pub(crate) fn scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
-    with_worker(|worker| match worker {
-        Some(worker) if Arc::ptr_eq(&worker.shared, shared) => worker.scheduler.clone(),
-        _ => outside_scheduler(shared),
-    })
+    let own = with_worker_of(shared, |worker| worker.map(|worker| worker.scheduler.clone()));
+    own.unwrap_or_else(|| outside_scheduler(shared))
 }
 
 /// The scheduler of a task that a thread spawns which is no worker: the same as long as a task has it, so that a batch
@@ -231,13 +235,13 @@ fn outside_scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
 #[inline]
 pub(crate) fn count_tasks(shared: &Shared, which: impl FnOnce(&TaskCounts) -> &AtomicU64) {
     // ORDERING: Release; pairs with the Acquire of `TaskCounts::alive`.
-    with_worker(|worker| match worker {
-        Some(worker) if std::ptr::eq(&*worker.shared, shared) => {
+    with_worker_of(shared, |worker| match worker {
+        Some(worker) => {
             // No other thread writes this one.
             let count = which(&worker.remote().task_counts);
             count.store(count.load(Relaxed) + 1, Release);
         }
-        _ => _ = which(&shared.outside).fetch_add(1, Release),
+        None => _ = which(&shared.outside).fetch_add(1, Release),
     });
 }
 
@@ -259,9 +263,9 @@ pub(crate) fn schedule(task: RunnableTask, is_yield: bool) {
 /// Queues a new task, whose handle the caller has: so its scheduler stays.
 #[inline]
 pub(crate) fn schedule_new(task: RunnableTask, scheduler: &SchedulerRef) {
-    with_worker(|worker| match worker {
-        Some(worker) if std::ptr::eq(&*worker.shared, &*scheduler.shared) => worker.schedule(task, false),
-        _ => schedule_external(&scheduler.shared, task, false),
+    with_worker_of(&scheduler.shared, |worker| match worker {
+        Some(worker) => worker.schedule(task, false),
+        None => schedule_external(&scheduler.shared, task, false),
     });
 }
 

@@ -1,7 +1,7 @@
 //! The clock of `cargo xtask instructions`: it counts polls instead of time.
 //!
 //! Valgrind slows a program down about 50 times. With the real clock a worker would poll its driver after 30 polls
-//! under Valgrind and after 512 natively, and the number would change from run to run. With this clock each poll takes
+//! under Valgrind and after 640 natively, and the number would change from run to run. With this clock each poll takes
 //! a fixed time, so that the same work takes the same instructions in each run.
 //!
 //! A poll that does not read the clock has no additional instructions: the time is computed from the number of polls,

@@ -198,8 +198,11 @@ impl TaskBuilder {
         }
         // SAFETY: `make` made the task of an `F`, and returned the reference of its one handle.
         let handle = unsafe { JoinHandle::<F::Output>::new(handle) };
-        if task.header().is_refused() {
-            // As with tokio, the future is dropped here.
+        if task.header().is_refused()
+            && context::with_worker_of(&handle.scheduler().shared, |worker| worker.is_none())
+        {
+            // As with tokio, the future is dropped here. A task that spawns and joins for ever has to be polled again, so that it sees
+            // its own end: what it spawns is queued.
             task.cancel();
             return handle;
         }

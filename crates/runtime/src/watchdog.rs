@@ -8,7 +8,7 @@
 //!
 //! The first worker that parks while another one runs becomes the watcher. A worker that ends its park while there is no
 //! watcher appoints a parked one. So a long poll is found at the second check, and not before the runtime's limit: within
-//! 1.25 ms if polls were long lately, else within 20 ms. When all workers are parked, the watch ends at the first check since which
+//! 1.2 ms if polls were long lately, else within 20 ms. When all workers are parked, the watch ends at the first check since which
 //! none has run: not at once, as to appoint a worker that sleeps beside a shared driver wakes it.
 //!
 //! **Tasks of `tokio::spawn`**, `JoinSet` and `axum::serve` stay on the driver of the worker that spawned them, and run while that

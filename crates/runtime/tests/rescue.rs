@@ -132,7 +132,7 @@ fn long_polls_before_the_driver_is_asked(that_end: bool) -> u32 {
 
 #[test]
 fn polls_that_become_long_do_not_keep_the_driver_waiting_until_their_round_is_over() {
-    // At least one poll of 32 is measured. An event interval of short polls, after which the driver is polled, has 512.
+    // At least one poll of 32 is measured. An event interval of short polls, after which the driver is polled, has 640.
     for that_end in [true, false] {
         let polls = long_polls_before_the_driver_is_asked(that_end);
         assert!(polls <= 100, "the timer waited for {polls} polls of {SHORT:?}; do they end: {that_end}");

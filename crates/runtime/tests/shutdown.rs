@@ -258,6 +258,23 @@ fn threads_that_spawn_and_join_for_ever_do_not_hold_up_the_end() {
     });
 }
 
+/// Its poll has to end, so that the next one sees that the task is cancelled.
+#[test]
+fn tasks_that_spawn_and_join_for_ever_do_not_hold_up_the_end() {
+    ends(|| {
+        let runtime = runtime(2);
+        for _ in 0..4 {
+            drop(runtime.spawn(async {
+                loop {
+                    _ = warmcore_runtime::spawn(async {}).await;
+                }
+            }));
+        }
+        thread::sleep(Duration::from_millis(2));
+        drop(runtime);
+    });
+}
+
 #[test]
 fn after_the_shutdown_a_handle_blocks_on_what_needs_no_driver_and_spawns_cancelled_tasks() {
     ends(|| {

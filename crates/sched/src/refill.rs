@@ -45,10 +45,13 @@ impl Refills {
         let longer = took.saturating_sub(poll_ns.into()) * u64::from(PARTS) / u64::from(poll_ns.max(1));
         // A step of one part of a poll at least.
         let step = (old / WEIGHT).max(1);
-        let new =
-            if longer > old.into() { old.saturating_add(step) } else { old.saturating_sub(step).max(1) };
+        // No more than the largest cost of a move, of a task with such polls.
         let most = MIGRATION_COST_MAX.0 * u64::from(PARTS) / u64::from(poll_ns.max(1));
-        refill.store(new.min(most.try_into().unwrap_or(u32::MAX)).max(1), Relaxed);
+        let rises = longer > old.into();
+        let new = if rises { old.saturating_add(step) } else { old.saturating_sub(step).max(1) };
+        if !rises || u64::from(new) <= most {
+            refill.store(new, Relaxed);
+        }
     }
 
     /// The length of a poll for which the policy's rule, of [`START`], gives what a move of this task was learned to cost.
@@ -79,6 +82,16 @@ mod tests {
     }
 
     #[test]
+    fn one_long_poll_of_a_class_changes_its_refill_by_a_step() {
+        let (refills, short, long) = (Refills::new(), 70_000, 20_000_000);
+        (0..100).for_each(|_| refills.learn(short, 350_000));
+        let before = cost(&refills, short);
+        refills.learn(long, u64::from(long) + 300_000);
+        let after = cost(&refills, short);
+        assert!(before > 200_000 && after > before * 3 / 4, "{before} {after}");
+    }
+
+    #[test]
     fn a_refill_that_becomes_ten_times_as_long_is_learned_in_forty_moves_and_has_a_limit() {
         let refills = Refills::new();
         (0..100).for_each(|_| refills.learn(POLL, 15_000));
@@ -87,6 +100,9 @@ mod tests {
         let after = cost(&refills, POLL);
         assert!(before < 7_000 && after > 40_000, "{before} {after}");
         (0..100).for_each(|_| refills.learn(POLL, u64::MAX / 64));
-        assert_eq!(cost(&refills, POLL), MIGRATION_COST_MAX.0);
+        let limit = cost(&refills, POLL);
+        assert!((350_000..=MIGRATION_COST_MAX.0).contains(&limit), "{limit}");
+        refills.learn(20 * POLL, u64::MAX / 64);
+        assert_eq!(cost(&refills, POLL), limit, "longer polls are another class");
     }
 }

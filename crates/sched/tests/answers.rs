@@ -127,7 +127,8 @@ fn the_lifo_slot_serves_heavy_tasks_a_limited_number_of_times() {
     let polls = |us: u64| home.max_lifo_polls(Nanos(us * 1_000), home.migration_cost(Nanos(us * 1_000)));
     assert_eq!(polls(1), 0);
     assert_eq!(home.max_lifo_polls(Nanos(100_000), Nanos(5_000)), 0, "long polls without data");
-    assert_eq!((polls(20), polls(1_600), polls(1_601)), (12, 12, 0));
+    assert_eq!((polls(20), polls(1_600), polls(1_604)), (12, 12, 0));
     assert_eq!(home.max_lifo_polls(Nanos(2_000), Nanos(20_000)), 12, "short polls with much data");
+    assert_eq!(home.max_lifo_polls(Nanos(100_003), Nanos(25_000)), 12, "data that is evicted at each poll");
     assert_eq!(polls(10_000), 0);
 }

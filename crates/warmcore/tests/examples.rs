@@ -177,7 +177,7 @@ fn budget_server_answers_shows_its_accounts_and_ends_with_nothing_left() {
 
 /// Gold's weight is three times bronze's, and both always have work. All requests do the same work, but bronze pays for waiting
 /// for its budget: 3.0 to 3.3 requests of gold were served to one of bronze in 70 runs, on two CPUs alone and beside four other
-/// processes. If the system preempts a worker during a poll for less than 500 µs, that time counts for the poll's tenant. So the
+/// processes. If the system preempts a worker during a poll for less than 200 µs, that time counts for the poll's tenant. So the
 /// test fails only if the ratio is wrong in three runs. The counts of each run are exact.
 #[test]
 fn tenants_runtime_prints_requests_as_the_weights_are() {

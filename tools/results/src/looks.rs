@@ -11,7 +11,7 @@
 //! So the looks share [`ERROR`]: each may spend a part that is proportional to the rounds since the look before, that is
 //! 1/8, 1/8, 1/4 and 1/2 of it. The probability that any of the four intervals misses the true median is at most the sum
 //! of the parts, whatever look ends the run and however the looks depend on each other (Boole's inequality). The same
-//! holds for a second metric of the same slices that does not decide when to stop.
+//! holds for each further metric of the same slices.
 //!
 //! An interval lies between two of the sorted ratios. Each ratio is above the true median with probability 1/2, so the
 //! binomial distribution of 1/2 gives the ranks exactly: no assumption about the noise is made, except that rounds are

@@ -206,7 +206,7 @@ impl Policy for Home {
     #[inline]
     fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
         let has_slot =
-            migration_cost >= self.lifo_order_min_cost && average_poll.0 <= migration_cost.0 * WAIT_SHARE;
+            migration_cost >= self.lifo_order_min_cost && average_poll.0 / WAIT_SHARE <= migration_cost.0;
         if has_slot { LIFO_POLLS } else { 0 }
     }
 
