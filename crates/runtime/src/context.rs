@@ -234,7 +234,7 @@ fn outside_scheduler(shared: &Arc<Shared>) -> Arc<SchedulerRef> {
 /// Counts a task that this thread spawned, or ended.
 #[inline]
 pub(crate) fn count_tasks(shared: &Shared, which: impl FnOnce(&TaskCounts) -> &AtomicU64) {
-    // ORDERING: Release; pairs with the Acquire of `TaskCounts::alive`.
+    // ORDERING: Release; pairs, for tasks that ended, with the Acquire of `TaskCounts::alive`.
     with_worker_of(shared, |worker| match worker {
         Some(worker) => {
             // No other thread writes this one.

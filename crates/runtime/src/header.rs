@@ -114,8 +114,7 @@ impl Header {
     }
 
     /// Puts the task into the list of a worker, or cancels it if the runtime is closing: it will be polled once more. The caller
-    /// owns the runnable task, or polls.
-    /// `task` is the pointer to the whole allocation.
+    /// owns the runnable task, or polls. `task` is the same task, as the pointer to its whole allocation.
     #[cold]
     pub(crate) fn enter_owned_tasks(&self, task: NonNull<Self>, owner: CpuId) {
         match self.owned_tasks(owner).insert(task, &self.scheduler.shared.is_closing) {

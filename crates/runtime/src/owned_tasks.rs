@@ -1,8 +1,9 @@
 //! OwnedTasks: lists of the tasks that are alive, so that a shutdown can cancel them all.
 //!
 //! Each worker has a list. A task enters the list of the worker whose poll of it is the first that returns pending, or on which it is to
-//! begin, and leaves it when its future is dropped, on any thread. So a task that ends in its first poll takes no lock. The list has a reference to each task in
-//! it. While the runtime closes, no list takes a task. A slot is 16 bytes. All methods that use the list lock it, except `count`.
+//! begin, and leaves it when its future is dropped, on any thread. So a task that ends in its first poll takes no lock. The list has a
+//! reference to each task in it. While the runtime closes, no list takes a task. A slot is 16 bytes. All methods that use the list lock
+//! it, except `count`.
 //!
 //! [`TaskCounts`] counts all tasks, those that have not been polled included.
 

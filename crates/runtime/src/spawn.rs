@@ -110,7 +110,7 @@ impl Placement {
 /// ```
 #[must_use = "`spawn` starts the task"]
 pub struct TaskBuilder {
-    /// The scheduler of the worker or the thread that spawns. Cloning it touches no cache line that all workers share.
+    /// The scheduler of the worker or the thread that spawns. On a worker cloning it touches no cache line that all workers share.
     scheduler: Arc<SchedulerRef>,
     attrs: Option<Box<TaskAttrs>>,
     placement: Placement,
@@ -201,8 +201,8 @@ impl TaskBuilder {
         if task.header().is_refused()
             && context::with_worker_of(&handle.scheduler().shared, |worker| worker.is_none())
         {
-            // As with tokio, the future is dropped here. A task that spawns and joins for ever has to be polled again, so that it sees
-            // its own end: what it spawns is queued.
+            // As with tokio, the future is dropped here. What a worker's thread spawns is queued instead: if it ended at once, a task
+            // that spawns and joins for ever would never return pending, and not see that it is cancelled itself.
             task.cancel();
             return handle;
         }

@@ -9,8 +9,8 @@ pub(crate) const WEIGHT: u32 = 8;
 /// A sample counts as at most this many times the estimate. One time slice of another process says little about the next.
 pub(crate) const SAMPLE_MAX: u64 = 4;
 
-/// What a worker does besides polls, or tasks lose by it, takes one part in this many of its time or of its polls, unless other tasks
-/// would wait too long.
+/// Maintenance, moves for the sake of equal shares, and writes of virtual time to shared words each take about one part in this many
+/// of a worker's time or polls. Maintenance takes more where other tasks would wait too long for it.
 pub(crate) const UPKEEP_SHARE: u64 = 160;
 
 /// The new average, in ns, after a sample.

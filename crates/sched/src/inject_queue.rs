@@ -1,8 +1,8 @@
 //! InjectQueue: tasks that have no worker yet, for the workers of one shard.
 //!
-//! A new task that no worker serves (`worker/serve.rs`), or one that is woken while its worker takes no tasks, waits here until a worker of the shard (a part of a
-//! last-level cache) takes it. A worker takes its share of the tasks at once, so that a burst of new tasks spreads over
-//! the workers. Tasks that may not run anywhere are in no such queue.
+//! A new task that no worker serves (`worker/serve.rs`), or one that is woken while its worker takes no tasks, waits here
+//! until a worker of the shard (a part of a last-level cache) takes it. A worker takes its share of the tasks at once, so
+//! that a burst of new tasks spreads over the workers. Tasks that may not run anywhere are in no such queue.
 //!
 //! # Cost
 //! A worker reads `len` before each poll. The line of `len` is written only by pushes and by workers that take tasks.

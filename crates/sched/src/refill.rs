@@ -19,7 +19,8 @@ const PARTS: u32 = 16;
 /// Until a move was seen, a refill takes as long as this.
 const START: u32 = MIGRATION_COST_PER_POLL as u32 * PARTS;
 
-/// Shorter polls, in ns, are short ones.
+/// A shorter poll, in ns, counts as short: until a move was measured its task counts as light, and a tenant's polls of this length are not
+/// measured one by one, as two readings of the clock would be a large part of each.
 pub const SHORT_POLL_NS: u32 = 4_000;
 
 /// Up to which length a poll belongs to each of the first three classes, in ns.

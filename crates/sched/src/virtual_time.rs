@@ -35,7 +35,8 @@ pub(crate) const MAX_CREDIT: u64 = 4_000_000;
 /// are not worth a move.
 pub(crate) const LAG_MIN: u64 = MAX_CREDIT / 2;
 
-/// Virtual time that a worker collects before it adds it to the shared word, which costs as much as a hand-over.
+/// Virtual time that a worker collects before it adds it to the shared word. That moves the word's cache line, as to hand over a task
+/// does, and is to cost one part in `UPKEEP_SHARE`.
 pub(crate) const BATCH: u64 = HANDOVER_COST.0 * UPKEEP_SHARE;
 
 /// Number of tenants from which on a tenant that no run queue refers to may be dropped.

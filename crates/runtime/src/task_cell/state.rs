@@ -10,8 +10,8 @@
 //! | `CANCELLED` | by an abort or a shutdown | never | the next poll drops the future |
 //! | `NEW` | by the spawn | when a poll returns pending for the first time, or before | the task is in no list of owned tasks yet |
 //!
-//! The bits above count references: one of the runnable task, which the wake that sets `SCHEDULED` adds or gives away, and one
-//! each of the handle, the list of owned tasks (until the last poll), and every waker. So the end of a poll always gives up the reference of
+//! The bits above count references: one of the runnable task, which the wake that sets `SCHEDULED` adds or gives away, and one each of
+//! the handle, the list of owned tasks (until the last poll), and every waker. So the end of a poll always gives up the reference of
 //! that poll, whether the task was woken meanwhile or not, and both ends of a poll are one addition.
 //!
 //! # Cost

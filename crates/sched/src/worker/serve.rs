@@ -8,7 +8,8 @@
 //!
 //! How long the poll of a new task takes is known by the task's kind (`first_polls.rs`). A task whose poll takes longer than any
 //! before, or of another task of this worker, delays the light tasks in its inbox, which idle workers do not see. The delay ends with
-//! that poll, or when busy workers or the watchdog find that this one stands still. That the worker serves is a hint: a push to the inbox of one that has parked unparks it.
+//! that poll, or when busy workers or the watchdog find that this one stands still. That the worker serves is a hint: a push to the
+//! inbox of one that has parked unparks it.
 
 use super::*;
 use crate::estimate::WEIGHT;
