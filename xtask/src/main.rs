@@ -2,6 +2,7 @@
 
 mod build;
 mod compare;
+mod constants;
 mod face;
 mod fuzz;
 mod gates;
@@ -92,6 +93,8 @@ enum Command {
     /// Compares the working tree with a revision, or with tokio, in the cases of `warmcore bench wake` and `http`, in
     /// alternating processes, until each is level, ahead, behind, or undecided after 128 rounds
     Compare(compare::Options),
+    /// Simulates the cases of `warmcore bench` with each constant of `docs/tuning.md` halved and doubled
+    Constants(constants::Options),
     /// Runs programs that use tokio, adopted by `warmcore adopt`, under load for three minutes each, with and without
     /// WARMCORE=0, and checks their answers
     Programs(programs::Args),
@@ -123,6 +126,7 @@ fn main() -> anyhow::Result<()> {
         Command::Suites(options) => suites::run(root, options),
         Command::Shapes(options) => shapes::run(root, &options),
         Command::Compare(options) => compare::run(root, &options),
+        Command::Constants(options) => constants::run(root, &options),
         Command::Programs(args) => programs::run(root, &args),
         Command::Peers => peers(root),
     }

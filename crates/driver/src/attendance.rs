@@ -6,7 +6,9 @@
 //!
 //! **Attended.** While no thread is inside, the attendant is awake, or on its way inside: it serves the reactor now and then, and
 //! parks inside. If a visitor is inside then, the visitor unparks it. If the attendant is in a long poll, a worker that slept
-//! beside until its time, while no thread entered, becomes the attendant: at the latest the worker that watches long polls.
+//! beside until its time, while no thread entered, becomes the attendant: at the latest the worker that watches long polls. While
+//! two workers or more have nothing to do, the next one that parks becomes it at once: sockets need not wait for a poll of the
+//! attendant then. The last one does not: where no CPU of the machine is idle, it would take time from other threads.
 //!
 //! **Unpark.** A worker is unparked where it is parked. One that enters looks whether it was unparked after it has entered; a
 //! thread that unparks it looks where it is after it has written that. One of the two sees the other.
@@ -34,7 +36,7 @@ const VISIT: u32 = 1 << 31;
 
 /// Which thread is inside a reactor. `T` unparks a thread. Drivers have numbers from 1.
 #[derive(Debug)]
-pub(crate) struct Attendance<T> {
+pub struct Attendance<T> {
     /// The number of the driver through which a thread is inside, with [`VISIT`] if it does not wait; or [`NONE`].
     inside: AtomicU32,
     /// The number of the driver whose thread parks inside.
@@ -43,14 +45,17 @@ pub(crate) struct Attendance<T> {
     waits: Mutex<Vec<(u32, T)>>,
 }
 
-impl<T> Attendance<T> {
-    pub(crate) fn new() -> Self {
+impl<T> Default for Attendance<T> {
+    /// No thread is inside, and there is no attendant.
+    fn default() -> Self {
         Self { inside: AtomicU32::new(NONE), attendant: AtomicU32::new(NONE), waits: Mutex::new(Vec::new()) }
     }
+}
 
+impl<T> Attendance<T> {
     /// The thread of driver `me`, which is going to park, enters if it is the attendant, or if there is none, or if it
     /// `must_attend` from now on. `here` returns what unparks the thread. False: it parks beside.
-    pub(crate) fn enter(&self, me: u32, must_attend: bool, here: impl FnOnce() -> T) -> bool {
+    pub fn enter(&self, me: u32, must_attend: bool, here: impl FnOnce() -> T) -> bool {
         let attendant = self.attendant.load(Relaxed);
         if !(must_attend || attendant == me || attendant == NONE) || !self.try_enter(me, here) {
             return false;
@@ -83,7 +88,7 @@ impl<T> Attendance<T> {
     }
 
     /// The thread that entered leaves.
-    pub(crate) fn leave(&self) {
+    pub fn leave(&self) {
         // ORDERING: Release; pairs with the Acquire of `enter` and `visit`.
         self.inside.store(NONE, Release);
         // ORDERING: SeqCst; that the thread is not inside was written before, that it is parked again is written after, by the
@@ -92,14 +97,14 @@ impl<T> Attendance<T> {
     }
 
     /// A thread enters through driver `me`, and will not wait. False: another thread is inside.
-    pub(crate) fn visit(&self, me: u32) -> bool {
+    pub fn visit(&self, me: u32) -> bool {
         // ORDERING: Acquire; as in `try_enter`.
         self.inside.compare_exchange(NONE, me | VISIT, Acquire, Relaxed).is_ok()
     }
 
     /// The visitor leaves, and unparks the threads that have found it inside: the attendant is among them, and so may be a
     /// worker that must attend.
-    pub(crate) fn leave_visit(&self, mut unpark: impl FnMut(T)) {
+    pub fn leave_visit(&self, mut unpark: impl FnMut(T)) {
         // ORDERING: Release; as in `leave`.
         self.inside.store(NONE, Release);
         let waits = std::mem::take(&mut *ignore_poison(self.waits.lock()));
@@ -107,25 +112,25 @@ impl<T> Attendance<T> {
     }
 
     /// Whether the thread of driver `me` is inside, to wait. If not, it will see what the caller wrote before, when it enters.
-    pub(crate) fn is_inside(&self, me: u32) -> bool {
+    pub fn is_inside(&self, me: u32) -> bool {
         // ORDERING: SeqCst; see `try_enter` and `leave`.
         fence(SeqCst);
         self.inside.load(Relaxed) == me
     }
 
     /// Whether a thread is inside through driver `me`, to wait or not.
-    pub(crate) fn is_entered(&self, me: u32) -> bool {
+    pub fn is_entered(&self, me: u32) -> bool {
         self.inside.load(Relaxed) & !VISIT == me
     }
 
     /// Whether the thread of driver `me` parks inside; before any has, the first driver's.
-    pub(crate) fn is_attendant(&self, me: u32) -> bool {
+    pub fn is_attendant(&self, me: u32) -> bool {
         let attendant = self.attendant.load(Relaxed);
         attendant == me || (attendant == NONE && me == 1)
     }
 
     /// Driver `me` parks no more.
-    pub(crate) fn close(&self, me: u32) {
+    pub fn close(&self, me: u32) {
         let _ = self.attendant.compare_exchange(me, NONE, Relaxed, Relaxed);
     }
 }

@@ -122,6 +122,10 @@ pub trait Driver: Send + Sync {
     /// worker's own thread calls it.
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool);
 
+    /// Of drivers that share their sockets: the worker's next park serves them, if no other worker's does at that time. Only
+    /// the worker's own thread calls it.
+    fn attend(&self) {}
+
     /// Serves sockets and timers without waiting. Any thread may call it. If another thread is in the driver it returns
     /// at once, and serves nothing.
     fn poll_events(&self);

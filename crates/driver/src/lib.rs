@@ -1,7 +1,5 @@
 #![doc = include_str!("../README.md")]
 
-#[cfg(any(feature = "tokio", all(test, warmcore_loom)))]
-#[cfg_attr(warmcore_loom, allow(dead_code, reason = "the models don't call all of it"))]
 mod attendance;
 mod driver;
 #[cfg(feature = "tokio")]
@@ -14,6 +12,7 @@ mod unlisted;
 #[cfg(not(feature = "tokio"))]
 mod without_tokio;
 
+pub use attendance::Attendance;
 pub use driver::{Driver, Entered, Used};
 #[cfg(feature = "tokio")]
 pub use op_budget::{OpBudget, unconstrained};

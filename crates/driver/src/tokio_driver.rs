@@ -78,7 +78,8 @@ pub struct TokioDriver {
     /// Whether the worker's next park ends at once, since `wake_at` was called. Written by any thread.
     #[line(contended = "beside")]
     is_early: Padded<AtomicBool>,
-    /// Whether the next park is inside, since no thread served the reactor while this worker slept. Written by its thread.
+    /// Whether the next park is inside: no thread served the reactor while this worker slept, or `attend` was called. Written by
+    /// its thread.
     #[line(contended = "driving")]
     must_attend: Padded<AtomicBool>,
     /// Written by the worker's last thread.
@@ -293,6 +294,10 @@ impl Driver for TokioDriver {
             // ORDERING: Acquire; pairs with the Release in `wake_at`: the worker sees the time that the caller has set.
             self.is_early.swap(false, Acquire);
         }
+    }
+
+    fn attend(&self) {
+        self.must_attend.store(true, Relaxed);
     }
 
     fn poll_events(&self) {

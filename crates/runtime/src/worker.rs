@@ -159,6 +159,10 @@ impl Worker {
         }
         let mut now = core.now();
         loop {
+            if shared.workers.has_idle(me, 1) {
+                // Of several workers that have nothing to do one waits for the sockets, although the attendant is busy.
+                driver.attend();
+            }
             let watch = shared.watchdog.begin(shared, me, now);
             driver.park([until, watch].into_iter().flatten().min(), &|| !core.remote().inbox.is_parked());
             if watch.is_none() {

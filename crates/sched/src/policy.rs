@@ -13,7 +13,7 @@ mod shared_queue;
 pub use home::Home;
 pub use home::MIN_STEAL_DELAY;
 pub(crate) use home::{
-    HANDOVER_COST, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor,
+    HANDOVER_COST, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor, has_idle,
 };
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
@@ -39,8 +39,9 @@ pub trait Policy {
         StealOrder::Last
     }
 
-    /// How many tasks must wait on a CPU until kicking a parked CPU for them is worth its cost.
-    fn notify_threshold(&self, _average_poll: Nanos) -> u32 {
+    /// How many tasks must wait on a CPU until kicking a parked CPU for them is worth its cost. `migration_cost` as in
+    /// [`queue_order`](Self::queue_order); `has_spare`: two CPUs or more are idle.
+    fn notify_threshold(&self, _average_poll: Nanos, _migration_cost: Nanos, _has_spare: bool) -> u32 {
         1
     }
 

@@ -19,7 +19,7 @@
 use crate::counters::Counters;
 use crate::first_polls::FirstPolls;
 use crate::inject_queue::InjectQueue;
-use crate::policy::{WAKEUP_COST, origin};
+use crate::policy::{WAKEUP_COST, has_idle, origin};
 use crate::refill::Refills;
 use crate::run_queue::RunQueue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
@@ -238,6 +238,11 @@ impl<H: Host> Workers<H> {
         self.remote_schedules.load(Relaxed)
     }
 
+    /// Whether at least so many workers besides `me` are marked as parked.
+    pub fn has_idle(&self, me: CpuId, workers: u32) -> bool {
+        has_idle(&self.machine, self, me, workers)
+    }
+
     /// The number of workers that are marked as parked.
     pub fn count_idle(&self) -> usize {
         self.inject_queues().map(|queue| queue.idle().count_ones() as usize).sum()
@@ -441,7 +446,7 @@ impl<H: Host> Workers<H> {
     pub fn notify_parked(&self, host: &H, at: CpuId, now: Nanos) {
         // ORDERING: SeqCst; as in `notify_for_inject`, with the worker's backlog in the place of the queue's length.
         fence(SeqCst);
-        if self.count_idle() == 0 || self.has_enough_searching() {
+        if !self.has_idle(at, 1) || self.has_enough_searching() {
             return;
         }
         // A worker that another thread unparked meanwhile is not parked any more, so this ends.

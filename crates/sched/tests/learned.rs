@@ -5,6 +5,7 @@ mod common;
 
 use common::host::TestHost;
 use common::script::Scripted;
+use std::sync::atomic::Ordering;
 use warmcore_sched::{Allowed, Core, Host, Next, PolicyKind, View};
 use warmcore_types::{CpuId, Nanos};
 
@@ -74,6 +75,28 @@ fn a_parked_worker_is_kicked_for_a_task_that_has_waited_for_ten_of_its_wakeups()
         assert_eq!(host.unparked().last(), Some(&ME), "of the wakes before");
         busy.maintained(&host);
         assert_eq!(host.unparked(), Vec::from_iter(is_kicked.then_some(ME)), "{wakeup} {waited}");
+    }
+}
+
+/// Of polls of 10 µs, so a move is taken to cost 40 µs, and a wake of a worker costs 20 µs until it is learned.
+#[test]
+fn a_worker_is_kicked_for_six_tasks_of_10_us_while_two_are_idle_and_the_last_one_for_24() {
+    for (parked, kicks_at) in [(1, 24), (2, 6), (3, 6)] {
+        let host = TestHost::new(PolicyKind::Home);
+        host.set_clock(Nanos(1_000_000));
+        let core = |worker| Core::new(&host, CpuId(worker), Nanos(1_000_000_000));
+        let cores: Vec<_> = (0..host.workers().machine().cpus() as u32).map(core).collect();
+        let busy = &cores[0];
+        busy.remote().status.mean_poll_ns.store(10_000, Ordering::Relaxed);
+        busy.search(&host);
+        assert!(matches!(busy.next(&host), Next::Park(None)));
+        cores[1..=parked].iter().for_each(|core| host.park(core));
+        host.wake(busy);
+        let tasks = (1..100).find(|task| {
+            busy.schedule(&host, host.task(*task, Allowed::Anywhere, 0), false);
+            !host.unparked().is_empty()
+        });
+        assert_eq!(tasks, Some(kicks_at), "{parked} idle workers");
     }
 }
 

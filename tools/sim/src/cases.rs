@@ -19,8 +19,9 @@
 use crate::error::Error;
 use crate::policy::SimPolicyKind;
 use crate::program::{Length, Program, TaskId};
-use crate::simulation::{Scheduler, Settings, Simulation};
+use crate::simulation::{Report, Scheduler, Settings, Simulation};
 use crate::trace::{Observer, SwitchReason};
+use std::collections::BTreeMap;
 use warmcore_sched::{PolicyKind, WakeSource};
 use warmcore_types::{CpuId, Nanos};
 
@@ -48,6 +49,17 @@ pub enum Metric {
     Rate(&'static str),
     /// The 99th percentile of the time from a wake of the task of this name to its run, in ns.
     DelayP99(&'static str),
+}
+
+/// What a simulation of a case counts after the warm-up.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Simulated {
+    /// The metric of the case: per second, or ns.
+    pub metric: f64,
+    /// The part of the polls that were on another CPU than their task's last one.
+    pub moved: f64,
+    /// The run time of the slowest of several equal tasks ÷ their mean; 1 if the case has no such tasks.
+    pub slowest: f64,
 }
 
 /// A case of `warmcore bench`.
@@ -111,12 +123,26 @@ impl Case {
         Self { measures: Metric::DelayP99("quick"), measure, ..Self::new(name, "p99", programs) }
     }
 
-    /// Simulates the case on a runtime. Returns its metric: per second, or ns.
+    /// Simulates the case on a runtime and the probed machine. Returns its metric: per second, or ns.
     ///
     /// # Errors
     /// A probe of a machine that can't be simulated, or a deadlock of the case.
     pub fn simulate(&self, probe: &ProbeFile, side: Side, seed: u64) -> Result<f64, Error> {
-        let (topology, costs) = probe.machine()?;
+        self.simulate_on(probe, side, seed, (1, probe.machine.cpus)).map(|simulated| simulated.metric)
+    }
+
+    /// As [`simulate`](Self::simulate), on a machine with so many last-level caches and so many CPUs below each.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn simulate_on(
+        &self,
+        probe: &ProbeFile,
+        side: Side,
+        seed: u64,
+        size: (u32, u32),
+    ) -> Result<Simulated, Error> {
+        let (topology, costs) = probe.machine(size)?;
         let (calls, outside) = (probe.calls(side), probe.outside(side));
         let settings = Settings { calls, outside, op_budget: Some(OP_BUDGET), ..Settings::runtime() };
         let policy = match side {
@@ -124,7 +150,15 @@ impl Case {
             Side::Tokio => SimPolicyKind::WorkSteal,
         };
         let delays = Delays::default();
-        self.run(probe, side, Simulation::runtime_watched(&topology, &costs, settings, policy, seed, delays))
+        let sim = Simulation::runtime_watched(&topology, &costs, settings, policy, seed, delays);
+        // On more CPUs more happens in the same time; how long one task waits is another matter.
+        let measure = match self.measures {
+            Metric::Rate(_) => {
+                Nanos(self.measure.0 * u64::from(probe.machine.cpus) / u64::from(size.0 * size.1))
+            }
+            Metric::DelayP99(_) => self.measure,
+        };
+        self.run(probe, side, sim, measure)
     }
 
     fn run<S: Scheduler>(
@@ -132,12 +166,13 @@ impl Case {
         probe: &ProbeFile,
         side: Side,
         mut sim: Simulation<S, Delays>,
-    ) -> Result<f64, Error> {
+        measure: Nanos,
+    ) -> Result<Simulated, Error> {
         for program in (self.programs)(&probe.steps(side)) {
             sim.spawn(&program)?;
         }
         let before = sim.run(WARM_UP)?;
-        let after = sim.run(Nanos(WARM_UP.0 + self.measure.0))?;
+        let after = sim.run(Nanos(WARM_UP.0 + measure.0))?;
         if let Some(waiting) = after.deadlock() {
             return Err(Error::new(
                 self.name,
@@ -145,13 +180,32 @@ impl Case {
                 "mend the case",
             ));
         }
-        Ok(match self.measures {
+        let metric = match self.measures {
             Metric::Rate(mark) => {
                 (after.mark(mark) - before.mark(mark)) as f64 * 1e9 / (after.now.0 - before.now.0) as f64
             }
             Metric::DelayP99(task) => sim.into_observer().p99(task),
-        })
+        };
+        let (total, of_warm_up) = (after.total(), before.total());
+        let switches = (total.switches - of_warm_up.switches) as f64;
+        let moved = (total.moves() - of_warm_up.moves()) as f64 / switches.max(1.0);
+        Ok(Simulated { metric, moved, slowest: slowest(&before, &after) })
     }
+}
+
+/// Of tasks whose names differ in their number alone: the least run time of one ÷ the mean, in the kind of tasks where that is
+/// lowest.
+fn slowest(before: &Report, after: &Report) -> f64 {
+    let mut kinds: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
+    for task in &after.tasks {
+        let earlier = before.tasks.iter().find(|other| other.name == task.name);
+        let ran = task.counts.run_ns - earlier.map_or(0, |earlier| earlier.counts.run_ns);
+        let kind = task.name.split(' ').next().unwrap_or_default();
+        let (least, sum, tasks) = kinds.entry(kind).or_insert((u64::MAX, 0, 0));
+        (*least, *sum, *tasks) = (ran.min(*least), *sum + ran, *tasks + 1);
+    }
+    let several = kinds.into_values().filter(|(_, sum, tasks)| *tasks > 1 && *sum > 0);
+    several.map(|(least, sum, tasks)| (least * tasks) as f64 / sum as f64).fold(1.0, f64::min)
 }
 
 /// The operations of a poll after which tokio's channels make a task yield. Warmcore has the same budget for each poll

@@ -484,9 +484,10 @@ impl Program {
         self.send_op(channel, room, false)
     }
 
-    /// Sends a message to a socket: the receiver is woken by its driver, and the wake costs the sender nothing more.
-    pub fn send_to_socket(self, channel: &str) -> Self {
-        self.send_op(channel, 1, true)
+    /// Sends a message to a socket with `room` messages: the receiver is woken by its driver, and the wake costs the sender
+    /// nothing more.
+    pub fn send_to_socket(self, channel: &str, room: u32) -> Self {
+        self.send_op(channel, room, true)
     }
 
     fn send_op(mut self, channel: &str, room: u32, is_socket: bool) -> Self {

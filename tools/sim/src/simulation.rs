@@ -67,7 +67,7 @@ mod tests;
 pub use crate::trace::{Observer, SwitchReason};
 pub use call_costs::{ByIdle, CallCosts};
 pub use kernel::KernelScheduler;
-pub use outside::Outside;
+pub use outside::{Drivers, Outside};
 pub use report::{Outcome, Report, TaskReport, Waiting, WaitsFor};
 pub use runtime::RuntimeScheduler;
 pub use scheduler::Scheduler;

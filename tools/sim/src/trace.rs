@@ -33,6 +33,11 @@ pub enum SwitchReason {
 
 /// An observer of a simulation. CPUs are numbered by their index in the topology.
 pub trait Observer {
+    /// A task's timer has expired, or its socket has a message. A worker that serves the driver wakes the task.
+    fn due(&mut self, now: Nanos, task: TaskId) {
+        let _ = (now, task);
+    }
+
     /// A task is woken. For a new task this is its first wake.
     fn waking(&mut self, now: Nanos, waker: WakeSource, wakee: TaskId) {
         let _ = (now, waker, wakee);

@@ -12,7 +12,7 @@ const OTHER: u32 = 2;
 #[test]
 fn a_thread_that_enters_sees_that_it_was_unparked_or_is_unparked_inside() {
     model(|| {
-        let attendance = Arc::new(Attendance::<()>::new());
+        let attendance = Arc::new(Attendance::<()>::default());
         let is_awake = Arc::new(AtomicBool::new(false));
         let unparks = {
             let (attendance, is_awake) = (attendance.clone(), is_awake.clone());
@@ -31,7 +31,7 @@ fn a_thread_that_enters_sees_that_it_was_unparked_or_is_unparked_inside() {
 #[test]
 fn a_thread_that_parks_beside_is_not_taken_to_be_inside() {
     model(|| {
-        let attendance = Arc::new(Attendance::<()>::new());
+        let attendance = Arc::new(Attendance::<()>::default());
         let is_parked = Arc::new(AtomicBool::new(false));
         assert!(attendance.enter(HERE, false, || ()));
         let unparks = {
@@ -48,7 +48,7 @@ fn a_thread_that_parks_beside_is_not_taken_to_be_inside() {
 #[test]
 fn an_attendant_that_finds_a_visitor_is_unparked_or_enters() {
     model(|| {
-        let attendance = Arc::new(Attendance::new());
+        let attendance = Arc::new(Attendance::default());
         let is_unparked = Arc::new(AtomicBool::new(false));
         assert!(attendance.visit(OTHER));
         let leaves = {
@@ -65,7 +65,7 @@ fn an_attendant_that_finds_a_visitor_is_unparked_or_enters() {
 #[test]
 fn if_an_attendant_and_another_one_find_a_visitor_the_attendant_is_unparked_or_one_enters() {
     model(|| {
-        let attendance = Arc::new(Attendance::new());
+        let attendance = Arc::new(Attendance::default());
         assert!(attendance.enter(HERE, false, || HERE));
         attendance.leave();
         assert!(attendance.visit(OTHER));
@@ -84,7 +84,7 @@ fn if_an_attendant_and_another_one_find_a_visitor_the_attendant_is_unparked_or_o
 #[test]
 fn of_an_attendant_and_a_worker_that_must_attend_one_is_inside_in_the_end() {
     model(|| {
-        let attendance = Arc::new(Attendance::<()>::new());
+        let attendance = Arc::new(Attendance::<()>::default());
         assert!(attendance.enter(HERE, false, || ()));
         let other = {
             let attendance = attendance.clone();
@@ -102,7 +102,7 @@ fn of_an_attendant_and_a_worker_that_must_attend_one_is_inside_in_the_end() {
 #[test]
 fn what_was_done_inside_is_seen_by_the_next_one() {
     model(|| {
-        let attendance = Arc::new(Attendance::<()>::new());
+        let attendance = Arc::new(Attendance::<()>::default());
         let served = Arc::new(::loom::cell::UnsafeCell::new(0));
         assert!(attendance.enter(HERE, false, || ()));
         let visits = {

@@ -130,7 +130,7 @@ impl TokioReactor {
             timer: Padded::new(RwLock::new(Some(timer))),
             wake_at_ns: Padded::new(Mutex::new(Nanos(0))),
             run_seq,
-            attendance: Padded::new(Attendance::new()),
+            attendance: Padded::new(Attendance::default()),
             made: Padded::default(),
             open: Padded::default(),
         })

@@ -42,6 +42,23 @@ fn own_time_is_what_is_used_outside_of_the_driver_while_it_is_counted() {
 }
 
 #[test]
+fn a_worker_that_attends_parks_inside_while_the_attendant_is_awake() {
+    let reactor = Arc::new(TokioReactor::new(TokioDriverConfig::new("test")).unwrap());
+    let [first, second] = [(); 2].map(|()| TokioDriver::on(&reactor));
+    let park = |driver: &TokioDriver| driver.park(Some(driver.now()), &|| false);
+    let attends = |driver: &TokioDriver| reactor.attendance.is_attendant(driver.me);
+    park(&first);
+    park(&second);
+    assert!(attends(&first) && !attends(&second), "it parked beside");
+    second.attend();
+    park(&second);
+    assert!(attends(&second), "the first one is awake");
+    park(&second);
+    park(&first);
+    assert!(attends(&second), "once for all");
+}
+
+#[test]
 fn only_the_worker_s_thread_is_counted_and_the_next_goes_on_where_it_ended() {
     const PART: u64 = 5_000_000;
     let driver = &TokioDriver::new(TokioDriverConfig::new("test")).unwrap();

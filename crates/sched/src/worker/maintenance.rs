@@ -41,7 +41,7 @@ impl<H: Host> Core<H> {
         if near > 0 && workers.policy().shares() {
             self.look_at_neighbours(host, near, now);
         }
-        if self.remote.waiting() > 0 && workers.count_idle() > 0 {
+        if self.remote.waiting() > 0 && workers.has_idle(self.me, 1) {
             workers.notify_parked(host, self.me, now);
         }
         let now = self.read_clock(host);
@@ -82,13 +82,28 @@ impl<H: Host> Core<H> {
         let polls = policy.event_interval().map_or(polls, |polls| polls.max(1));
         self.event_interval.set(polls);
         self.ticks_left.set(polls);
-        self.notify_threshold.set(policy.notify_threshold(Nanos(average)));
+        let learned = host.workers().migration_cost(average as u32);
+        self.set_notify_threshold(host, Nanos(average), learned);
         // Where tasks find their data evicted at each poll, a move is learned to cost nothing more. So long polls count as heavy.
         let least = Nanos((average / MIGRATION_COST_PER_POLL).min(MIGRATION_COST_MAX.0));
-        let migration_cost = host.workers().migration_cost(average as u32).max(least);
+        let migration_cost = learned.max(least);
         self.max_lifo_polls.set(policy.max_lifo_polls(Nanos(average), migration_cost));
         self.order.set(policy.queue_order(migration_cost));
         self.choose_queue(host);
+    }
+
+    /// Decides how many tasks wait until another worker is notified.
+    fn set_notify_threshold(&self, host: &H, average: Nanos, migration_cost: Nanos) {
+        let (workers, has_spare) = (host.workers(), host.workers().has_idle(self.me, 2));
+        self.notify_threshold.set(workers.policy().notify_threshold(average, migration_cost, has_spare));
+    }
+
+    /// As [`set_notify_threshold`](Self::set_notify_threshold), once the length of a poll is known, because others may be idle now.
+    pub(super) fn update_notify_threshold(&self, host: &H) {
+        let average = self.remote.status.mean_poll_ns.load(Relaxed);
+        if average > 0 {
+            self.set_notify_threshold(host, Nanos(average.into()), host.workers().migration_cost(average));
+        }
     }
 
     /// Decides whether light tasks go into the ring from now on.

@@ -114,6 +114,7 @@ impl<H: Host> Core<H> {
         self.learn_wakeup_cost(since, woke);
         Counters::add(&self.remote.counters.parks, 1);
         Counters::add(&self.remote.counters.parked_ns, woke.0.saturating_sub(since));
+        self.update_notify_threshold(host);
         self.notify_of_backlog(host);
     }
 

@@ -14,8 +14,9 @@ const CLIENTS: usize = 2;
 pub(super) fn hello(steps: &StepCosts) -> Vec<Program> {
     let connection = |i: usize| {
         let (request, answer) = (format!("request {i}"), format!("answer {i}"));
-        let serve = |p: Program| p.receive(&request).run(about(steps.request)).send_to_socket(&answer);
-        let ask = |p: Program| p.run(about(steps.ask)).send_to_socket(&request).receive(&answer).mark(DONE);
+        let serve = |p: Program| p.receive(&request).run(about(steps.request)).send_to_socket(&answer, 1);
+        let ask =
+            |p: Program| p.run(about(steps.ask)).send_to_socket(&request, 1).receive(&answer).mark(DONE);
         [
             Program::new(format!("connection {i}")).forever(serve),
             Program::new(format!("client {i}")).on_thread((i % CLIENTS) as u32).forever(ask),

@@ -6,7 +6,7 @@
 use super::Side;
 use crate::costs::Costs;
 use crate::error::Error;
-use crate::simulation::{ByIdle, CallCosts, Outside};
+use crate::simulation::{ByIdle, CallCosts, Drivers, Outside};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -21,6 +21,10 @@ const CHASED_LINES: f64 = 256.0 * 1024.0 / 64.0;
 /// The time slice of the kernel's fair class on one CPU: `sysctl_sched_base_slice` of Linux 6.12 to 6.18. It grows with the
 /// logarithm of the number of CPUs.
 const BASE_SLICE_NS: u64 = 700_000;
+
+/// What a line costs that is in the cache of a core under another last-level cache: between two of an EPYC, an estimate. The
+/// probed machine has one.
+const BETWEEN_LLCS_NS: u32 = 120;
 
 /// Numbers by their names, in ns.
 type Numbers = BTreeMap<String, f64>;
@@ -123,7 +127,8 @@ impl ProbeFile {
         let (wake, latency, sleep) = (calls.unpark, calls.unpark_latency, calls.park);
         let slice = BASE_SLICE_NS * u64::from(1 + self.machine.cpus.min(8).ilog2());
         let is_tokio = side == Side::Tokio;
-        Outside { wake, latency, sleep, slice, pins_workers: !is_tokio, has_one_driver: is_tokio }
+        let drivers = if is_tokio { Drivers::FirstParked } else { Drivers::Own };
+        Outside { wake, latency, sleep, slice, pins_workers: !is_tokio, drivers }
     }
 
     /// What steps of tasks cost on this runtime.
@@ -144,15 +149,16 @@ impl ProbeFile {
         }
     }
 
-    /// The probed machine: its topology, and costs of which those of the chases were measured.
+    /// A machine of cores like the probed ones, so many last-level caches and so many CPUs below each: its topology, and costs
+    /// of which those of the chases were measured. What lies between two last-level caches is an estimate.
     ///
     /// # Errors
     /// More CPUs than a machine may have.
-    pub fn machine(&self) -> Result<(Topology, Costs), Error> {
-        let (cpus, l2) = (self.machine.cpus, self.l2_kib);
+    pub fn machine(&self, (llcs, cpus_per_llc): (u32, u32)) -> Result<(Topology, Costs), Error> {
+        let (cpus, l2) = (llcs * cpus_per_llc, self.l2_kib);
         let text = format!(
-            "[probed]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = {cpus}\nsmt = 1\ncpus = {cpus}\nl1d_kib = 32\n\
-             l2_kib = {l2}\nl3_kib = 32768\nbase_mhz = 1000\ndram_local = 110\n"
+            "[probed]\nsockets = 1\nl3_per_socket = {llcs}\ncores_per_l3 = {cpus_per_llc}\nsmt = 1\ncpus = {cpus}\nl1d_kib = 32\n\
+             l2_kib = {l2}\nl3_kib = 32768\nbase_mhz = 1000\ndram_local = 110\nc2c_same_socket = {BETWEEN_LLCS_NS}\n"
         );
         let place = "the machine of the probe";
         let wrong = |e: String| Error::new(place, e, "probe a machine with a few CPUs");

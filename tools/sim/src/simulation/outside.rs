@@ -35,10 +35,22 @@ pub struct Outside {
     pub slice: u64,
     /// Whether each worker stays on its CPU.
     pub pins_workers: bool,
-    /// Whether all workers share one driver, which one of them polls at a time, and which wakes the tasks of all sockets and
-    /// timers. If not, each worker has one: a task's timer belongs to that of the worker that polled the task, and all
-    /// sockets belong to that of the first worker, where the accepting task runs.
-    pub has_one_driver: bool,
+    /// Which worker waits for sockets and timers.
+    pub drivers: Drivers,
+}
+
+/// Which worker waits for sockets and timers.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Drivers {
+    /// Each worker for its own: a task's timer belongs to the worker that polled the task, and all sockets belong to the
+    /// first worker, where the accepting task runs.
+    #[default]
+    Own,
+    /// One for all, the attendant: as workers of the runtime that share a driver
+    /// ([`Attendance`](warmcore_driver::Attendance)). A worker that is awake looks now and then.
+    Attendant,
+    /// One for all, whichever parks first: tokio's workers.
+    FirstParked,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

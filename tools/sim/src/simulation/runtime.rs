@@ -15,6 +15,7 @@
 //! where it may run ([`Program::allow`](crate::program::Program::allow)) is a new task for the core.
 
 mod counted;
+mod driver;
 mod host;
 #[cfg(test)]
 mod script;
@@ -29,6 +30,7 @@ use crate::costs::Costs;
 use crate::memory::LineId;
 use crate::trace::{Observer, SwitchReason};
 use host::{SimHost, SimTask};
+use warmcore_driver::Attendance;
 use warmcore_sched::{Charge, Core, Next, Policy};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
@@ -38,12 +40,18 @@ use warmcore_types::{CpuId, Nanos};
 pub struct RuntimeCpu {
     /// The worker sleeps, or is leaving its idle state.
     is_parked: bool,
-    /// When the current poll began, if it is measured.
-    sampled_since: Option<Nanos>,
+    /// When the current poll began, and whether it is the first after a move, if it is measured.
+    sampled_since: Option<(Nanos, bool)>,
     /// The tenant that pays for the current poll.
     charge: Charge,
     /// Tasks whose timers have expired or whose sockets have data, and which the worker's driver has not woken yet.
     due: Vec<u32>,
+    /// Of workers that share a driver: how often that was served when the worker parked beside it; whether the worker parks
+    /// inside next, since nobody served it meanwhile.
+    served_at_park: u64,
+    must_attend: bool,
+    /// Until when the worker parks.
+    parked_until: Option<Nanos>,
 }
 
 /// What the scheduler stores about a task.
@@ -60,10 +68,19 @@ pub struct RuntimeScheduler<P: Policy> {
     /// By shard: the line of its injection queue's lock.
     queue_lines: Vec<LineId>,
     long_poll: Nanos,
-    /// If all workers share a driver (`Outside::has_one_driver`): the parked worker that polls it, and the tasks that it has
-    /// to wake.
-    driver_holder: Option<u32>,
+    /// The driver that workers share (`Outside::drivers`).
+    shared: SharedDriver,
+}
+
+/// A driver that workers share. Its number of a worker is one more than the CPU's.
+struct SharedDriver {
+    attendance: Attendance<u32>,
+    /// The worker that is parked inside.
+    inside: Option<u32>,
+    /// Tasks whose timers have expired or whose sockets have data, and which are not woken yet.
     due: Vec<u32>,
+    /// How often a worker served it.
+    served: u64,
 }
 
 impl<P: Policy> Simulation<RuntimeScheduler<P>> {
@@ -89,7 +106,9 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
             let cores =
                 (0..machine.cpus() as u32).map(|cpu| Core::new(&host, CpuId(cpu), long_poll)).collect();
             let queue_lines = (0..machine.shards()).map(|_| memory.line()).collect();
-            RuntimeScheduler { host, cores, queue_lines, long_poll, driver_holder: Some(0), due: Vec::new() }
+            let attendance = Attendance::default();
+            let shared = SharedDriver { attendance, inside: None, due: Vec::new(), served: 0 };
+            RuntimeScheduler { host, cores, queue_lines, long_poll, shared }
         });
         for cpu in 0..sim.state.cpus.len() as u32 {
             // A worker begins as the runtime's threads do: it looks for tasks, and parks. Here this takes no time.
@@ -97,6 +116,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
             core.search(host);
             let next = core.next(host);
             assert!(matches!(next, Next::Park(None)), "there are no tasks yet: {next:?}");
+            sim.enter_driver(cpu);
             sim.state.cpus[cpu as usize].sched.is_parked = true;
         }
         sim

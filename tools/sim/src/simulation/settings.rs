@@ -61,6 +61,9 @@ pub struct Settings {
     pub calls: CallCosts,
     /// Steps in a row without time passing after which a program is in error.
     pub steps_max: u32,
+    /// Whether workers learn what the first poll of a task after a move takes. Only of use where tasks have data
+    /// ([`Program::touch_own`](crate::program::Program::touch_own)): else moves would count as free. Runtime only.
+    pub learns_moves: bool,
     /// The operations on channels after which a task yields. `None`: it never does.
     pub op_budget: Option<u32>,
     /// Threads outside.
@@ -83,6 +86,7 @@ impl Settings {
             take_lines: TAKE_LINES_KERNEL,
             calls: CallCosts::default(),
             steps_max: 1_000_000,
+            learns_moves: false,
             op_budget: None,
             outside: Outside::default(),
         }

@@ -8,9 +8,9 @@
 use super::RuntimeScheduler;
 use super::host::SimTask;
 use crate::program::TaskId;
-use crate::simulation::Simulation;
 use crate::simulation::state::CpuState;
 use crate::simulation::task::TaskState;
+use crate::simulation::{Drivers, Simulation};
 use crate::trace::Observer;
 use warmcore_sched::{Distance, Host, Policy, Share, TargetQueue, Task, View, WakeSource};
 use warmcore_types::{CpuId, Nanos};
@@ -101,15 +101,17 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
 
     /// A task's timer has expired, or its socket has a message. The worker that polls the driver wakes the task.
     pub(super) fn is_due(&mut self, id: u32) {
+        self.observer.due(Nanos(self.state.now), TaskId(id));
         let task = &self.state.tasks[id as usize];
         let is_socket = task.state != TaskState::Sleeping;
-        if self.settings.outside.has_one_driver {
-            self.state.sched.due.push(id);
-            if let Some(holder) = self.state.sched.driver_holder
-                && self.state.cpus[holder as usize].state == CpuState::Idle
+        if self.settings.outside.drivers != Drivers::Own {
+            self.state.sched.shared.due.push(id);
+            if let Some(inside) = self.state.sched.shared.inside
+                && self.state.cpus[inside as usize].state == CpuState::Idle
             {
-                self.leave_park(holder, false);
+                self.leave_park(inside, false);
             }
+            self.take_unattended().into_iter().for_each(|id| _ = self.wake_from_outside(id));
             return;
         }
         let cpu = if is_socket { 0 } else { task.prev_cpu };
@@ -126,16 +128,6 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         }
     }
 
-    /// Wakes the tasks whose timers have expired or whose sockets have messages. Returns the time that this takes.
-    pub(super) fn serve_driver(&mut self, cpu: u32) -> u64 {
-        let mut due = std::mem::take(&mut self.state.cpus[cpu as usize].sched.due);
-        let mut shared = std::mem::take(&mut self.state.sched.due);
-        let cost = due.drain(..).chain(shared.drain(..)).map(|id| self.wake_on_worker(id, cpu)).sum();
-        self.state.cpus[cpu as usize].sched.due = due;
-        self.state.sched.due = shared;
-        cost
-    }
-
     /// The poll of the task `id` has reached the limit, if it still goes on: the worker counts as stuck, a parked worker
     /// may take what waits there, and the tasks whose timers have expired there are woken from outside. Returns whether
     /// the event was stale.
@@ -149,7 +141,9 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         }
         host.workers().notify_parked(host, CpuId(cpu), Nanos(self.state.now));
         self.deliver_unparks(u32::MAX);
-        for id in std::mem::take(&mut self.state.cpus[cpu as usize].sched.due) {
+        // Another worker looks after its driver.
+        let own = std::mem::take(&mut self.state.cpus[cpu as usize].sched.due);
+        for id in own.into_iter().chain(self.take_unattended()) {
             self.wake_from_outside(id);
         }
         false

@@ -34,9 +34,11 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
             core.fell_asleep(task.state().usual_sleep());
         }
         let mut is_long = host.workers().is_stuck(CpuId(cpu));
-        if let Some(since) = sampled_since {
+        if let Some((since, is_after_move)) = sampled_since {
             let ran = core.end_sample(host, since);
-            if reason != SwitchReason::Exited {
+            if is_after_move {
+                core.learn_refill(host, task.state(), ran);
+            } else if reason != SwitchReason::Exited {
                 task.state().record_poll(ran);
                 task.state().sleep(core.now());
             }
@@ -128,13 +130,14 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         self.observer.switch(now, CpuId(cpu), observed, Some(TaskId(id)));
         let (core, host) = self.core(cpu);
         let charge = core.begin_poll(host, task);
-        // What a move costs is not learned: most programs have no memory, and their moves would count as free.
-        let is_sampled = core.is_sampled() && !core.is_after_move();
-        if is_sampled {
+        let is_sampled = core.is_sampled();
+        let is_after_move = is_sampled && core.is_after_move();
+        if is_sampled && !is_after_move {
             core.draw_sample();
         }
+        let is_measured = if is_after_move { self.settings.learns_moves } else { is_sampled };
         let at = &mut self.state.cpus[cpu as usize];
-        at.sched.sampled_since = is_sampled.then_some(now);
+        at.sched.sampled_since = is_measured.then_some((now, is_after_move));
         at.sched.charge = charge;
         at.set_state(CpuState::Running);
         at.current = id;
@@ -143,7 +146,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
 
     /// Polls the driver: wakes the tasks whose timers have expired. Returns the time that this takes.
     fn maintain(&mut self, cpu: u32) -> u64 {
-        let mut cost = self.settings.calls.maintain + self.serve_driver(cpu);
+        let mut cost = self.settings.calls.maintain + self.visit_driver(cpu);
         let (core, host) = self.core(cpu);
         let balanced = || core.remote().counters.read().balanced;
         let before = balanced();
@@ -189,11 +192,12 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         cost + self.deliver_unparks(cpu)
     }
 
-    /// Whether a worker that is about to sleep does so: it was not unparked meanwhile, and its driver has nothing to do.
-    fn parks(&self, cpu: u32) -> bool {
+    /// Whether a worker that is about to sleep does so: it was not unparked meanwhile, and the driver where it waits has
+    /// nothing to do.
+    fn parks(&mut self, cpu: u32) -> bool {
+        let is_inside = self.enter_driver(cpu);
         let (core, _) = self.core(cpu);
-        let sched = &self.state.sched;
-        let is_quiet = sched.driver_holder.is_some() || sched.due.is_empty();
+        let is_quiet = !is_inside || self.state.sched.shared.due.is_empty();
         core.remote().inbox.is_parked() && is_quiet && self.state.cpus[cpu as usize].sched.due.is_empty()
     }
 
@@ -205,21 +209,17 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         at.state_since = now;
         at.set_state(CpuState::Idle);
         at.sched.is_parked = true;
+        at.sched.parked_until = until;
         if let Some(until) = until {
             let generation = at.generation;
             self.push_event(until.0.max(now + 1), event_class::SEARCH, cpu, generation);
         }
-        self.state.sched.driver_holder.get_or_insert(cpu);
         self.fill_cpu(cpu);
     }
 
     /// The worker sleeps no more: its driver wakes the tasks whose timers have expired, and it goes on.
     fn unpark(&mut self, cpu: u32) -> u64 {
-        let holder = &mut self.state.sched.driver_holder;
-        let has_driver = holder.is_none_or(|holder| holder == cpu);
-        holder.take_if(|holder| *holder == cpu);
-        let cost =
-            if has_driver || !self.settings.outside.has_one_driver { self.serve_driver(cpu) } else { 0 };
+        let cost = if self.leave_driver(cpu) { self.serve_driver(cpu) } else { 0 };
         let (core, host) = self.core(cpu);
         core.unparked(host);
         core.resume(host);
