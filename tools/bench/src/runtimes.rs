@@ -90,8 +90,7 @@ pub fn ours_shared() -> &'static Runtime {
 }
 
 fn make(name: &str, policy: PolicyKind, shares: bool) -> Runtime {
-    let builder =
-        Runtime::builder().worker_threads(cpus().len()).policy(policy).share_drivers(shares).pin(!shares);
+    let builder = Runtime::builder().worker_threads(cpus().len()).policy(policy).share_drivers(shares);
     builder.name(name).build().expect("threads and descriptors can be had")
 }
 

@@ -22,12 +22,21 @@ use warmcore_driver::Driver;
 #[cfg(feature = "tokio")]
 use warmcore_driver::{TokioDriver, TokioDriverConfig, TokioReactor};
 use warmcore_line::Padded;
-use warmcore_sched::{PolicyKind, SchedDomains, Workers};
+use warmcore_sched::{Distance, PolicyKind, SchedDomains, Workers};
 use warmcore_sys::affinity;
 use warmcore_topo::Topology;
 #[cfg(feature = "tokio")]
 use warmcore_types::ignore_poison;
 use warmcore_types::{CpuId, CpuSet, Nanos};
+
+/// By worker: the CPUs of the workers of its last-level cache.
+fn near(machine: &SchedDomains) -> Vec<CpuSet> {
+    let workers = || (0..machine.cpus() as u32).map(CpuId);
+    let is_near = |a, b| machine.distance(a, b) <= Distance::Llc;
+    let of =
+        |worker| workers().filter(move |other| is_near(worker, *other)).map(|cpu| machine.kernel_cpu(cpu));
+    workers().map(|worker| of(worker).collect()).collect()
+}
 
 impl Builder {
     /// Starts the workers. Fails if a setting is invalid, if there is no CPU to use, if the topology or the allowed
@@ -67,7 +76,6 @@ impl Builder {
         if !(1..=4096).contains(&count) {
             return Err(error(format!("{count} workers; 1 to 4096 are possible")));
         }
-        let is_pinned = self.pin.unwrap_or(count >= cpus.len());
         let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
         let machine = SchedDomains::new(&topology, &kernel_cpus);
         let make_driver = match self.make_driver.clone().or_else(|| self.tokio_drivers(&machine)) {
@@ -83,9 +91,10 @@ impl Builder {
             let driver = make_driver(worker).map_err(io("can't make a worker's driver"))?;
             remotes.push(remote(driver));
         }
-        let pin_to = match is_pinned {
-            true => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
-            false => vec![cpus.iter().copied().collect(); count],
+        let pin_to = match self.pin {
+            Some(true) => kernel_cpus.iter().map(|cpu| CpuSet::from_iter([*cpu])).collect(),
+            None if count >= cpus.len() => near(&machine),
+            _ => vec![cpus.iter().copied().collect(); count],
         };
         let mut shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
         shared.threads = self.threads;
@@ -191,5 +200,23 @@ pub(crate) fn shared(
         outside: Padded::default(),
         pin_to: pin_to.into(),
         attachment: OnceLock::new(),
+    }
+}
+
+#[cfg(all(test, not(any(shuttle, warmcore_loom))))]
+mod tests {
+    use super::*;
+    use warmcore_topo::MACHINES;
+
+    /// A Ryzen 7950X: 16 CPUs below each of two last-level caches.
+    #[test]
+    fn a_worker_stays_below_its_last_level_cache() {
+        let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
+        let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
+        let near = near(&SchedDomains::new(&topology, &cpus));
+        assert_eq!(near.len(), 32);
+        assert!(near.iter().zip(&cpus).all(|(near, cpu)| near.iter().count() == 16 && near.contains(*cpu)));
+        let distinct: std::collections::BTreeSet<_> = near.iter().map(|cpus| cpus.to_string()).collect();
+        assert_eq!(distinct.len(), 2);
     }
 }

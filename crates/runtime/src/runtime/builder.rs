@@ -210,9 +210,9 @@ impl Builder {
         Self { smt, ..self }
     }
 
-    /// Sets whether each worker is pinned to one CPU. Default: yes if there is a worker for every CPU that the runtime
-    /// may use. With fewer workers each worker may run on all of these CPUs, so that two processes don't pin their
-    /// workers to the same CPUs.
+    /// Sets whether each worker is pinned to one CPU, or may run on all that the runtime may use. Default: on those of its
+    /// last-level cache, if there is a worker for every CPU; with fewer workers on all, so that two processes don't keep their
+    /// workers on the same ones.
     pub fn pin(self, pin: bool) -> Self {
         Self { pin: Some(pin), ..self }
     }

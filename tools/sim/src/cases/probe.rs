@@ -120,15 +120,15 @@ impl ProbeFile {
         }
     }
 
-    /// Threads beside this runtime: they are unparked as tokio's workers are, on both sides. Warmcore pins its workers and has
-    /// a driver per worker; tokio does neither.
+    /// Threads beside this runtime: they are unparked as tokio's workers are, on both sides. Warmcore has a driver per worker,
+    /// tokio one for all.
     pub fn outside(&self, side: Side) -> Outside {
         let calls = self.calls(Side::Tokio);
         let (wake, latency, sleep) = (calls.unpark, calls.unpark_latency, calls.park);
         let slice = BASE_SLICE_NS * u64::from(1 + self.machine.cpus.min(8).ilog2());
         let is_tokio = side == Side::Tokio;
         let drivers = if is_tokio { Drivers::FirstParked } else { Drivers::Own };
-        Outside { wake, latency, sleep, slice, pins_workers: !is_tokio, drivers }
+        Outside { wake, latency, sleep, slice, drivers }
     }
 
     /// What steps of tasks cost on this runtime.

@@ -8,8 +8,8 @@
 //! A thread needs a CPU, which it does not share: the CPU where it ran last, if that is idle, else any idle one. If all are
 //! busy, it waits at its CPU until the worker there parks, or until that worker's time slice is over. Then the thread
 //! preempts the worker, whose poll takes longer by the time that the thread runs. A worker that is unparked where a thread
-//! runs waits until the thread sleeps or its slice is over, as the kernel's fair class does it since 6.12. A worker that is
-//! not pinned runs on the other CPU if that is idle; here the thread goes there, which is the same.
+//! runs waits until the thread sleeps or its slice is over, as the kernel's fair class does it since 6.12. If another CPU is idle the
+//! kernel runs the worker there; here the thread goes there, which is the same.
 //!
 //! Only the scheduler of a runtime makes workers wait.
 
@@ -33,8 +33,6 @@ pub struct Outside {
     pub sleep: u64,
     /// How long the kernel lets a thread run while another one waits, in ns. 0: a thread that waits preempts at once.
     pub slice: u64,
-    /// Whether each worker stays on its CPU.
-    pub pins_workers: bool,
     /// Which worker waits for sockets and timers.
     pub drivers: Drivers,
 }
@@ -259,9 +257,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         let Some(on) = self.threads.cpus.get_mut(cpu as usize) else { return false };
         on.worker_since = now;
         let Some(number) = on.running else { return false };
-        if !self.settings.outside.pins_workers
-            && let Some(other) = (0..self.state.cpus.len() as u32).find(|cpu| self.is_free(*cpu))
-        {
+        if let Some(other) = (0..self.state.cpus.len() as u32).find(|cpu| self.is_free(*cpu)) {
             self.move_thread(number, other);
             return false;
         }
@@ -300,8 +296,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             return self.begin_thread(number, cpu);
         }
         let keeps_out = |cpu: &u32| self.threads.cpus[*cpu as usize].worker_waits;
-        if !self.settings.outside.pins_workers
-            && let Some(other) = nearest.clone().find(keeps_out)
+        if let Some(other) = nearest.clone().find(keeps_out)
             && let Some(number) = self.threads.cpus[other as usize].running
         {
             self.move_thread(number, cpu);
