@@ -105,6 +105,8 @@ pub struct Wakee {
     /// By how much waking it on its previous CPU has cost more than waking it on its wakers' CPUs, since it last moved
     /// or was last woken by a task of its previous CPU. The scheduler stores it from [`WakeDecision::accrued_cost`].
     pub accrued_cost: Nanos,
+    /// How long its first poll takes, at most, if it is new, a worker spawns it, and that is known; else 0.
+    pub first_poll: Nanos,
     /// The CPU of its last waker. `None`: its last waker was on its previous CPU, or is not known.
     pub woken_from: Option<CpuId>,
     /// Where it may run.

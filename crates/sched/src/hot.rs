@@ -15,7 +15,7 @@
 //! eighth, as if the average had been 0 before, and a long sleep halves the average. Here the first sleep sets the
 //! average, and a long pause between two bursts does not change it.
 
-use crate::policy::MIGRATION_COST_MAX;
+use crate::policy::INTERVAL_MAX;
 use warmcore_types::Nanos;
 
 /// When a task fell asleep, and how long it sleeps on average.
@@ -43,7 +43,7 @@ impl SleepHistory {
     /// The task wakes. Called once per sleep, and not for a wake that comes while the task runs.
     pub fn wake(&mut self, now: Nanos) {
         let slept = now.0.saturating_sub(self.since.0);
-        if self.since.0 == 0 || slept > MIGRATION_COST_MAX.0 {
+        if self.since.0 == 0 || slept > INTERVAL_MAX.0 {
             return;
         }
         let average = self.average.0;

@@ -13,7 +13,8 @@ mod shared_queue;
 pub use home::Home;
 pub use home::MIN_STEAL_DELAY;
 pub(crate) use home::{
-    HANDOVER_COST, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor, has_idle,
+    HANDOVER_COST, INTERVAL_MAX, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor,
+    has_idle,
 };
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
@@ -40,8 +41,8 @@ pub trait Policy {
     }
 
     /// How many tasks must wait on a CPU until kicking a parked CPU for them is worth its cost. `migration_cost` as in
-    /// [`queue_order`](Self::queue_order); `has_spare`: two CPUs or more are idle.
-    fn notify_threshold(&self, _average_poll: Nanos, _migration_cost: Nanos, _has_spare: bool) -> u32 {
+    /// [`queue_order`](Self::queue_order); `spare`: what a kick costs, if two CPUs or more are idle.
+    fn notify_threshold(&self, _average_poll: Nanos, _migration_cost: Nanos, _spare: Option<Nanos>) -> u32 {
         1
     }
 
@@ -96,11 +97,11 @@ pub trait Policy {
     }
 
     /// Whether a parked CPU is notified when a task was queued and `waiting` tasks wait now. `threshold` is the
-    /// [`notify_threshold`](Self::notify_threshold); `in_slot`: the task took an empty LIFO slot.
+    /// [`notify_threshold`](Self::notify_threshold); `in_slot`: the task took an empty LIFO slot, so it runs next,
+    /// and alone it is worth no kick.
     #[inline]
     fn notifies(&self, waiting: u32, threshold: u32, in_slot: bool) -> bool {
-        let _ = in_slot;
-        waiting == threshold
+        waiting == threshold && !(in_slot && waiting == 1)
     }
 
     /// Whether a CPU that took tasks from its shard's queue, whose polls take at most `poll`, serves the shard alone for a while: it gets

@@ -102,7 +102,7 @@ mod tests {
         assert!(before < 7_000 && after > 40_000, "{before} {after}");
         (0..100).for_each(|_| refills.learn(POLL, u64::MAX / 64));
         let limit = cost(&refills, POLL);
-        assert!((350_000..=MIGRATION_COST_MAX.0).contains(&limit), "{limit}");
+        assert!((87_500..=MIGRATION_COST_MAX.0).contains(&limit), "{limit}");
         refills.learn(20 * POLL, u64::MAX / 64);
         assert_eq!(cost(&refills, POLL), limit, "longer polls are another class");
     }

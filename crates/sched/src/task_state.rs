@@ -162,6 +162,7 @@ impl TaskState {
         let accrued_cost = Nanos((both & ((1 << ACCRUED_COST_BITS) - 1)).into());
         let woken_from = (both >> ACCRUED_COST_BITS).checked_sub(1).map(CpuId);
         Wakee {
+            first_poll: Nanos(0),
             prev_cpu: self.prev_worker(),
             migration_cost,
             far_cost,

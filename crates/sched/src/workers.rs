@@ -26,7 +26,7 @@ use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::virtual_time::VirtualTimes;
 use crate::{
     Allowed, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, ShardMask, StealOrder,
-    TargetQueue, Task, TaskState, View, Wake, WakeDecision, WakeSource,
+    TargetQueue, Task, View, Wake, WakeDecision, WakeSource, Wakee,
 };
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
@@ -273,19 +273,20 @@ impl<H: Host> Workers<H> {
     }
 
     /// Decides where a task goes that is woken or new.
-    pub(crate) fn place_task(
-        &self,
-        host: &H,
-        task: &TaskState,
-        now: Nanos,
-        waker: WakeSource,
-    ) -> WakeDecision {
+    pub(crate) fn place_task(&self, host: &H, task: &H::Task, now: Nanos, waker: WakeSource) -> WakeDecision {
+        let first_poll = match waker {
+            WakeSource::Cpu(spawner) if task.state().prev_worker().is_none() && self.has_idle(spawner, 1) => {
+                self.first_poll(task).unwrap_or_default()
+            }
+            _ => Nanos(0),
+        };
+        let task = task.state();
         let (cost, far_cost) = match self.poll_of(task.poll_ns(), task.prev_worker()) {
             // A new task has no data yet.
             0 => (Nanos(0), Nanos(0)),
             poll_ns => (self.migration_cost(poll_ns), self.policy.migration_cost(Nanos(poll_ns.into()))),
         };
-        let wakee = task.wakee(cost, far_cost);
+        let wakee = Wakee { first_poll, ..task.wakee(cost, far_cost) };
         let mut placed = self.policy.wake(&self.machine, self, &Wake { now, wakee, waker });
         if placed.hot_kept > 0 || placed.hot_broken {
             // The hot window was open by the caller's clock, which may be late. It may be closed by now.
@@ -315,7 +316,7 @@ impl<H: Host> Workers<H> {
         let waker = WakeSource::Outside(near);
         match self.server_for(&task, now, waker) {
             Some(server) => self.push_inbox(host, task, server),
-            None => self.enqueue(host, self.place_task(host, task.state(), now, waker), task),
+            None => self.enqueue(host, self.place_task(host, &task, now, waker), task),
         }
     }
 

@@ -120,14 +120,14 @@ fn a_task_whose_cpus_are_all_offline_runs_on_another() {
 }
 
 /// With the LIFO slot two tasks that wake each other run in turn while others wait. That is allowed only if they have data
-/// that would cost much to move, and for twelve polls of up to 1.6 ms.
+/// that would cost much to move, and for twelve polls of up to 0.4 ms.
 #[test]
 fn the_lifo_slot_serves_heavy_tasks_a_limited_number_of_times() {
     let home = warmcore_sched::policy::Home::DEFAULT;
     let polls = |us: u64| home.max_lifo_polls(Nanos(us * 1_000), home.migration_cost(Nanos(us * 1_000)));
     assert_eq!(polls(1), 0);
     assert_eq!(home.max_lifo_polls(Nanos(100_000), Nanos(5_000)), 0, "long polls without data");
-    assert_eq!((polls(20), polls(1_600), polls(1_604)), (12, 12, 0));
+    assert_eq!((polls(20), polls(400), polls(404)), (12, 12, 0));
     assert_eq!(home.max_lifo_polls(Nanos(2_000), Nanos(20_000)), 12, "short polls with much data");
     assert_eq!(home.max_lifo_polls(Nanos(100_003), Nanos(25_000)), 12, "data that is evicted at each poll");
     assert_eq!(polls(10_000), 0);

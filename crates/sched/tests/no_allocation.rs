@@ -75,6 +75,7 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                 {
                     for prev_cpu in [Some(b), None] {
                         let wakee = Wakee {
+                            first_poll: Nanos(30_000),
                             prev_cpu,
                             migration_cost: Nanos(9_000),
                             far_cost: Nanos(9_000),

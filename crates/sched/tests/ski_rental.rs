@@ -22,7 +22,12 @@ type Call = (u32, bool);
 /// How much more a wake on the previous CPU costs than a wake on the waker's CPU, as the policy computes it.
 fn price(machine: &SchedDomains, facts: &mut Facts, home: u32, idle: bool) -> u64 {
     facts.cpus[home as usize].idle = idle;
-    let wakee = Wakee { prev_cpu: Some(CpuId(home)), migration_cost: Nanos(u64::MAX), ..Wakee::default() };
+    let wakee = Wakee {
+        first_poll: Nanos(0),
+        prev_cpu: Some(CpuId(home)),
+        migration_cost: Nanos(u64::MAX),
+        ..Wakee::default()
+    };
     let waker = WakeSource::Cpu(CpuId(home ^ 1));
     let placed = Home::DEFAULT.wake(machine, facts, &Wake { now: Nanos(0), wakee, waker });
     facts.cpus[home as usize].idle = false;

@@ -265,11 +265,11 @@ fn hot_windows_keep_cpus_for_tasks_that_sleep_briefly() {
     for (percent, kept, all) in curve(&[1, 5, 10, 20, 40, 60], all, "sleeper", sleepers) {
         let gain = kept.wakes / all.wakes;
         // A round takes 100 µs. Without hot windows this part of the sleepers finds its CPU taken for 250 µs more, on average.
-        // Half of that is asked for, as some new tasks get CPUs that are idle and not kept.
+        // 0.3 of that is asked for, as some new tasks get CPUs that are idle and not kept, and move there from a queue.
         let expected = percent / 100.0 * 2.5;
         match percent {
             1.0 => assert!((0.99..1.05).contains(&gain), "{percent} %: {gain}"),
-            _ => assert!(gain > 1.0 + expected / 2.0, "{percent} %: {gain}"),
+            _ => assert!(gain > 1.0 + 0.3 * expected, "{percent} %: {gain}"),
         }
     }
 }

@@ -89,6 +89,7 @@ fn nothing_is_allocated_after_a_machine_is_built() {
                 {
                     for prev_cpu in [Some(b), None] {
                         let wakee = Wakee {
+                            first_poll: Nanos(0),
                             prev_cpu,
                             migration_cost: Nanos(9_000),
                             far_cost: Nanos(9_000),

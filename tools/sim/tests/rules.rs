@@ -129,8 +129,8 @@ impl Policy for Impatient {
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
         Home::DEFAULT.steal(machine, view, me, now)
     }
-    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, has_spare: bool) -> u32 {
-        Home::DEFAULT.notify_threshold(average_poll, migration_cost, has_spare)
+    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, spare: Option<Nanos>) -> u32 {
+        Home::DEFAULT.notify_threshold(average_poll, migration_cost, spare)
     }
     fn cpu_to_notify(
         &self,

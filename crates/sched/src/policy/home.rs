@@ -18,6 +18,9 @@
 //! parked CPUs from being woken for them, and the CPU that steals is awake. A CPU that sees many tasks that are not due yet
 //! examines only the nearest CPUs, and searches again when the first of these tasks is due.
 //!
+//! **New tasks.** A task that never ran has no data. If its first poll is known to take longer than a kick, it goes to whatever CPU is
+//! idle, as it would where a thread outside spawns it.
+//!
 //! **Kicks.** A parked CPU is kicked for tasks of which the last would wait longer than the kick and the move take, as long as
 //! two CPUs or more are idle. For the last idle CPU the wait has to be ten times as long as a kick: where programs outside use
 //! the machine too, there may be no idle CPU behind it, and the kick takes time from them. By simulation, 16 workers that are busy for
@@ -67,8 +70,11 @@ pub const HANDOVER_COST: Nanos = Nanos(500);
 /// A move costs this many polls of the task: measured 3 to 10, that poll included.
 pub const MIGRATION_COST_PER_POLL: u64 = 4;
 
-/// The largest migration cost: no private cache takes longer to fill.
-pub const MIGRATION_COST_MAX: Nanos = Nanos(400_000);
+/// The largest migration cost within a last-level cache: no private cache takes longer to fill from there.
+pub const MIGRATION_COST_MAX: Nanos = Nanos(100_000);
+
+/// The longest time until a busy worker polls its driver, and the longest sleep for which a CPU is kept idle.
+pub const INTERVAL_MAX: Nanos = Nanos(MIGRATION_COST_PER_POLL * MIGRATION_COST_MAX.0);
 
 /// From this cost of a move on, tasks have enough data that the order of a round alternates. Until it is learned, polls that are not
 /// short cost so much.
@@ -109,10 +115,20 @@ impl Home {
         min_steal_delay: MIN_STEAL_DELAY,
     };
 
-    /// How long a task waits before a parked CPU is kicked for it, at least. `has_spare`: two CPUs or more have nothing to do. Then as
-    /// long as the kick takes.
-    fn steal_delay(self, has_spare: bool) -> Nanos {
-        if has_spare { Nanos(self.min_steal_delay.0 / WAKEUPS_WAITED) } else { self.min_steal_delay }
+    /// How long a task waits before a parked CPU is kicked for it, at least. `spare`: what the kick costs, if two CPUs or more have
+    /// nothing to do. Then as long as that.
+    fn steal_delay(self, spare: Option<Nanos>) -> Nanos {
+        let scale = self.min_steal_delay.0 / MIN_STEAL_DELAY.0;
+        spare.map_or(self.min_steal_delay, |wakeup| Nanos(wakeup.0.saturating_mul(scale)))
+    }
+
+    /// Whether a new task, which has no data yet, is worth the kick of another CPU: its first poll takes longer, or ten times as long if
+    /// that CPU is the last one that is idle.
+    fn is_for_others(self, machine: &SchedDomains, view: &impl View, wake: &Wake, waker: CpuId) -> bool {
+        let poll = wake.wakee.first_poll;
+        poll > Nanos(0)
+            && has_idle(machine, view, waker, 1)
+            && poll >= self.steal_delay(has_idle(machine, view, waker, 2).then(|| view.wakeup_cost(waker)))
     }
 
     /// The time with which a search at `now` compares hot windows: if CPUs are not kept, one at which all are closed.
@@ -135,7 +151,10 @@ impl Policy for Home {
                 WakeDecision::on(prev_cpu, false)
             }
             (Some(prev_cpu), _) => self.wake_remote(machine, view, wake, prev_cpu),
-            (None, WakeSource::Cpu(waker)) if may(machine, wake.wakee.allowed, waker) => {
+            (None, WakeSource::Cpu(waker))
+                if may(machine, wake.wakee.allowed, waker)
+                    && !self.is_for_others(machine, view, wake, waker) =>
+            {
                 WakeDecision::on(waker, false)
             }
             (None, waker) => self.place_task(machine, view, wake, origin(machine, view, waker)),
@@ -144,7 +163,7 @@ impl Policy for Home {
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
         // Besides this one.
-        let min_delay = self.steal_delay(has_idle(machine, view, me, 1));
+        let min_delay = self.steal_delay(has_idle(machine, view, me, 1).then(|| view.wakeup_cost(me)));
         let mut search =
             Search { rules: *self, min_delay, machine, view, me, now, scanned: 0, earliest: None };
         for shard in machine.shards_from(me) {
@@ -179,9 +198,11 @@ impl Policy for Home {
 
     /// As many tasks as make the last one wait longer than the steal delay and the move.
     #[inline]
-    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, has_spare: bool) -> u32 {
-        let price = later(self.steal_delay(has_spare), migration_cost).0;
-        u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(2)
+    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, spare: Option<Nanos>) -> u32 {
+        let price = later(self.steal_delay(spare), migration_cost).0;
+        // A task that is queued by a poll runs when that ends, so one is not worth the last idle CPU.
+        let least = if spare.is_some() { 1 } else { 2 };
+        u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(least)
     }
 
     /// If a kicked CPU would come later than this one, and the tasks that wait are not worth a kick.
@@ -204,14 +225,15 @@ impl Policy for Home {
                 || waits_longer(waiting, view.mean_poll_at(at), later(delay, migration_cost))
                 || view.is_stuck(at)
         };
-        let delay = self.steal_delay(has_idle(machine, view, at, 2));
-        if !pays(delay) {
+        let has_spare = has_idle(machine, view, at, 2);
+        if !pays(self.steal_delay(has_spare.then_some(HANDOVER_COST))) {
             return None;
         }
         let found = find_idle(machine, view, at, self.hot_clock(now), &Wakee::default())?.cpu;
-        // What this one's kick was learned to cost.
-        let learned = Nanos(delay.0 / WAKEUP_COST.0 * view.wakeup_cost(found).0);
-        pays(delay.max(learned)).then_some(found)
+        let wakeup = view.wakeup_cost(found);
+        let waited = Nanos(self.min_steal_delay.0 / WAKEUP_COST.0 * wakeup.0);
+        let delay = if has_spare { self.steal_delay(Some(wakeup)) } else { self.min_steal_delay.max(waited) };
+        pays(delay).then_some(found)
     }
 
     fn shares(&self) -> bool {
@@ -219,7 +241,7 @@ impl Policy for Home {
     }
 
     /// None for light tasks: they find their data in the cache in any order, and in order of arrival a task finds more
-    /// messages at once. And none if a poll that others wait for costs more than what it saves, as above 1.6 ms.
+    /// messages at once. And none if a poll that others wait for costs more than what it saves, as above 0.4 ms.
     #[inline]
     fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
         let has_slot =

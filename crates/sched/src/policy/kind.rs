@@ -130,8 +130,8 @@ impl Policy for PolicyKind {
     }
 
     #[inline]
-    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, has_spare: bool) -> u32 {
-        ask!(self, notify_threshold(average_poll, migration_cost, has_spare))
+    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, spare: Option<Nanos>) -> u32 {
+        ask!(self, notify_threshold(average_poll, migration_cost, spare))
     }
 
     fn serves_alone(&self, poll: Nanos, waiting: u32, wakeup_cost: Nanos) -> bool {

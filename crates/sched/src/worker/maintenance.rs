@@ -8,8 +8,9 @@
 use super::schedule::DRIVER_POLL;
 use super::steal::LOOK_AGAIN_AFTER;
 use super::*;
+use crate::View;
 use crate::estimate::{SAMPLE_MAX, UPKEEP_SHARE, average};
-use crate::policy::{MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST};
+use crate::policy::{INTERVAL_MAX, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST};
 use crate::shares::NEIGHBOURS;
 use crate::virtual_time::LAG_MIN;
 
@@ -59,7 +60,7 @@ impl<H: Host> Core<H> {
 
     /// How long polls run until maintenance is due. The more rarely, the more events the driver has each time.
     pub(super) fn event_interval_ns(&self) -> u64 {
-        (self.maintenance_ns.get() * UPKEEP_SHARE).min(MIGRATION_COST_MAX.0)
+        (self.maintenance_ns.get() * UPKEEP_SHARE).min(INTERVAL_MAX.0)
     }
 
     /// Updates how long a poll takes on average, after an interval that took `took` ns, and with it the length of the next
@@ -94,8 +95,9 @@ impl<H: Host> Core<H> {
 
     /// Decides how many tasks wait until another worker is notified.
     fn set_notify_threshold(&self, host: &H, average: Nanos, migration_cost: Nanos) {
-        let (workers, has_spare) = (host.workers(), host.workers().has_idle(self.me, 2));
-        self.notify_threshold.set(workers.policy().notify_threshold(average, migration_cost, has_spare));
+        let workers = host.workers();
+        let spare = workers.has_idle(self.me, 2).then(|| workers.wakeup_cost(self.me));
+        self.notify_threshold.set(workers.policy().notify_threshold(average, migration_cost, spare));
     }
 
     /// As [`set_notify_threshold`](Self::set_notify_threshold), once the length of a poll is known, because others may be idle now.

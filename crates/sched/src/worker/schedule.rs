@@ -111,7 +111,7 @@ impl<H: Host> Core<H> {
     /// Places a task that another worker polled last, or none. Returns it if it belongs into this worker's queues.
     fn schedule_remote(&self, host: &H, task: H::Task) -> Option<H::Task> {
         let workers = host.workers();
-        let placed = workers.place_task(host, task.state(), self.now(), WakeSource::Cpu(self.me));
+        let placed = workers.place_task(host, &task, self.now(), WakeSource::Cpu(self.me));
         if placed.to == TargetQueue::Cpu(self.me) {
             return Some(task);
         }

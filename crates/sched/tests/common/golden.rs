@@ -138,6 +138,7 @@ impl Case {
             },
         };
         let wakee = Wakee {
+            first_poll: Nanos(0),
             prev_cpu: task.prev_cpu.as_deref().map(cpu),
             migration_cost: Nanos(task.migration_cost_ns),
             far_cost: Nanos(task.migration_cost_ns),

@@ -178,8 +178,8 @@ impl Policy for SimPolicyKind {
         self.product().is_some_and(|kind| kind.shares())
     }
 
-    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, has_spare: bool) -> u32 {
-        self.product().map_or(1, |kind| kind.notify_threshold(average_poll, migration_cost, has_spare))
+    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, spare: Option<Nanos>) -> u32 {
+        self.product().map_or(1, |kind| kind.notify_threshold(average_poll, migration_cost, spare))
     }
 
     fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {

@@ -44,10 +44,10 @@ pub enum Drivers {
     /// first worker, where the accepting task runs.
     #[default]
     Own,
-    /// One for all, the attendant: as workers of the runtime that share a driver
+    /// One for all workers of a shard, the attendant: as workers of the runtime that share a driver
     /// ([`Attendance`](warmcore_driver::Attendance)). A worker that is awake looks now and then.
     Attendant,
-    /// One for all, whichever parks first: tokio's workers.
+    /// One for all workers, whichever parks first: tokio's.
     FirstParked,
 }
 

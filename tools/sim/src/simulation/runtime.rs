@@ -29,8 +29,8 @@ use super::{Simulation, event_class};
 use crate::costs::Costs;
 use crate::memory::LineId;
 use crate::trace::{Observer, SwitchReason};
+use driver::Reactor;
 use host::{SimHost, SimTask};
-use warmcore_driver::Attendance;
 use warmcore_sched::{Charge, Core, Next, Policy};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
@@ -44,14 +44,11 @@ pub struct RuntimeCpu {
     sampled_since: Option<(Nanos, bool)>,
     /// The tenant that pays for the current poll.
     charge: Charge,
-    /// Tasks whose timers have expired or whose sockets have data, and which the worker's driver has not woken yet.
-    due: Vec<u32>,
-    /// Of workers that share a driver: how often that was served when the worker parked beside it; whether the worker parks
-    /// inside next, since nobody served it meanwhile.
-    served_at_park: u64,
-    must_attend: bool,
-    /// Until when the worker parks.
+    /// Until when the worker parks, and how often its reactor was served before that.
     parked_until: Option<Nanos>,
+    served_at_park: u64,
+    /// Whether the worker parks inside its reactor next, since nobody served that while it slept beside.
+    must_attend: bool,
 }
 
 /// What the scheduler stores about a task.
@@ -68,19 +65,7 @@ pub struct RuntimeScheduler<P: Policy> {
     /// By shard: the line of its injection queue's lock.
     queue_lines: Vec<LineId>,
     long_poll: Nanos,
-    /// The driver that workers share (`Outside::drivers`).
-    shared: SharedDriver,
-}
-
-/// A driver that workers share. Its number of a worker is one more than the CPU's.
-struct SharedDriver {
-    attendance: Attendance<u32>,
-    /// The worker that is parked inside.
-    inside: Option<u32>,
-    /// Tasks whose timers have expired or whose sockets have data, and which are not woken yet.
-    due: Vec<u32>,
-    /// How often a worker served it.
-    served: u64,
+    reactors: Vec<Reactor>,
 }
 
 impl<P: Policy> Simulation<RuntimeScheduler<P>> {
@@ -106,9 +91,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
             let cores =
                 (0..machine.cpus() as u32).map(|cpu| Core::new(&host, CpuId(cpu), long_poll)).collect();
             let queue_lines = (0..machine.shards()).map(|_| memory.line()).collect();
-            let attendance = Attendance::default();
-            let shared = SharedDriver { attendance, inside: None, due: Vec::new(), served: 0 };
-            RuntimeScheduler { host, cores, queue_lines, long_poll, shared }
+            let reactors = (0..machine.cpus()).map(|_| Reactor::default()).collect();
+            RuntimeScheduler { host, cores, queue_lines, long_poll, reactors }
         });
         for cpu in 0..sim.state.cpus.len() as u32 {
             // A worker begins as the runtime's threads do: it looks for tasks, and parks. Here this takes no time.

@@ -180,8 +180,8 @@ impl<P: Policy> Policy for Counted<P> {
     fn steal_order(&self) -> StealOrder {
         self.policy.steal_order()
     }
-    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, has_spare: bool) -> u32 {
-        self.policy.notify_threshold(average_poll, migration_cost, has_spare)
+    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, spare: Option<Nanos>) -> u32 {
+        self.policy.notify_threshold(average_poll, migration_cost, spare)
     }
     fn cpu_to_notify(
         &self,

@@ -1,79 +1,111 @@
-//! Driver: where a worker waits for sockets and timers, and how their tasks are woken.
+//! Driver: where workers wait for sockets and timers, and how the tasks of these are woken.
 //!
-//! Workers have a driver each, or share one. Of a shared one `warmcore_driver`'s [`Attendance`] says who is inside, as it does
-//! in the runtime; tokio's workers take any driver that they find free when they park, as a worker does that must attend.
-//!
-//! [`Attendance`]: warmcore_driver::Attendance
+//! Workers have a reactor each, or share one. Which worker is inside a reactor is `warmcore_driver`'s decision ([`Attendance`]), as
+//! in the runtime; tokio's workers enter any reactor that they find free when they park, as a worker does that must attend.
 
 use super::RuntimeScheduler;
+use crate::simulation::task::TaskState;
 use crate::simulation::{Drivers, Simulation};
 use crate::trace::Observer;
+use warmcore_driver::Attendance;
 use warmcore_sched::{Host, Policy, View};
 use warmcore_types::{CpuId, Nanos};
 
+/// Sockets and timers of one or several workers. Its number of a worker is one more than the CPU's.
+#[derive(Default)]
+pub(super) struct Reactor {
+    attendance: Attendance<u32>,
+    /// The worker that is parked inside.
+    pub(super) inside: Option<u32>,
+    /// Tasks whose timers have expired or whose sockets have data, and which are not woken yet.
+    pub(super) due: Vec<u32>,
+    /// How often a worker served it.
+    served: u64,
+}
+
 impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
-    /// A worker that is going to park enters the shared driver, or parks beside it. Returns whether it is inside.
+    /// The index of a worker's reactor.
+    pub(super) fn reactor_of(&self, cpu: u32) -> usize {
+        match self.settings.outside.drivers {
+            Drivers::Own => cpu as usize,
+            Drivers::Attendant => self.state.machine.shard_of(CpuId(cpu)),
+            Drivers::FirstParked => 0,
+        }
+    }
+
+    /// The reactor that wakes a task: that of the worker that polled it. If each worker has one, sockets belong to that of the first
+    /// worker, where the accepting task runs.
+    pub(super) fn reactor_of_task(&self, id: u32) -> usize {
+        let task = &self.state.tasks[id as usize];
+        let is_socket = task.state != TaskState::Sleeping;
+        match task.prev_cpu() {
+            Some(cpu) if !is_socket || self.settings.outside.drivers != Drivers::Own => {
+                self.reactor_of(cpu.0)
+            }
+            _ => 0,
+        }
+    }
+
+    /// A worker that is going to park enters its reactor, or parks beside it. Returns whether it is inside.
     pub(super) fn enter_driver(&mut self, cpu: u32) -> bool {
-        let drivers = self.settings.outside.drivers;
         let has_spare = self.core(cpu).1.workers().has_idle(CpuId(cpu), 1);
-        let shared = &mut self.state.sched.shared;
+        let is_first = self.settings.outside.drivers == Drivers::FirstParked;
+        let reactor = self.reactor_of(cpu);
+        let reactor = &mut self.state.sched.reactors[reactor];
         let at = &mut self.state.cpus[cpu as usize].sched;
-        at.served_at_park = shared.served;
-        let must_attend = std::mem::take(&mut at.must_attend) || has_spare || drivers == Drivers::FirstParked;
-        let enters = drivers != Drivers::Own && shared.attendance.enter(cpu + 1, must_attend, || cpu);
+        at.served_at_park = reactor.served;
+        let must_attend = std::mem::take(&mut at.must_attend) || has_spare || is_first;
+        let enters = reactor.attendance.enter(cpu + 1, must_attend, || cpu);
         if enters {
-            shared.inside = Some(cpu);
+            reactor.inside = Some(cpu);
         }
         enters
     }
 
-    /// A worker parks no more. Returns whether it has a driver to serve.
-    pub(super) fn leave_driver(&mut self, cpu: u32) -> bool {
+    /// A worker parks no more. If it was inside its reactor, it serves that. Returns the time that this takes.
+    pub(super) fn leave_driver(&mut self, cpu: u32) -> u64 {
         let now = Nanos(self.state.now);
-        let shared = &mut self.state.sched.shared;
-        if shared.inside.take_if(|inside| *inside == cpu).is_some() {
-            shared.attendance.leave();
-            return true;
+        let index = self.reactor_of(cpu);
+        let reactor = &mut self.state.sched.reactors[index];
+        if reactor.inside.take_if(|inside| *inside == cpu).is_some() {
+            reactor.attendance.leave();
+            return self.serve(index, cpu);
         }
         let at = &mut self.state.cpus[cpu as usize].sched;
         let is_over = at.parked_until.is_some_and(|until| until <= now);
-        at.must_attend = is_over && at.served_at_park == shared.served;
-        self.settings.outside.drivers == Drivers::Own
+        at.must_attend = is_over && at.served_at_park == reactor.served;
+        0
     }
 
-    /// A worker that is awake serves its driver, or the shared one if nobody is inside. Returns the time that this takes.
+    /// A worker that is awake serves its reactor, if nobody is inside. Returns the time that this takes.
     pub(super) fn visit_driver(&mut self, cpu: u32) -> u64 {
-        if self.settings.outside.drivers == Drivers::Own {
-            return self.serve_driver(cpu);
-        }
-        if !self.state.sched.shared.attendance.visit(cpu + 1) {
+        let index = self.reactor_of(cpu);
+        if !self.state.sched.reactors[index].attendance.visit(cpu + 1) {
             return 0;
         }
-        let cost = self.serve_driver(cpu);
-        self.state.sched.shared.attendance.leave_visit(|_| unreachable!("nobody parks during a visit"));
+        let cost = self.serve(index, cpu);
+        let attendance = &self.state.sched.reactors[index].attendance;
+        attendance.leave_visit(|_| unreachable!("nobody parks during a visit"));
         cost
     }
 
-    /// What is due in the shared driver, if nobody serves it because the attendant is in a long poll.
-    pub(super) fn take_unattended(&mut self) -> Vec<u32> {
+    /// Tasks that are due in a reactor whose attendant is in a long poll are woken by another thread.
+    pub(super) fn serve_unattended(&mut self, index: usize) {
         let (_, host) = self.core(0);
-        let workers = host.workers();
-        let is_stuck = |cpu: u32| {
-            self.state.sched.shared.attendance.is_attendant(cpu + 1) && workers.is_stuck(CpuId(cpu))
-        };
-        let is_unattended =
-            self.state.sched.shared.inside.is_none() && (0..self.state.cpus.len() as u32).any(is_stuck);
-        if is_unattended { std::mem::take(&mut self.state.sched.shared.due) } else { Vec::new() }
+        let (reactor, workers) = (&self.state.sched.reactors[index], host.workers());
+        let is_stuck = |cpu: u32| reactor.attendance.is_attendant(cpu + 1) && workers.is_stuck(CpuId(cpu));
+        if reactor.inside.is_none() && (0..self.state.cpus.len() as u32).any(is_stuck) {
+            let due = std::mem::take(&mut self.state.sched.reactors[index].due);
+            due.into_iter().for_each(|id| _ = self.wake_from_outside(id));
+        }
     }
 
     /// Wakes the tasks whose timers have expired or whose sockets have messages. Returns the time that this takes.
-    pub(super) fn serve_driver(&mut self, cpu: u32) -> u64 {
-        self.state.sched.shared.served += 1;
-        let mut due = std::mem::take(&mut self.state.cpus[cpu as usize].sched.due);
-        let mut shared = std::mem::take(&mut self.state.sched.shared.due);
-        let cost = due.drain(..).chain(shared.drain(..)).map(|id| self.wake_on_worker(id, cpu)).sum();
-        self.state.cpus[cpu as usize].sched.due = due;
-        self.state.sched.shared.due = shared;
+    fn serve(&mut self, index: usize, cpu: u32) -> u64 {
+        self.state.sched.reactors[index].served += 1;
+        let mut due = std::mem::take(&mut self.state.sched.reactors[index].due);
+        let cost = due.drain(..).map(|id| self.wake_on_worker(id, cpu)).sum();
+        self.state.sched.reactors[index].due = due;
         cost
     }
 }

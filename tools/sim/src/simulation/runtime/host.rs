@@ -19,13 +19,15 @@ pub(super) struct SimTask(Rc<Inner>);
 #[derive(Debug)]
 struct Inner {
     index: u32,
+    kind: usize,
     share: Share,
     state: TaskState,
 }
 
 impl SimTask {
-    pub(super) fn new(index: u32, allowed: Allowed, share: Share) -> Self {
-        Self(Rc::new(Inner { index, share, state: TaskState::new(allowed, share) }))
+    /// `kind`: see [`Task::kind`].
+    pub(super) fn new(index: u32, kind: usize, allowed: Allowed, share: Share) -> Self {
+        Self(Rc::new(Inner { index, kind, share, state: TaskState::new(allowed, share) }))
     }
 
     /// The task's index in the simulation.
@@ -39,6 +41,11 @@ impl Task for SimTask {
     #[inline]
     fn state(&self) -> &TaskState {
         &self.0.state
+    }
+
+    #[inline]
+    fn kind(&self) -> usize {
+        self.0.kind
     }
 
     #[inline]

@@ -15,7 +15,7 @@ impl<P: Policy> Scripted for SimHost<P> {
             0 => Share::NO_TENANT,
             tenant => Share { tenant, weight: 100 * tenant as u32 },
         };
-        SimTask::new(number, allowed, share)
+        SimTask::new(number, 0, allowed, share)
     }
 
     fn number(task: &SimTask) -> u32 {

@@ -1,19 +1,26 @@
 //! Wake: a task becomes runnable; the core chooses its queue, and whether to unpark a worker.
 //!
 //! A wake costs its waker a read of one line of each worker that the policy asks about (several such reads overlap), a
-//! write of one line of the worker that gets the task, and what `Settings::calls` says. A timer belongs to the driver of
-//! the worker that polled its task: the worker wakes the task when it serves its driver, at the end of an event interval
-//! or of its sleep.
+//! write of one line of the worker that gets the task, and what `Settings::calls` says. A timer belongs to the reactor of the
+//! worker that polled its task: a worker wakes the task when it serves that (`driver.rs`), at the end of an event interval or of
+//! its sleep.
 
 use super::RuntimeScheduler;
 use super::host::SimTask;
 use crate::program::TaskId;
+use crate::simulation::Simulation;
 use crate::simulation::state::CpuState;
-use crate::simulation::task::TaskState;
-use crate::simulation::{Drivers, Simulation};
 use crate::trace::Observer;
-use warmcore_sched::{Distance, Host, Policy, Share, TargetQueue, Task, View, WakeSource};
+use warmcore_sched::{Distance, Host, Policy, Share, TargetQueue, Task, WakeSource};
 use warmcore_types::{CpuId, Nanos};
+
+/// Tasks are of one kind if their names differ in their number alone: in a runtime they would have one type of future.
+fn kind_of(name: &str) -> usize {
+    let kind = name.split(' ').next().unwrap_or_default();
+    let hash =
+        kind.bytes().fold(0xcbf2_9ce4_u32, |hash, byte| (hash ^ u32::from(byte)).wrapping_mul(0x0100_0193));
+    hash.max(1) as usize
+}
 
 impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     /// What the core knows of a task. A task that may run elsewhere than before is a new one for the core.
@@ -26,7 +33,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
                     0 => Share::NO_TENANT,
                     tenant => Share { tenant, weight: 100 },
                 };
-                task.sched.task.insert(SimTask::new(id, task.allowed, share)).clone()
+                let kind = kind_of(&self.codes[task.code as usize].program.name);
+                task.sched.task.insert(SimTask::new(id, kind, task.allowed, share)).clone()
             }
         }
     }
@@ -102,29 +110,15 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     /// A task's timer has expired, or its socket has a message. The worker that polls the driver wakes the task.
     pub(super) fn is_due(&mut self, id: u32) {
         self.observer.due(Nanos(self.state.now), TaskId(id));
-        let task = &self.state.tasks[id as usize];
-        let is_socket = task.state != TaskState::Sleeping;
-        if self.settings.outside.drivers != Drivers::Own {
-            self.state.sched.shared.due.push(id);
-            if let Some(inside) = self.state.sched.shared.inside
-                && self.state.cpus[inside as usize].state == CpuState::Idle
-            {
+        let index = self.reactor_of_task(id);
+        let reactor = &mut self.state.sched.reactors[index];
+        reactor.due.push(id);
+        if let Some(inside) = reactor.inside {
+            if self.state.cpus[inside as usize].state == CpuState::Idle {
                 self.leave_park(inside, false);
             }
-            self.take_unattended().into_iter().for_each(|id| _ = self.wake_from_outside(id));
-            return;
-        }
-        let cpu = if is_socket { 0 } else { task.prev_cpu };
-        let (_, host) = self.core(cpu);
-        if host.workers().is_stuck(CpuId(cpu)) {
-            // Another worker serves the driver of a worker in a long poll.
-            self.wake_from_outside(id);
-            return;
-        }
-        let at = &mut self.state.cpus[cpu as usize];
-        at.sched.due.push(id);
-        if at.state == CpuState::Idle {
-            self.leave_park(cpu, false);
+        } else {
+            self.serve_unattended(index);
         }
     }
 
@@ -141,11 +135,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         }
         host.workers().notify_parked(host, CpuId(cpu), Nanos(self.state.now));
         self.deliver_unparks(u32::MAX);
-        // Another worker looks after its driver.
-        let own = std::mem::take(&mut self.state.cpus[cpu as usize].sched.due);
-        for id in own.into_iter().chain(self.take_unattended()) {
-            self.wake_from_outside(id);
-        }
+        // Another worker looks after its reactor.
+        self.serve_unattended(self.reactor_of(cpu));
         false
     }
 }

@@ -38,7 +38,10 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
             let ran = core.end_sample(host, since);
             if is_after_move {
                 core.learn_refill(host, task.state(), ran);
-            } else if reason != SwitchReason::Exited {
+            } else if task.state().poll_ns().is_none() {
+                core.learn_first_poll(host, task.kind(), ran);
+            }
+            if !is_after_move && reason != SwitchReason::Exited {
                 task.state().record_poll(ran);
                 task.state().sleep(core.now());
             }
@@ -197,8 +200,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     fn parks(&mut self, cpu: u32) -> bool {
         let is_inside = self.enter_driver(cpu);
         let (core, _) = self.core(cpu);
-        let is_quiet = !is_inside || self.state.sched.shared.due.is_empty();
-        core.remote().inbox.is_parked() && is_quiet && self.state.cpus[cpu as usize].sched.due.is_empty()
+        let is_quiet = !is_inside || self.state.sched.reactors[self.reactor_of(cpu)].due.is_empty();
+        core.remote().inbox.is_parked() && is_quiet
     }
 
     /// Begins the sleep of a worker.
@@ -219,7 +222,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
 
     /// The worker sleeps no more: its driver wakes the tasks whose timers have expired, and it goes on.
     fn unpark(&mut self, cpu: u32) -> u64 {
-        let cost = if self.leave_driver(cpu) { self.serve_driver(cpu) } else { 0 };
+        let cost = self.leave_driver(cpu);
         let (core, host) = self.core(cpu);
         core.unparked(host);
         core.resume(host);
