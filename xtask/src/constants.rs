@@ -275,7 +275,7 @@ fn said(unchanged: &Numbers, changed: &Numbers) -> String {
         let mean = |numbers: &[[f64; 3]], at: usize| {
             numbers.iter().map(|n| n[at]).sum::<f64>() / numbers.len() as f64
         };
-        if let Some(log) = by_seed(0, |before, after| (after / before).ln())
+        if let Some(log) = by_seed(0, |before, after| (after.max(1e-3) / before.max(1e-3)).ln())
             && (log.exp() - 1.0).abs() >= LEAST
         {
             found.push((log.abs(), format!("{place} {} {:.2}", key[1], log.exp())));

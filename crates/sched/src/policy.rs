@@ -97,11 +97,11 @@ pub trait Policy {
     }
 
     /// Whether a parked CPU is notified when a task was queued and `waiting` tasks wait now. `threshold` is the
-    /// [`notify_threshold`](Self::notify_threshold); `in_slot`: the task took an empty LIFO slot, so it runs next,
-    /// and alone it is worth no kick.
+    /// [`notify_threshold`](Self::notify_threshold); `in_slot`: the task took an empty LIFO slot.
     #[inline]
     fn notifies(&self, waiting: u32, threshold: u32, in_slot: bool) -> bool {
-        waiting == threshold && !(in_slot && waiting == 1)
+        let _ = in_slot;
+        waiting == threshold
     }
 
     /// Whether a CPU that took tasks from its shard's queue, whose polls take at most `poll`, serves the shard alone for a while: it gets

@@ -238,7 +238,7 @@ impl<H: Host> Workers<H> {
         self.remote_schedules.load(Relaxed)
     }
 
-    /// Whether at least so many workers besides `me` are marked as parked.
+    /// Whether at least so many workers besides `me` are marked as parked. One that was unparked counts until it runs.
     pub fn has_idle(&self, me: CpuId, workers: u32) -> bool {
         has_idle(&self.machine, self, me, workers)
     }
@@ -443,19 +443,16 @@ impl<H: Host> Workers<H> {
         all.take_while(|cpu| !self.notify(host, *cpu)).for_each(drop);
     }
 
-    /// Tasks wait at the worker `at`: unparks the worker that the policy names, if it names one.
-    pub fn notify_parked(&self, host: &H, at: CpuId, now: Nanos) {
+    /// Tasks wait at the worker `at`: unparks the worker that the policy names, if it names one. Returns whether it did.
+    pub fn notify_parked(&self, host: &H, at: CpuId, now: Nanos) -> bool {
         // ORDERING: SeqCst; as in `notify_for_inject`, with the worker's backlog in the place of the queue's length.
         fence(SeqCst);
         if !self.has_idle(at, 1) || self.has_enough_searching() {
-            return;
+            return false;
         }
         // A worker that another thread unparked meanwhile is not parked any more, so this ends.
-        while let Some(cpu) = self.policy.cpu_to_notify(&self.machine, self, at, now) {
-            if self.notify(host, cpu) {
-                break;
-            }
-        }
+        let mut named = std::iter::from_fn(|| self.policy.cpu_to_notify(&self.machine, self, at, now));
+        named.any(|cpu| self.notify(host, cpu))
     }
 
     /// Whether a worker searches, under a policy that limits how many search. That worker notifies the next one when it

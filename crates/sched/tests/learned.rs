@@ -78,25 +78,36 @@ fn a_parked_worker_is_kicked_for_a_task_that_has_waited_for_ten_of_its_wakeups()
     }
 }
 
-/// Of polls of 10 µs, so a move is taken to cost 40 µs, and a wake of a worker costs 20 µs until it is learned.
+/// A wake of a worker costs 20 µs until it is learned, and a move four polls: 16 µs, so the tasks are light, or 40 µs.
 #[test]
-fn a_worker_is_kicked_for_six_tasks_of_10_us_while_two_are_idle_and_the_last_one_for_24() {
-    for (parked, kicks_at) in [(1, 24), (2, 6), (3, 6)] {
+fn while_two_workers_are_idle_one_is_kicked_for_light_tasks_that_wait_as_long_as_that_takes_and_finds_them() {
+    for (poll_ns, parked, kicks_at) in
+        [(4_000, 1, 54), (4_000, 2, 9), (4_000, 3, 9), (10_000, 1, 24), (10_000, 3, 24)]
+    {
         let host = TestHost::new(PolicyKind::Home);
         host.set_clock(Nanos(1_000_000));
         let core = |worker| Core::new(&host, CpuId(worker), Nanos(1_000_000_000));
         let cores: Vec<_> = (0..host.workers().machine().cpus() as u32).map(core).collect();
         let busy = &cores[0];
-        busy.remote().status.mean_poll_ns.store(10_000, Ordering::Relaxed);
+        busy.remote().status.mean_poll_ns.store(poll_ns, Ordering::Relaxed);
         busy.search(&host);
         assert!(matches!(busy.next(&host), Next::Park(None)));
         cores[1..=parked].iter().for_each(|core| host.park(core));
         host.wake(busy);
+        let mut kicked = Vec::new();
         let tasks = (1..100).find(|task| {
             busy.schedule(&host, host.task(*task, Allowed::Anywhere, 0), false);
-            !host.unparked().is_empty()
+            kicked = host.unparked();
+            !kicked.is_empty()
         });
-        assert_eq!(tasks, Some(kicks_at), "{parked} idle workers");
+        assert_eq!(tasks, Some(kicks_at), "{poll_ns} ns, {parked} idle workers");
+        if poll_ns < 5_000 {
+            let thief = &cores[kicked[0].index()];
+            host.wake(thief);
+            assert!(matches!(thief.next(&host), Next::Search));
+            thief.search(&host);
+            assert!(matches!(thief.next(&host), Next::Run(_)), "{parked} idle workers");
+        }
     }
 }
 

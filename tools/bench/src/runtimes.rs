@@ -91,6 +91,7 @@ pub fn ours_shared() -> &'static Runtime {
 
 fn make(name: &str, policy: PolicyKind, shares: bool) -> Runtime {
     let builder = Runtime::builder().worker_threads(cpus().len()).policy(policy).share_drivers(shares);
+    let builder = if shares { builder.pin(false) } else { builder };
     builder.name(name).build().expect("threads and descriptors can be had")
 }
 

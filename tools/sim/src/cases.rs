@@ -194,18 +194,29 @@ impl Case {
 }
 
 /// Of tasks whose names differ in their number alone: the least run time of one ÷ the mean, in the kind of tasks where that is
-/// lowest.
+/// lowest. Without tasks that end.
 fn slowest(before: &Report, after: &Report) -> f64 {
-    let mut kinds: BTreeMap<&str, (u64, u64, u64)> = BTreeMap::new();
-    for task in &after.tasks {
-        let earlier = before.tasks.iter().find(|other| other.name == task.name);
-        let ran = task.counts.run_ns - earlier.map_or(0, |earlier| earlier.counts.run_ns);
-        let kind = task.name.split(' ').next().unwrap_or_default();
-        let (least, sum, tasks) = kinds.entry(kind).or_insert((u64::MAX, 0, 0));
-        (*least, *sum, *tasks) = (ran.min(*least), *sum + ran, *tasks + 1);
+    let by_name = |report: &Report| {
+        let mut names: BTreeMap<String, (u64, u64)> = BTreeMap::new();
+        for task in &report.tasks {
+            let (tasks, ran) = names.entry(task.name.clone()).or_default();
+            (*tasks, *ran) = (*tasks + task.tasks, *ran + task.counts.run_ns);
+        }
+        names
+    };
+    let (early, late) = (by_name(before), by_name(after));
+    let mut kinds: BTreeMap<&str, Vec<u64>> = BTreeMap::new();
+    for (name, (tasks, ran)) in &late {
+        let early = early.get(name).filter(|early| (early.0, *tasks) == (1, 1));
+        let kind = kinds.entry(name.split(' ').next().unwrap_or_default()).or_default();
+        kind.extend(early.map(|early| ran - early.1));
     }
-    let several = kinds.into_values().filter(|(_, sum, tasks)| *tasks > 1 && *sum > 0);
-    several.map(|(least, sum, tasks)| (least * tasks) as f64 / sum as f64).fold(1.0, f64::min)
+    let several = kinds.into_values().filter(|ran| ran.len() > 1 && ran.iter().any(|ran| *ran > 0));
+    let share = |ran: Vec<u64>| {
+        let least = ran.iter().copied().fold(u64::MAX, u64::min);
+        (least * ran.len() as u64) as f64 / ran.iter().sum::<u64>() as f64
+    };
+    several.map(share).fold(1.0, f64::min)
 }
 
 /// The operations of a poll after which tokio's channels make a task yield. Warmcore has the same budget for each poll

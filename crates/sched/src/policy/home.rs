@@ -18,12 +18,12 @@
 //! parked CPUs from being woken for them, and the CPU that steals is awake. A CPU that sees many tasks that are not due yet
 //! examines only the nearest CPUs, and searches again when the first of these tasks is due.
 //!
-//! **New tasks.** A task that never ran has no data. If its first poll is known to take longer than a kick, it goes to whatever CPU is
-//! idle, as it would where a thread outside spawns it.
+//! **New tasks.** A task that never ran has no data. If its first poll is known to take longer than a kick, or ten kicks if only one
+//! CPU is idle, it goes to an idle CPU.
 //!
-//! **Kicks.** A parked CPU is kicked for tasks of which the last would wait longer than the kick and the move take, as long as
-//! two CPUs or more are idle. For the last idle CPU the wait has to be ten times as long as a kick: where programs outside use
-//! the machine too, there may be no idle CPU behind it, and the kick takes time from them. By simulation, 16 workers that are busy for
+//! **Kicks.** A parked CPU is kicked for light tasks of which the last would wait longer than the kick and the move take, as long as
+//! two CPUs or more are idle. For heavy tasks, which no CPU steals before, and for the last idle CPU, the wait has to be ten times as
+//! long as a kick: where programs outside use the machine too, there may be no idle CPU behind it, and the kick takes time from them. By simulation, 16 workers that are busy for
 //! 10 to 60 % of the time then answer requests as soon as tokio's rules do; with the longer wait for all, three to five times later
 //! (`tools/sim/tests/drivers.rs`).
 //!
@@ -115,20 +115,33 @@ impl Home {
         min_steal_delay: MIN_STEAL_DELAY,
     };
 
-    /// How long a task waits before a parked CPU is kicked for it, at least. `spare`: what the kick costs, if two CPUs or more have
-    /// nothing to do. Then as long as that.
-    fn steal_delay(self, spare: Option<Nanos>) -> Nanos {
-        let scale = self.min_steal_delay.0 / MIN_STEAL_DELAY.0;
-        spare.map_or(self.min_steal_delay, |wakeup| Nanos(wakeup.0.saturating_mul(scale)))
+    /// How long a task that costs so much to move waits before a parked CPU is kicked for it, at least. `spare`: what the kick costs, if
+    /// two CPUs or more are idle; then a light task waits for as long as that, since the kicked CPU steals it at once.
+    fn kick_delay(self, migration_cost: Nanos, spare: Option<Nanos>) -> Nanos {
+        match spare {
+            Some(wakeup) if migration_cost < WAKEUP_COST => {
+                Nanos(wakeup.0.saturating_mul(self.min_steal_delay.0) / MIN_STEAL_DELAY.0)
+            }
+            _ => self.min_steal_delay,
+        }
     }
 
-    /// Whether a new task, which has no data yet, is worth the kick of another CPU: its first poll takes longer, or ten times as long if
-    /// that CPU is the last one that is idle.
-    fn is_for_others(self, machine: &SchedDomains, view: &impl View, wake: &Wake, waker: CpuId) -> bool {
-        let poll = wake.wakee.first_poll;
-        poll > Nanos(0)
-            && has_idle(machine, view, waker, 1)
-            && poll >= self.steal_delay(has_idle(machine, view, waker, 2).then(|| view.wakeup_cost(waker)))
+    /// The idle CPU that a new task goes to which a task on `waker` spawned: if its first poll takes longer than a kick, or ten
+    /// times as long if only one CPU is idle. It has no data yet.
+    fn cpu_for_new(
+        self,
+        machine: &SchedDomains,
+        view: &impl View,
+        wake: &Wake,
+        waker: CpuId,
+    ) -> Option<CpuId> {
+        if wake.wakee.first_poll == Nanos(0) || !has_idle(machine, view, waker, 1) {
+            return None;
+        }
+        let spare = has_idle(machine, view, waker, 2).then(|| view.wakeup_cost(waker));
+        let found = || find_idle(machine, view, waker, self.hot_clock(wake.now), &wake.wakee);
+        let pays = wake.wakee.first_poll >= self.kick_delay(Nanos(0), spare);
+        pays.then(found)?.map(|found| found.cpu).filter(|found| *found != waker)
     }
 
     /// The time with which a search at `now` compares hot windows: if CPUs are not kept, one at which all are closed.
@@ -151,21 +164,18 @@ impl Policy for Home {
                 WakeDecision::on(prev_cpu, false)
             }
             (Some(prev_cpu), _) => self.wake_remote(machine, view, wake, prev_cpu),
-            (None, WakeSource::Cpu(waker))
-                if may(machine, wake.wakee.allowed, waker)
-                    && !self.is_for_others(machine, view, wake, waker) =>
-            {
-                WakeDecision::on(waker, false)
+            (None, WakeSource::Cpu(waker)) if may(machine, wake.wakee.allowed, waker) => {
+                match self.cpu_for_new(machine, view, wake, waker) {
+                    Some(idle) => WakeDecision::on(idle, true),
+                    None => WakeDecision::on(waker, false),
+                }
             }
             (None, waker) => self.place_task(machine, view, wake, origin(machine, view, waker)),
         }
     }
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
-        // Besides this one.
-        let min_delay = self.steal_delay(has_idle(machine, view, me, 1).then(|| view.wakeup_cost(me)));
-        let mut search =
-            Search { rules: *self, min_delay, machine, view, me, now, scanned: 0, earliest: None };
+        let mut search = Search { rules: *self, machine, view, me, now, scanned: 0, earliest: None };
         for shard in machine.shards_from(me) {
             if let Some(pull) = search.shard(shard) {
                 return pull;
@@ -199,10 +209,8 @@ impl Policy for Home {
     /// As many tasks as make the last one wait longer than the steal delay and the move.
     #[inline]
     fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, spare: Option<Nanos>) -> u32 {
-        let price = later(self.steal_delay(spare), migration_cost).0;
-        // A task that is queued by a poll runs when that ends, so one is not worth the last idle CPU.
-        let least = if spare.is_some() { 1 } else { 2 };
-        u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(least)
+        let price = later(self.kick_delay(migration_cost, spare), migration_cost).0;
+        u32::try_from(price.div_ceil(average_poll.0.max(1))).unwrap_or(u32::MAX).max(2)
     }
 
     /// If a kicked CPU would come later than this one, and the tasks that wait are not worth a kick.
@@ -210,7 +218,8 @@ impl Policy for Home {
         poll <= wakeup_cost && !waits_longer(waiting, poll, self.min_steal_delay)
     }
 
-    /// An idle CPU, if many tasks wait there, or some for long: for at least ten times as long as a kick of that CPU takes.
+    /// An idle CPU, if so many tasks wait that the last one waits longer than the kick and the move take, or some wait for long. If only
+    /// one CPU is idle: longer than ten such kicks.
     fn cpu_to_notify(
         &self,
         machine: &SchedDomains,
@@ -225,14 +234,18 @@ impl Policy for Home {
                 || waits_longer(waiting, view.mean_poll_at(at), later(delay, migration_cost))
                 || view.is_stuck(at)
         };
-        let has_spare = has_idle(machine, view, at, 2);
-        if !pays(self.steal_delay(has_spare.then_some(HANDOVER_COST))) {
+        // One task that waits runs next.
+        let has_spare = waiting > 1 && has_idle(machine, view, at, 2);
+        if !pays(self.kick_delay(migration_cost, has_spare.then_some(HANDOVER_COST))) {
             return None;
         }
         let found = find_idle(machine, view, at, self.hot_clock(now), &Wakee::default())?.cpu;
+        // What this one's kick was learned to cost. From another last-level cache it steals no task at once.
         let wakeup = view.wakeup_cost(found);
-        let waited = Nanos(self.min_steal_delay.0 / WAKEUP_COST.0 * wakeup.0);
-        let delay = if has_spare { self.steal_delay(Some(wakeup)) } else { self.min_steal_delay.max(waited) };
+        let is_near = machine.distance(at, found) <= Distance::Llc;
+        let delay = self.kick_delay(migration_cost, (has_spare && is_near).then_some(wakeup));
+        let waited = Nanos((self.min_steal_delay.0 / WAKEUP_COST.0).saturating_mul(wakeup.0));
+        let delay = if delay < self.min_steal_delay { delay } else { delay.max(waited) };
         pays(delay).then_some(found)
     }
 
@@ -266,7 +279,6 @@ impl Policy for Home {
 /// A search of an idle CPU for a task to steal.
 struct Search<'a, V> {
     rules: Home,
-    min_delay: Nanos,
     machine: &'a SchedDomains,
     view: &'a V,
     me: CpuId,
@@ -300,9 +312,7 @@ impl<V: View> Search<'_, V> {
                 && waits_longer(waiting, view.mean_poll_at(cpu), later(HANDOVER_COST, migration_cost))
                 && !view.is_idle(cpu);
             // One migration cost is added for a task that has just moved there.
-            let least =
-                if migration_cost < WAKEUP_COST { self.rules.min_steal_delay } else { self.min_delay };
-            let min_delay = later(migration_cost, migration_cost_at).max(least);
+            let min_delay = later(migration_cost, migration_cost_at).max(self.rules.min_steal_delay);
             let wait = if at_once { Nanos(0) } else { min_delay };
             let at = if is_helpless { now } else { later(view.backlog_since(cpu), wait) };
             if at <= now {

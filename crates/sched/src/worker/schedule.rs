@@ -225,6 +225,9 @@ impl<H: Host> Core<H> {
 
     #[cold]
     fn notify_parked(&self, host: &H) {
-        host.workers().notify_parked(host, self.me, self.now());
+        if !host.workers().notify_parked(host, self.me, self.now()) {
+            // More tasks may be worth it. Until the next maintenance the question comes up once each time that they double.
+            self.notify_threshold.set(self.notify_threshold.get().saturating_mul(2));
+        }
     }
 }

@@ -54,7 +54,7 @@ impl<H: Host> Core<H> {
         let workers = host.workers();
         match workers.inject_queues.iter().position(|queue| !queue.is_empty()) {
             Some(queue) => workers.notify_for_inject(host, queue, None),
-            None => workers.notify_parked(host, self.me, now),
+            None => _ = workers.notify_parked(host, self.me, now),
         }
     }
 

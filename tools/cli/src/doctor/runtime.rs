@@ -147,8 +147,8 @@ fn offline(facts: &Facts) -> Option<Finding> {
 /// Reports whether a thread can be pinned.
 fn pinning(facts: &Facts, first: Option<CpuId>) -> Finding {
     let by_default = match facts.workers < facts.cpus {
-        true => "; by default they are not, since there are fewer workers than CPUs",
-        false => "",
+        true => "; by default they run anywhere, since there are fewer workers than CPUs",
+        false => "; by default each runs on those that share its last-level cache",
     };
     // Pin a separate thread, so that the affinity of this thread does not change.
     let tried = std::thread::spawn(move || match first {

@@ -53,7 +53,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         let reactor = self.reactor_of(cpu);
         let reactor = &mut self.state.sched.reactors[reactor];
         let at = &mut self.state.cpus[cpu as usize].sched;
-        at.served_at_park = reactor.served;
+        (at.parked_until, at.served_at_park) = (None, reactor.served);
         let must_attend = std::mem::take(&mut at.must_attend) || has_spare || is_first;
         let enters = reactor.attendance.enter(cpu + 1, must_attend, || cpu);
         if enters {
@@ -89,8 +89,11 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         cost
     }
 
-    /// Tasks that are due in a reactor whose attendant is in a long poll are woken by another thread.
+    /// Tasks that are due in a reactor whose attendant is in a long poll are woken by another thread, except in tokio.
     pub(super) fn serve_unattended(&mut self, index: usize) {
+        if self.settings.outside.drivers == Drivers::FirstParked {
+            return;
+        }
         let (_, host) = self.core(0);
         let (reactor, workers) = (&self.state.sched.reactors[index], host.workers());
         let is_stuck = |cpu: u32| reactor.attendance.is_attendant(cpu + 1) && workers.is_stuck(CpuId(cpu));
