@@ -5,7 +5,7 @@
 //! through the policy `SharedQueue`, which steals and notifies at once.
 
 use super::*;
-use crate::{Allowed, Core, LockedRing, PolicyKind, Share, SharedQueue, StealDecision};
+use crate::{Allowed, Core, LockedRing, PolicyKind, Share, SharedQueue, StealDecision, TaskState};
 use ::loom::{model::Builder, sync::Arc as LoomArc, thread};
 use warmcore_topo::Topology;
 
