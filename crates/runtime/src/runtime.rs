@@ -1,7 +1,7 @@
 //! Runtime: the workers, and their shutdown.
 //!
-//! By default a runtime has a worker for each allowed CPU,which runs on the CPUs that share its last-level cache, or fewer workers, which run
-//! anywhere, if a cgroup's quota allows less. `Runtime` owns the threads: dropping it cancels every task, then ends the workers. A `Handle`
+//! By default a runtime has a worker for each allowed CPU, which runs on the CPUs that share its last-level cache, or fewer
+//! workers, which run anywhere, if a cgroup's quota allows less. `Runtime` owns the threads: dropping it cancels every task, then ends the workers. A `Handle`
 //! spawns from any thread; it does not keep the workers running. README.md, "Notes on the end", has the order of the
 //! shutdown and its reasons.
 //!

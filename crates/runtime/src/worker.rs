@@ -159,8 +159,7 @@ impl Worker {
         }
         let mut now = core.now();
         loop {
-            if shared.workers.has_idle(me, 1) {
-                // Of several workers that have nothing to do one waits for the sockets, although the attendant is busy.
+            if core.attends(shared) {
                 driver.attend();
             }
             let watch = shared.watchdog.begin(shared, me, now);

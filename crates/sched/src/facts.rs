@@ -118,8 +118,8 @@ pub struct Wakee {
 pub enum WakeSource {
     /// A task or the driver on this CPU of the scheduler. So this CPU is not idle.
     Cpu(CpuId),
-    /// A thread outside of the scheduler. If known: the CPU of the scheduler that is on the same CPU of the machine as
-    /// the thread.
+    /// A thread outside of the scheduler. If known: the CPU of the scheduler that stands for the CPU of the machine that the thread
+    /// is on. A worker that is not pinned may run on another one.
     Outside(Option<CpuId>),
 }
 

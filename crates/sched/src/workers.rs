@@ -239,7 +239,7 @@ impl<H: Host> Workers<H> {
     }
 
     /// Whether at least so many workers besides `me` are marked as parked. One that was unparked counts until it runs.
-    pub fn has_idle(&self, me: CpuId, workers: u32) -> bool {
+    pub(crate) fn has_idle(&self, me: CpuId, workers: u32) -> bool {
         has_idle(&self.machine, self, me, workers)
     }
 

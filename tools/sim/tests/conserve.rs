@@ -5,8 +5,8 @@
 //! others between two polls, or when a poll gets long), plus four unparks. The distance factor is 1 within an LLC, 2 between
 //! LLCs of a node, 3 between nodes of a socket, 4 between sockets.
 //!
-//! While tasks spread from one CPU, or if some may not run everywhere, add [`EVENT_INTERVAL`]: a worker with many tasks notifies others that often, and a
-//! worker that comes notifies the next one only if tasks are left where it found its own.
+//! While tasks spread from one CPU, or if some may not run everywhere, add [`EVENT_INTERVAL`]: a worker with many tasks
+//! notifies others that often, and a worker that comes notifies the next one only if tasks are left where it found its own.
 
 #[path = "../../../crates/sched/tests/common/mod.rs"]
 mod common;

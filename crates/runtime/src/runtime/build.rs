@@ -210,7 +210,7 @@ mod tests {
 
     /// A Ryzen 7950X: 16 CPUs below each of two last-level caches.
     #[test]
-    fn a_worker_stays_below_its_last_level_cache() {
+    fn a_worker_runs_on_the_cpus_that_share_its_last_level_cache() {
         let topology = Topology::from_machine(MACHINES, "ryzen7950x").unwrap();
         let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
         let near = near(&SchedDomains::new(&topology, &cpus));

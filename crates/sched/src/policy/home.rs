@@ -100,8 +100,8 @@ pub struct Home {
     pub max_searching: u32,
     /// Whether an idle CPU is kept for a task that sleeps briefly. Default: true.
     pub keeps_hot: bool,
-    /// How long a task waits before a parked CPU is kicked for it, or an idle one steals it unless it is light, at least.
-    /// Default: 200 µs.
+    /// How long a task waits before an idle CPU steals it, or before it is kicked for it, at least, unless the task is light. For light
+    /// ones: before the last idle CPU is kicked. Default: 200 µs.
     pub min_steal_delay: Nanos,
 }
 

@@ -118,6 +118,12 @@ impl<H: Host> Core<H> {
         self.notify_of_backlog(host);
     }
 
+    /// Whether this worker, which is going to park, waits for sockets that it shares with others, although one of these is to do that
+    /// and is awake: if another worker is idle too. The last idle one does not, as no CPU of the machine may be idle behind it.
+    pub fn attends(&self, host: &H) -> bool {
+        host.workers().has_idle(self.me, 1)
+    }
+
     /// If another thread has ended the park: learns how long it took until this thread ran.
     fn learn_wakeup_cost(&self, parked_since: u64, woke: Nanos) {
         let at = self.remote.unparked_at.load(Relaxed);

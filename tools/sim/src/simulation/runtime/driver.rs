@@ -48,13 +48,14 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
 
     /// A worker that is going to park enters its reactor, or parks beside it. Returns whether it is inside.
     pub(super) fn enter_driver(&mut self, cpu: u32) -> bool {
-        let has_spare = self.core(cpu).1.workers().has_idle(CpuId(cpu), 1);
+        let (core, host) = self.core(cpu);
+        let attends = core.attends(host);
         let is_first = self.settings.outside.drivers == Drivers::FirstParked;
         let reactor = self.reactor_of(cpu);
         let reactor = &mut self.state.sched.reactors[reactor];
         let at = &mut self.state.cpus[cpu as usize].sched;
         (at.parked_until, at.served_at_park) = (None, reactor.served);
-        let must_attend = std::mem::take(&mut at.must_attend) || has_spare || is_first;
+        let must_attend = std::mem::take(&mut at.must_attend) || attends || is_first;
         let enters = reactor.attendance.enter(cpu + 1, must_attend, || cpu);
         if enters {
             reactor.inside = Some(cpu);
