@@ -281,7 +281,7 @@ impl SchedDomains {
     /// Those of [`cpus_from`](Self::cpus_from) that are in `set`, in the same order. Costs nothing for the others.
     #[inline]
     pub fn cpus_among(&self, cpu: CpuId, shard: usize, set: ShardMask) -> impl Iterator<Item = CpuId> + '_ {
-        const BITS: usize = ShardMask::BITS as usize;
+        let bits = ShardMask::BITS as usize;
         let (info, cpus) = (&self.cpu_infos[cpu.index()], self.cpus_of(shard));
         let index = info.bit.trailing_zeros() as usize;
         // The CPUs that come first, and the index at which the search begins. In another shard: the one that this CPU has in its own.
@@ -289,12 +289,12 @@ impl SchedDomains {
             true => (info.core_mates, index, set & !info.bit),
             false => (ShardMask::MAX, index % cpus.len(), set),
         };
-        let set = set & (ShardMask::MAX >> (BITS - cpus.len()));
+        let set = set & (ShardMask::MAX >> (bits - cpus.len()));
         let from = ShardMask::MAX << begin;
         let parts = [near & from, near & !from, !near & from, !near & !from];
-        let mut left = (0..4).fold(0u64, |all, i| all | u64::from(set & parts[i]) << (i * BITS));
+        let mut left = (0..4).fold(0u64, |all, i| all | u64::from(set & parts[i]) << (i * bits));
         std::iter::from_fn(move || {
-            let next = left.trailing_zeros() as usize % BITS;
+            let next = left.trailing_zeros() as usize % bits;
             let is_left = left != 0;
             left &= left.wrapping_sub(1);
             is_left.then(|| cpus[next])
