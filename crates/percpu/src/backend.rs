@@ -61,26 +61,11 @@ impl fmt::Display for Backend {
 
 /// The error if `WARMCORE_PERCPU` names a backend that is not available on this system or does not exist.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct BackendError {
-    text: String,
-    unknown: bool,
-}
-
-impl BackendError {
-    /// Whether the variable's value is not the name of a backend.
-    pub fn is_unknown_name(&self) -> bool {
-        self.unknown
-    }
-
-    /// Whether the named backend exists, but is not available on this system.
-    pub fn is_unavailable(&self) -> bool {
-        !self.unknown
-    }
-}
+pub struct BackendError(String);
 
 impl fmt::Display for BackendError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.text)
+        f.write_str(&self.0)
     }
 }
 
@@ -147,16 +132,14 @@ fn choose(forced: Option<&str>) -> Result<Backend, BackendError> {
     let _ = rseq::support();
     match forced {
         None | Some("") => Ok(rseq_backend().unwrap_or_else(without_rseq)),
-        Some("rseq") => rseq_backend().map_err(|why| BackendError {
-            text: format!("{VARIABLE}=rseq, but {why}; unset it to fall back by itself"),
-            unknown: false,
+        Some("rseq") => rseq_backend().map_err(|why| {
+            BackendError(format!("{VARIABLE}=rseq, but {why}; unset it to fall back by itself"))
         }),
         Some("atomic") => Ok(Backend::Atomic(format!("{VARIABLE}=atomic"))),
         Some("plain") => Ok(Backend::Plain(format!("{VARIABLE}=plain"))),
-        Some(other) => Err(BackendError {
-            text: format!("{VARIABLE}={other} names no backend; it takes rseq, atomic or plain"),
-            unknown: true,
-        }),
+        Some(other) => {
+            Err(BackendError(format!("{VARIABLE}={other} names no backend; it takes rseq, atomic or plain")))
+        }
     }
 }
 
@@ -185,7 +168,6 @@ mod tests {
         assert_eq!(choose(Some("atomic")).unwrap().name(), "atomic");
         assert_eq!(choose(Some("plain")).unwrap().name(), "plain");
         let error = choose(Some("fast")).unwrap_err();
-        assert!(error.is_unknown_name() && !error.is_unavailable());
         assert_eq!(
             error.to_string(),
             "WARMCORE_PERCPU=fast names no backend; it takes rseq, atomic or plain"

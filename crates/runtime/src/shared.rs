@@ -15,7 +15,7 @@ use crate::worker::Reports;
 use std::sync::Arc;
 use warmcore_driver::Driver;
 use warmcore_line::{Line, Padded};
-use warmcore_sched::{Allowed, Core, Host, PolicyKind, View, Workers};
+use warmcore_sched::{Allowed, Core, Counters, Host, PolicyKind, View, Workers};
 use warmcore_types::{CpuId, Nanos};
 
 /// A task's runtime. Each worker and each thread that spawns has one, so that counting references to the runtime writes no line that
@@ -197,9 +197,16 @@ impl Host for Shared {
         self.watchdog.assign(self, worker, now);
     }
 
+    fn cpu_time(&self, worker: CpuId) -> Option<(Nanos, u64)> {
+        self.remote(worker).driver.thread_cpu()
+    }
+
     fn found_long_poll(&self, core: &Core<Self>) {
-        core.count_long_poll(self);
-        self.report_long_poll(core.me(), core.now(), None);
+        match core.count_long_poll(self) {
+            true => self.report_long_poll(core.me(), core.now(), None),
+            // Whose it was is not known, nor will the next one's be.
+            false => Counters::add(&self.remote(core.me()).reports.unreported, 1),
+        }
     }
 
     fn moved(&self, worker: CpuId, task: &RunnableTask, is_other_llc: bool) {

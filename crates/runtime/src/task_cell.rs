@@ -10,8 +10,9 @@
 //! allocation, the poll, the output. A list of owned tasks has a reference to each task in it, until its future is dropped.
 //!
 //! # Cost
-//! A task takes 112 bytes and its future, 16 bytes in the list of owned tasks, and its
-//! [`TaskAttrs`](crate::header::TaskAttrs) if it has a name, a tenant or a span.
+//! A task takes 112 bytes and its future, rounded up to lines of 64 bytes, 64 bytes to align them, 16 bytes in the list of owned
+//! tasks, and its [`TaskAttrs`](crate::header::TaskAttrs) if it has a name, a tenant or a span. Without whole lines 16 pairs of
+//! tasks on two workers had 0.95 of the round trips.
 
 use crate::context;
 use crate::error::drop_caught;

@@ -38,8 +38,6 @@ pub(crate) struct Worker {
     /// Whether another thread runs this worker now.
     is_handed_off: Cell<bool>,
     budget: Rc<OpBudget>,
-    /// Time awake and CPU time, in ns, and how often the thread was preempted, when `lost_since` was last called.
-    on_cpu: Cell<(u64, u64, u64)>,
 }
 
 impl Worker {
@@ -50,7 +48,6 @@ impl Worker {
             shared,
             is_handed_off: Cell::new(false),
             budget,
-            on_cpu: Cell::new((u64::MAX, 0, 0)),
         }
     }
 
@@ -116,24 +113,9 @@ impl Worker {
         let mut ran = self.core.read_clock(&self.shared).0.saturating_sub(since.0);
         if ran >= MIN_STEAL_DELAY.0 {
             // Other threads may have had the CPU meanwhile. The two system calls that say so are less than 1 % of such a poll.
-            ran = ran.saturating_sub(self.lost_since()).max(1);
+            ran = ran.saturating_sub(self.core.lost(&self.shared)).max(1);
         }
         self.core.charge(share, ran);
-    }
-
-    /// Returns how long other threads had this worker's CPU since the last call, in ns. The tenant that is polled does not
-    /// pay for that. It pays for a poll that waits in a system call or for a lock: if the thread was not preempted, this
-    /// returns 0.
-    #[cold]
-    fn lost_since(&self) -> u64 {
-        let Some((cpu, taken_off)) = self.remote().driver.thread_cpu() else { return 0 };
-        let parked_ns = self.core.remote().counters.parked_ns.load(Relaxed);
-        let now = (self.core.now().0.saturating_sub(parked_ns), cpu.0, taken_off);
-        let before = self.on_cpu.replace(now);
-        if now.2 == before.2 {
-            return 0;
-        }
-        now.0.saturating_sub(before.0).saturating_sub(now.1.saturating_sub(before.1))
     }
 
     /// Serves sockets and timers that are due, without waiting.

@@ -54,6 +54,11 @@ pub trait Host: Sized {
     /// Called when the worker runs a task for the first time after it was idle.
     fn resumed(&self, _worker: CpuId, _now: Nanos) {}
 
+    /// CPU time of this thread, which runs the worker, and how often the kernel preempted it. `None`: not known.
+    fn cpu_time(&self, _worker: CpuId) -> Option<(Nanos, u64)> {
+        None
+    }
+
     /// Called when the worker has found that one of its polls since the last check was long. Which one is not known. The host
     /// calls [`Core::count_long_poll`](crate::Core::count_long_poll), or long polls are neither counted nor measured.
     fn found_long_poll(&self, _core: &crate::Core<Self>) {}

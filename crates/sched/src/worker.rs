@@ -148,9 +148,13 @@ pub struct Core<H: Host> {
     after_move: Cell<Option<u32>>,
     /// Until when each poll is measured.
     all_measured_until: Cell<Nanos>,
+    /// From when on that may begin again where polls are short.
+    measured_again_at: Cell<Nanos>,
     /// When the polls were last checked for a long one, and how many polls that were.
     checked_at: Cell<Nanos>,
     checked_polls: Cell<u64>,
+    /// The thread's CPU time, how often it was preempted, and when that was. `None`: not asked for since the worker parked.
+    cpu_time: Cell<Option<(Nanos, u64, Nanos)>>,
     /// The limit above which a poll is long.
     long_poll: Nanos,
     balance_at: Cell<Nanos>,
@@ -213,8 +217,10 @@ impl<H: Host> Core<H> {
             stands_for: Cell::new(2),
             after_move: Cell::new(None),
             all_measured_until: Cell::new(now),
+            measured_again_at: Cell::new(now),
             checked_at: Cell::new(now),
             checked_polls: Cell::new(polls / 2),
+            cpu_time: Cell::new(None),
             long_poll,
             balance_at: Cell::new(now),
             shares: RefCell::default(),

@@ -152,3 +152,58 @@ fn a_worker_that_has_parked_since_the_last_look_does_not_stand_still() {
     home.resume(&host);
     assert_eq!(host.workers().still_for(HOME, Nanos(2_000_000)), Nanos(0), "awake again");
 }
+
+/// A task that yields. One poll in a thousand takes 10 ms longer than the others, and for `lost` ns of them the thread does not run, as
+/// other threads take the CPU `taken` times. Returns how many polls counted as long, and how many were measured.
+fn long_polls(polls: u32, poll_ns: u64, (lost, taken): (u64, u64)) -> (u64, u32) {
+    let host = TestHost::new(PolicyKind::Home);
+    host.set_clock(Nanos(1_000_000));
+    let core = Core::new(&host, HOME, Nanos(1_000_000));
+    core.schedule(&host, host.task(0, Allowed::Anywhere, 0), false);
+    let mut measured = 0;
+    for poll in 0..polls {
+        let mut next = core.next(&host);
+        if matches!(next, Next::Maintain) {
+            core.maintained(&host);
+            next = core.next(&host);
+        }
+        let Next::Run(queued) = next else { panic!("one task yields") };
+        core.begin_poll(&host, &queued.task);
+        if core.is_sampled() {
+            core.draw_sample();
+            measured += 1;
+        }
+        host.set_clock(Nanos(host.now(HOME).0 + poll_ns));
+        if poll % 1000 == 500 {
+            host.set_clock(Nanos(host.now(HOME).0 + 10_000_000));
+            let before = host.lost.get();
+            host.lost.set((before.0 + lost, before.1 + taken));
+        }
+        core.schedule(&host, queued.task, true);
+        core.end_poll(true);
+    }
+    (host.workers().remote(HOME).counters.long_polls.load(Relaxed), measured)
+}
+
+#[test]
+fn a_poll_is_not_long_if_other_threads_had_the_cpu() {
+    let count = |lost, taken| long_polls(50_000, 1_000, (lost, taken)).0;
+    assert_eq!(count(0, 0), 50);
+    assert_eq!(count(5_000_000, 1), 50, "it ran for 5 ms");
+    assert_eq!(count(9_500_000, 1), 0);
+    assert_eq!(count(9_500_000, 0), 50, "it waited in a system call");
+}
+
+/// 11 s with polls of 1 µs, and 15 s with polls of 5 µs.
+#[test]
+fn each_short_poll_is_measured_for_a_second_and_each_longer_one_as_long_as_there_are_long_ones() {
+    let (long, measured) = long_polls(1_000_000, 1_000, (0, 0));
+    assert_eq!(long, 1000);
+    assert!(
+        (100_000..200_000).contains(&measured),
+        "90 909 in the first second, one of 16 of the others: {measured}"
+    );
+    let (long, measured) = long_polls(1_000_000, 5_000, (0, 0));
+    assert_eq!(long, 1000);
+    assert!(measured > 999_000, "{measured}");
+}

@@ -133,18 +133,11 @@ pub fn ticks_per_ns() -> Option<f64> {
 }
 
 /// Returns the CPU time of all threads of this process.
-#[cfg(unix)]
 pub fn process_cpu() -> Nanos {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: the kernel writes one timespec. It fails only without the clock; the result is 0 then.
     unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
     Nanos(time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64)
-}
-
-/// Returns 0: not supported on this platform.
-#[cfg(not(unix))]
-pub fn process_cpu() -> Nanos {
-    Nanos(0)
 }
 
 /// The CPU-time clock of a thread. As long as that thread lives, every thread of the process can read the clock.
@@ -252,7 +245,6 @@ mod tests {
     }
 
     #[test]
-    #[cfg(unix)]
     fn process_cpu_grows_while_the_process_computes() {
         let before = process_cpu();
         let mut used = 0;

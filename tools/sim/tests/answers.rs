@@ -115,7 +115,13 @@ fn methods(path: &str, of: &str) -> Vec<String> {
     let text = std::fs::read_to_string(&path).expect(&path);
     let (_, rest) = text.split_once(of).unwrap_or_else(|| panic!("no `{of}` in {path}"));
     let (body, _) = rest.split_once("\n}\n").expect("it ends");
-    let names = body.lines().filter_map(|line| line.strip_prefix("    fn ")?.split('(').next());
+    // Of a method that a macro defines, the line has its name, its arguments and its answer.
+    let of_macro = |line| {
+        str::strip_prefix(line, "        ").filter(|line| line.contains(") -> ") && line.ends_with(';'))
+    };
+    let names = body
+        .lines()
+        .filter_map(|line| line.strip_prefix("    fn ").or_else(|| of_macro(line))?.split('(').next());
     names.map(str::to_owned).collect()
 }
 

@@ -1,7 +1,7 @@
 //! Long polls: how they are reported.
 //!
 //! The scheduler core finds them. A poll that was measured is reported with its task, at most once a second; one that was
-//! not measured without.
+//! not measured without, if the worker measures each poll from then on.
 
 use super::*;
 use crate::header::Header;
@@ -14,8 +14,8 @@ use warmcore_sched::{Counters, RECENT};
 pub(crate) struct Reports {
     /// Until when no long poll is reported with its task: each report may be a line of a log.
     silent_until: AtomicU64,
-    /// Long polls of known tasks that were not reported since the last report.
-    unreported: AtomicU64,
+    /// Long polls that were not reported since the last report with a task.
+    pub(crate) unreported: AtomicU64,
 }
 
 impl Shared {

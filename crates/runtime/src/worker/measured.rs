@@ -83,7 +83,7 @@ impl Worker {
         if stands_for == AFTER_MOVE {
             let ran = self.core.end_sample(&self.shared, since);
             self.core.learn_refill(&self.shared, &header.sched, ran);
-            is_long |= self.core.is_long(ran);
+            is_long |= self.core.is_long(&self.shared, ran);
         } else if stands_for > 0 {
             let ran = self.core.end_sample(&self.shared, since);
             self.shared.task_groups.record_poll(self.me(), header, ran, stands_for);
@@ -97,7 +97,7 @@ impl Worker {
                 header.sched.record_poll(ran);
                 header.sched.sleep(self.core.now());
             }
-            is_long |= self.core.is_long(ran);
+            is_long |= self.core.is_long(&self.shared, ran);
         }
         if is_long {
             self.found_long_poll(header);

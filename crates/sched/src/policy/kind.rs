@@ -87,6 +87,13 @@ macro_rules! ask {
     };
 }
 
+/// Defines methods of [`Policy`] that call the same method of the policy that a kind names.
+macro_rules! forward {
+    ($($method:ident($($fact:ident: $of:ty),*) -> $answer:ty;)*) => {
+        $(#[inline] fn $method(&self, $($fact: $of),*) -> $answer { ask!(self, $method($($fact),*)) })*
+    };
+}
+
 impl Policy for PolicyKind {
     #[inline]
     fn wake(&self, machine: &SchedDomains, view: &impl View, wake: &Wake) -> WakeDecision {
@@ -96,63 +103,18 @@ impl Policy for PolicyKind {
         }
     }
 
-    fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
-        ask!(self, steal(machine, view, me, now))
-    }
-
-    fn cpu_to_notify(
-        &self,
-        machine: &SchedDomains,
-        view: &impl View,
-        at: CpuId,
-        now: Nanos,
-    ) -> Option<CpuId> {
-        ask!(self, cpu_to_notify(machine, view, at, now))
-    }
-
-    fn takes_over(
-        &self,
-        machine: &SchedDomains,
-        view: &impl View,
-        me: CpuId,
-        cpu: CpuId,
-        now: Nanos,
-    ) -> bool {
-        ask!(self, takes_over(machine, view, me, cpu, now))
-    }
-
-    fn steal_order(&self) -> StealOrder {
-        ask!(self, steal_order())
-    }
-
-    fn shares(&self) -> bool {
-        ask!(self, shares())
-    }
-
-    #[inline]
-    fn notify_threshold(&self, average_poll: Nanos, migration_cost: Nanos, spare: Option<Nanos>) -> u32 {
-        ask!(self, notify_threshold(average_poll, migration_cost, spare))
-    }
-
-    fn serves_alone(&self, poll: Nanos, waiting: u32, wakeup_cost: Nanos) -> bool {
-        ask!(self, serves_alone(poll, waiting, wakeup_cost))
-    }
-
-    fn queue_order(&self, migration_cost: Nanos) -> QueueOrder {
-        ask!(self, queue_order(migration_cost))
-    }
-
-    #[inline]
-    fn max_lifo_polls(&self, average_poll: Nanos, migration_cost: Nanos) -> u32 {
-        ask!(self, max_lifo_polls(average_poll, migration_cost))
-    }
-
-    fn max_searching(&self, workers: u32) -> u32 {
-        ask!(self, max_searching(workers))
-    }
-
-    fn migration_cost(&self, average_poll: Nanos) -> Nanos {
-        ask!(self, migration_cost(average_poll))
+    forward! {
+        steal(machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision;
+        cpu_to_notify(machine: &SchedDomains, view: &impl View, at: CpuId, now: Nanos) -> Option<CpuId>;
+        takes_over(machine: &SchedDomains, view: &impl View, me: CpuId, cpu: CpuId, now: Nanos) -> bool;
+        steal_order() -> StealOrder;
+        shares() -> bool;
+        notify_threshold(average_poll: Nanos, migration_cost: Nanos, spare: Option<Nanos>) -> u32;
+        serves_alone(poll: Nanos, waiting: u32, wakeup_cost: Nanos) -> bool;
+        queue_order(migration_cost: Nanos) -> QueueOrder;
+        max_lifo_polls(average_poll: Nanos, migration_cost: Nanos) -> u32;
+        max_searching(workers: u32) -> u32;
+        migration_cost(average_poll: Nanos) -> Nanos;
     }
 }
 

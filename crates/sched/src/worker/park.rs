@@ -164,6 +164,7 @@ impl<H: Host> Core<H> {
             fence(SeqCst);
         }
         self.restart_long_poll_check(self.now());
+        self.cpu_time.set(None);
         // The time of the park counts for no poll.
         let slept = self.now().0.saturating_sub(since.0);
         self.interval_start.set(Nanos(self.interval_start.get().0 + slept));

@@ -18,6 +18,8 @@ pub struct TestHost {
     pub waited_until: Cell<Option<Nanos>>,
     /// The task that a thread outside spawns so many ns after a worker began to wait awake, if it still waits.
     pub comes: Cell<Option<(u32, u64)>>,
+    /// How long other threads have had the CPU, and how often they took it.
+    pub lost: Cell<(u64, u64)>,
 }
 
 impl TestHost {
@@ -29,6 +31,7 @@ impl TestHost {
             unparked,
             waited_until: Cell::default(),
             comes: Cell::default(),
+            lost: Cell::default(),
         }
     }
 
@@ -163,6 +166,11 @@ impl Host for TestHost {
     }
 
     fn cancel(&self, _task: TestTask) {}
+
+    fn cpu_time(&self, _worker: CpuId) -> Option<(Nanos, u64)> {
+        let (lost, times) = self.lost.get();
+        Some((Nanos(self.now.get().0 - lost), times))
+    }
 
     fn found_long_poll(&self, core: &Core<Self>) {
         core.count_long_poll(self);

@@ -45,7 +45,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
                 task.state().record_poll(ran);
                 task.state().sleep(core.now());
             }
-            is_long |= core.is_long(ran);
+            is_long |= core.is_long(host, ran);
         }
         if is_long {
             core.count_long_poll(host);
