@@ -8,7 +8,7 @@
 //! parks inside. If a visitor is inside then, the visitor unparks it. If the attendant is in a long poll, a worker that slept
 //! beside until its time, while no thread entered, becomes the attendant: at the latest the worker that watches long polls. While
 //! two workers or more have nothing to do, the next one that parks becomes it at once: sockets need not wait for a poll of the
-//! attendant then. The last one does not: where no CPU of the machine is idle, it would take time from other threads.
+//! attendant then. The last one does not if other threads may need its CPU.
 //!
 //! **Unpark.** A worker is unparked where it is parked. One that enters looks whether it was unparked after it has entered; a
 //! thread that unparks it looks where it is after it has written that. One of the two sees the other.

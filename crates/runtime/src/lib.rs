@@ -22,6 +22,7 @@ mod runtime;
 mod runtime_metrics;
 mod scope;
 mod shared;
+mod spare_cpus;
 mod spawn;
 mod sync;
 mod task_cell;

@@ -102,10 +102,7 @@ pub(crate) fn read(shared: &Shared) -> RuntimeMetrics {
         stats.polls = status.poll_seq.load(Relaxed) / 2;
         let moved = stats.same_llc + stats.other_llc + stats.other_node + stats.first_polls;
         stats.same_worker = stats.polls.saturating_sub(moved);
-        let asleep_since = status.parked_since.load(Relaxed);
-        if asleep_since > 0 {
-            stats.parked_ns += remote.driver.now().0.saturating_sub(asleep_since);
-        }
+        stats.parked_ns = scheduled.parked_ns(remote.driver.now());
         let used = remote.driver.used();
         WorkerMetrics {
             stats,

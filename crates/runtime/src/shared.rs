@@ -58,6 +58,8 @@ pub(crate) struct Shared {
     pub(crate) threads: crate::thread_config::ThreadConfig,
     #[line(contended = "watchdog")]
     pub(crate) watchdog: Padded<crate::watchdog::Watchdog>,
+    #[line(contended = "spare CPUs")]
+    pub(crate) spare_cpus: Padded<crate::spare_cpus::SpareCpus>,
     #[line(contended = "worker threads")]
     pub(crate) worker_threads: Padded<crate::worker_threads::WorkerThreads>,
     pub(crate) tenant_stats: crate::tenant_stats::TenantStats,

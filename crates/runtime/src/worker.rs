@@ -140,6 +140,10 @@ impl Worker {
             shared.watchdog.driver_runs(shared, me);
         }
         let mut now = core.now();
+        let parked_ns = || shared.workers.remotes().map(|remote| remote.parked_ns(now)).sum();
+        if let Some(others_run) = shared.spare_cpus.look(now, parked_ns) {
+            shared.workers.set_others_run(others_run);
+        }
         loop {
             if core.attends(shared) {
                 driver.attend();

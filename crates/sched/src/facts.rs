@@ -65,6 +65,10 @@ pub trait View {
     fn shared_queue_len(&self, queue: usize) -> u32;
     /// Which CPUs of the shard are idle and online. A policy that looks for an idle CPU there asks only these whether they are.
     fn idle_in(&self, shard: usize) -> ShardMask;
+    /// Whether other threads may need the CPUs that are idle here. By default true, for a scheduler that does not know.
+    fn others_run(&self) -> bool {
+        true
+    }
     /// The CPUs of the shard whose backlog may not be empty. All by default, for a scheduler that does not know. If the scheduler
     /// keeps this in one word per shard, a stealing CPU need not read a cache line of every CPU.
     fn backlogs_in(&self, _shard: usize) -> ShardMask {

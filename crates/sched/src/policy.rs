@@ -14,7 +14,7 @@ pub use home::Home;
 pub use home::MIN_STEAL_DELAY;
 pub(crate) use home::{
     HANDOVER_COST, INTERVAL_MAX, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor,
-    has_idle,
+    has_idle, kick_price,
 };
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;
@@ -41,7 +41,7 @@ pub trait Policy {
     }
 
     /// How many tasks must wait on a CPU until kicking a parked CPU for them is worth its cost. `migration_cost` as in
-    /// [`queue_order`](Self::queue_order); `spare`: what a kick costs, if two CPUs or more are idle.
+    /// [`queue_order`](Self::queue_order); `spare`: what a kick counts as, if no other thread needs the idle CPU.
     fn notify_threshold(&self, _average_poll: Nanos, _migration_cost: Nanos, _spare: Option<Nanos>) -> u32 {
         1
     }

@@ -124,6 +124,8 @@ pub struct Workers<H: Host> {
     /// [`Policy::max_searching`].
     pub(crate) max_searching: u32,
     pub(crate) virtual_times: Arc<VirtualTimes>,
+    /// [`View::others_run`].
+    others_run: AtomicBool,
     /// Written by first polls after moves.
     #[line(contended = "refills")]
     pub(crate) refills: Padded<Refills>,
@@ -142,6 +144,13 @@ impl<H: Host> Remote<H> {
     /// The number of tasks in the ring and the run queue that could run on another worker.
     pub fn waiting(&self) -> u32 {
         self.ring.len() + self.status.stealable.load(Relaxed)
+    }
+
+    /// How long the worker was parked, the park that goes on included, in ns.
+    pub fn parked_ns(&self, now: Nanos) -> u64 {
+        let since = self.status.parked_since.load(Relaxed);
+        let goes_on = if since > 0 { now.0.saturating_sub(since) } else { 0 };
+        self.counters.parked_ns.load(Relaxed) + goes_on
     }
 
     /// The number of its polls, times 2, and of its parks that a poll followed, plus 1. It grows with each poll's begin and end.
@@ -196,6 +205,7 @@ impl<H: Host> Workers<H> {
             machine,
             policy,
             virtual_times,
+            others_run: AtomicBool::new(true),
             refills: Padded::new(Refills::new()),
             first_polls: Padded::new(FirstPolls::new()),
             searching: Padded::new(AtomicU32::new(0)),
@@ -241,6 +251,14 @@ impl<H: Host> Workers<H> {
     /// Whether at least so many workers besides `me` are marked as parked. One that was unparked counts until it runs.
     pub(crate) fn has_idle(&self, me: CpuId, workers: u32) -> bool {
         has_idle(&self.machine, self, me, workers)
+    }
+
+    /// Tells whether other threads may need the CPUs of parked workers. True until it is told.
+    pub fn set_others_run(&self, others_run: bool) {
+        // Most calls change nothing, and each worker that parks reads it.
+        if self.others_run() != others_run {
+            self.others_run.store(others_run, Relaxed);
+        }
     }
 
     /// The number of workers that are marked as parked.
@@ -588,6 +606,11 @@ impl<H: Host> View for Workers<H> {
 
     fn idle_in(&self, shard: usize) -> ShardMask {
         self.inject_queues[shard].idle()
+    }
+
+    fn others_run(&self) -> bool {
+        // ORDERING: Relaxed; it only says what pays.
+        self.others_run.load(Relaxed)
     }
 
     /// A worker that is marked as parked has an empty ring and run queue, and its inbox is its own unless it is stuck.

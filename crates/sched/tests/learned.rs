@@ -80,11 +80,20 @@ fn a_parked_worker_is_kicked_for_a_task_that_has_waited_for_ten_of_its_wakeups()
 
 /// A wake of a worker costs 20 µs until it is learned, and a move four polls: 16 µs, so the tasks are light, or 40 µs.
 #[test]
-fn while_two_workers_are_idle_one_is_kicked_for_light_tasks_that_wait_as_long_as_that_takes_and_finds_them() {
-    for (poll_ns, parked, kicks_at) in
-        [(4_000, 1, 54), (4_000, 2, 9), (4_000, 3, 9), (10_000, 1, 24), (10_000, 3, 24)]
-    {
+fn an_idle_worker_is_kicked_for_light_tasks_that_wait_as_long_as_that_takes_and_finds_them_unless_others_need_the_last()
+ {
+    for (poll_ns, parked, others_run, kicks_at) in [
+        (4_000, 1, true, 54),
+        (4_000, 1, false, 14),
+        (4_000, 2, true, 9),
+        (4_000, 2, false, 9),
+        (4_000, 3, true, 9),
+        (10_000, 1, true, 24),
+        (10_000, 1, false, 24),
+        (10_000, 3, true, 24),
+    ] {
         let host = TestHost::new(PolicyKind::Home);
+        host.workers().set_others_run(others_run);
         host.set_clock(Nanos(1_000_000));
         let core = |worker| Core::new(&host, CpuId(worker), Nanos(1_000_000_000));
         let cores: Vec<_> = (0..host.workers().machine().cpus() as u32).map(core).collect();
@@ -100,7 +109,7 @@ fn while_two_workers_are_idle_one_is_kicked_for_light_tasks_that_wait_as_long_as
             kicked = host.unparked();
             !kicked.is_empty()
         });
-        assert_eq!(tasks, Some(kicks_at), "{poll_ns} ns, {parked} idle workers");
+        assert_eq!(tasks, Some(kicks_at), "{poll_ns} ns, {parked} idle workers, {others_run}");
         if poll_ns < 5_000 {
             let thief = &cores[kicked[0].index()];
             host.wake(thief);

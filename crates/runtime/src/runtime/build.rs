@@ -8,6 +8,7 @@ use crate::error::BuildError;
 use crate::observe;
 use crate::owned_tasks::OwnedTasks;
 use crate::shared::{Remote, Shared};
+use crate::spare_cpus::SpareCpus;
 use crate::sync::{AtomicBool, AtomicU32};
 use crate::task_groups::TaskGroups;
 use crate::tenant_stats::TenantStats;
@@ -98,6 +99,7 @@ impl Builder {
         };
         let mut shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
         shared.threads = self.threads;
+        shared.spare_cpus = Padded::new(SpareCpus::new(count > 1 && cpus.len() == topology.cpus.len()));
         warmcore_record::start();
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {
@@ -184,6 +186,7 @@ pub(crate) fn shared(
     Shared {
         name,
         watchdog: Padded::new(Watchdog::new(remotes.len())),
+        spare_cpus: Padded::new(SpareCpus::new(false)),
         task_groups: TaskGroups::new(remotes.len()),
         remotes: remotes.into(),
         workers: Workers::new(machine, policy),

@@ -18,13 +18,14 @@
 //! parked CPUs from being woken for them, and the CPU that steals is awake. A CPU that sees many tasks that are not due yet
 //! examines only the nearest CPUs, and searches again when the first of these tasks is due.
 //!
-//! **New tasks.** A task that never ran has no data. If its first poll is known to take longer than a kick, or ten kicks if only one
-//! CPU is idle, it goes to an idle CPU.
+//! **New tasks.** A task that never ran has no data. If its first poll is known to take longer than a kick, two kicks if only one
+//! CPU is idle, or ten if other threads may need that, it goes to an idle CPU.
 //!
 //! **Kicks.** A parked CPU is kicked for light tasks of which the last would wait longer than the kick and the move take, as long as
-//! two CPUs or more are idle. For heavy tasks, which no CPU steals before, and for the last idle CPU, the wait has to be ten times as
-//! long as a kick: where programs outside use the machine too, there may be no idle CPU behind it, and the kick takes time from them. By simulation, 16 workers that are busy for
-//! 10 to 60 % of the time then answer requests as soon as tokio's rules do; with the longer wait for all, three to five times later
+//! two CPUs or more are idle. The last idle CPU is kicked if they would wait for twice as long, unless other threads may need it
+//! ([`View::others_run`]). Then, and for heavy tasks, which no CPU steals before, the wait has to be ten times as
+//! long as a kick, because the kick takes time from those threads. By simulation, 2 to 16 workers that are busy for
+//! 60 % of the time then answer requests as soon as tokio's rules do; with the longer wait for all, three to six times later
 //! (`tools/sim/tests/drivers.rs`).
 //!
 //! **Standing still.** The thread of a CPU that neither begins nor ends a poll while tasks wait there has probably lost its CPU of the
@@ -101,7 +102,7 @@ pub struct Home {
     /// Whether an idle CPU is kept for a task that sleeps briefly. Default: true.
     pub keeps_hot: bool,
     /// How long a task waits before an idle CPU steals it, or before it is kicked for it, at least, unless the task is light. For light
-    /// ones: before the last idle CPU is kicked. Default: 200 µs.
+    /// ones: before the last idle CPU is kicked, if other threads may need it. Default: 200 µs.
     pub min_steal_delay: Nanos,
 }
 
@@ -116,7 +117,7 @@ impl Home {
     };
 
     /// How long a task that costs so much to move waits before a parked CPU is kicked for it, at least. `spare`: what the kick costs, if
-    /// two CPUs or more are idle; then a light task waits for as long as that, since the kicked CPU steals it at once.
+    /// no other thread needs the CPU; then a light task waits for as long as that, since the kicked CPU steals it at once.
     fn kick_delay(self, migration_cost: Nanos, spare: Option<Nanos>) -> Nanos {
         match spare {
             Some(wakeup) if migration_cost < WAKEUP_COST => {
@@ -126,8 +127,8 @@ impl Home {
         }
     }
 
-    /// The idle CPU that a new task goes to which a task on `waker` spawned: if its first poll takes longer than a kick, or ten
-    /// times as long if only one CPU is idle. It has no data yet.
+    /// The idle CPU that a new task goes to which a task on `waker` spawned: if its first poll takes longer than the kick counts as, or, if
+    /// other threads may need the CPU, than ten. It has no data yet.
     fn cpu_for_new(
         self,
         machine: &SchedDomains,
@@ -138,7 +139,7 @@ impl Home {
         if wake.wakee.first_poll == Nanos(0) || !has_idle(machine, view, waker, 1) {
             return None;
         }
-        let spare = has_idle(machine, view, waker, 2).then(|| view.wakeup_cost(waker));
+        let spare = kick_price(machine, view, waker, view.wakeup_cost(waker));
         let found = || find_idle(machine, view, waker, self.hot_clock(wake.now), &wake.wakee);
         let pays = wake.wakee.first_poll >= self.kick_delay(Nanos(0), spare);
         pays.then(found)?.map(|found| found.cpu).filter(|found| *found != waker)
@@ -235,15 +236,15 @@ impl Policy for Home {
                 || view.is_stuck(at)
         };
         // One task that waits runs next.
-        let has_spare = waiting > 1 && has_idle(machine, view, at, 2);
-        if !pays(self.kick_delay(migration_cost, has_spare.then_some(HANDOVER_COST))) {
+        let price = |kick| if waiting > 1 { kick_price(machine, view, at, kick) } else { None };
+        if !pays(self.kick_delay(migration_cost, price(HANDOVER_COST))) {
             return None;
         }
         let found = find_idle(machine, view, at, self.hot_clock(now), &Wakee::default())?.cpu;
         // What this one's kick was learned to cost. From another last-level cache it steals no task at once.
         let wakeup = view.wakeup_cost(found);
         let is_near = machine.distance(at, found) <= Distance::Llc;
-        let delay = self.kick_delay(migration_cost, (has_spare && is_near).then_some(wakeup));
+        let delay = self.kick_delay(migration_cost, price(wakeup).filter(|_| is_near));
         let waited = Nanos((self.min_steal_delay.0 / WAKEUP_COST.0).saturating_mul(wakeup.0));
         let delay = if delay < self.min_steal_delay { delay } else { delay.max(waited) };
         pays(delay).then_some(found)
@@ -340,6 +341,16 @@ pub(crate) fn has_idle(machine: &SchedDomains, view: &impl View, me: CpuId, cpus
             idle += view.idle_in(shard).count_ones();
             idle >= cpus
         })
+}
+
+/// What a kick that costs so much counts as for light tasks. `None`: other threads may need the only idle CPU besides `me`. If none does
+/// it counts twice: while the kicked CPU wakes, the next light task finds no idle one.
+#[inline]
+pub(crate) fn kick_price(machine: &SchedDomains, view: &impl View, me: CpuId, kick: Nanos) -> Option<Nanos> {
+    if has_idle(machine, view, me, 2) {
+        return Some(kick);
+    }
+    (!view.others_run() && has_idle(machine, view, me, 1)).then(|| later(kick, kick))
 }
 
 /// The factor by which a move over this distance costs more than one within a last-level cache.

@@ -10,7 +10,7 @@ use super::steal::LOOK_AGAIN_AFTER;
 use super::*;
 use crate::View;
 use crate::estimate::{SAMPLE_MAX, UPKEEP_SHARE, average};
-use crate::policy::{INTERVAL_MAX, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST};
+use crate::policy::{INTERVAL_MAX, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST, kick_price};
 use crate::shares::NEIGHBOURS;
 use crate::virtual_time::LAG_MIN;
 
@@ -97,7 +97,7 @@ impl<H: Host> Core<H> {
     /// Decides how many tasks wait until another worker is notified.
     fn set_notify_threshold(&self, host: &H, average: Nanos, migration_cost: Nanos) {
         let workers = host.workers();
-        let spare = workers.has_idle(self.me, 2).then(|| workers.wakeup_cost(self.me));
+        let spare = kick_price(workers.machine(), workers, self.me, workers.wakeup_cost(self.me));
         self.notify_threshold.set(workers.policy().notify_threshold(average, migration_cost, spare));
     }
 

@@ -14,6 +14,7 @@
 
 use super::steal::SearchOutcome;
 use super::*;
+use crate::View;
 use crate::estimate::average;
 use crate::policy::WAKEUP_COST;
 use crate::sync::fence;
@@ -119,9 +120,9 @@ impl<H: Host> Core<H> {
     }
 
     /// Whether this worker, which is going to park, waits for sockets that it shares with others, although one of these is to do that
-    /// and is awake: if another worker is idle too. The last idle one does not, as no CPU of the machine may be idle behind it.
+    /// and is awake. The last idle one does not if other threads may need its CPU.
     pub fn attends(&self, host: &H) -> bool {
-        host.workers().has_idle(self.me, 1)
+        host.workers().has_idle(self.me, u32::from(host.workers().others_run()))
     }
 
     /// If another thread has ended the park: learns how long it took until this thread ran.

@@ -31,7 +31,7 @@ use crate::memory::LineId;
 use crate::trace::{Observer, SwitchReason};
 use driver::Reactor;
 use host::{SimHost, SimTask};
-use warmcore_sched::{Charge, Core, Next, Policy};
+use warmcore_sched::{Charge, Core, Host as _, Next, Policy};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
@@ -88,6 +88,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         let long_poll = settings.long_poll;
         let mut sim = Self::of(topology, costs, settings, seed, observer, |machine, memory| {
             let host = SimHost::new(machine.clone(), policy);
+            // No other thread runs on these CPUs.
+            host.workers().set_others_run(false);
             let cores =
                 (0..machine.cpus() as u32).map(|cpu| Core::new(&host, CpuId(cpu), long_poll)).collect();
             let queue_lines = (0..machine.shards()).map(|_| memory.line()).collect();

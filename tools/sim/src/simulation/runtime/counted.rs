@@ -155,6 +155,9 @@ impl<V: View> View for CountingView<'_, V> {
     fn idle_in(&self, shard: usize) -> ShardMask {
         self.view.idle_in(shard)
     }
+    fn others_run(&self) -> bool {
+        self.view.others_run()
+    }
     fn backlogs_in(&self, shard: usize) -> ShardMask {
         self.view.backlogs_in(shard)
     }
