@@ -84,7 +84,7 @@ fn an_idle_worker_is_kicked_for_light_tasks_that_wait_as_long_as_that_takes_and_
  {
     for (poll_ns, parked, others_run, kicks_at) in [
         (4_000, 1, true, 54),
-        (4_000, 1, false, 14),
+        (4_000, 1, false, 24),
         (4_000, 2, true, 9),
         (4_000, 2, false, 9),
         (4_000, 3, true, 9),

@@ -18,14 +18,14 @@
 //! parked CPUs from being woken for them, and the CPU that steals is awake. A CPU that sees many tasks that are not due yet
 //! examines only the nearest CPUs, and searches again when the first of these tasks is due.
 //!
-//! **New tasks.** A task that never ran has no data. If its first poll is known to take longer than a kick, two kicks if only one
+//! **New tasks.** A task that never ran has no data. If its first poll is known to take longer than a kick, four kicks if only one
 //! CPU is idle, or ten if other threads may need that, it goes to an idle CPU.
 //!
 //! **Kicks.** A parked CPU is kicked for light tasks of which the last would wait longer than the kick and the move take, as long as
-//! two CPUs or more are idle. The last idle CPU is kicked if they would wait for twice as long, unless other threads may need it
+//! two CPUs or more are idle. The last idle CPU is kicked if they would wait for four times as long, unless other threads may need it
 //! ([`View::others_run`]). Then, and for heavy tasks, which no CPU steals before, the wait has to be ten times as
-//! long as a kick, because the kick takes time from those threads. By simulation, 2 to 16 workers that are busy for
-//! 60 % of the time then answer requests as soon as tokio's rules do; with the longer wait for all, three to six times later
+//! long as a kick, because the kick takes time from those threads. By simulation, 8 and 16 workers that are busy for 10 to
+//! 60 % of the time then answer requests as soon as tokio's rules do, and two at 60 % in 1.5 times the time; with the longer wait for all, in three to six times
 //! (`tools/sim/tests/drivers.rs`).
 //!
 //! **Standing still.** The thread of a CPU that neither begins nor ends a poll while tasks wait there has probably lost its CPU of the
@@ -343,14 +343,14 @@ pub(crate) fn has_idle(machine: &SchedDomains, view: &impl View, me: CpuId, cpus
         })
 }
 
-/// What a kick that costs so much counts as for light tasks. `None`: other threads may need the only idle CPU besides `me`. If none does
-/// it counts twice: while the kicked CPU wakes, the next light task finds no idle one.
+/// What a kick that costs so much counts as for light tasks. `None`: other threads may need the only idle CPU besides `me`. If none
+/// does, the kick takes CPU time all the same, and of the time that a task waits only a part counts.
 #[inline]
 pub(crate) fn kick_price(machine: &SchedDomains, view: &impl View, me: CpuId, kick: Nanos) -> Option<Nanos> {
     if has_idle(machine, view, me, 2) {
         return Some(kick);
     }
-    (!view.others_run() && has_idle(machine, view, me, 1)).then(|| later(kick, kick))
+    (!view.others_run() && has_idle(machine, view, me, 1)).then(|| Nanos(kick.0.saturating_mul(WAIT_SHARE)))
 }
 
 /// The factor by which a move over this distance costs more than one within a last-level cache.
