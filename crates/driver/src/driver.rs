@@ -2,14 +2,15 @@
 //! a way for other threads to end the park.
 //!
 //! `TokioDriver` implements it with tokio. The models and the tests of `warmcore-runtime` implement it without sockets.
-//! A poll calls `now` if it is measured, or if the runtime knows several tenants; in the second case `thread_cpu`
-//! follows a poll of 200 µs or more. A poll without a reading of the clock calls none of these methods.
+//! A poll calls `now` if it is measured, or if the runtime knows several tenants; in the second case `thread_usage`
+//! follows a poll of 200 µs or more. It is also called after a poll that seems to be long, and about once in 400 µs while polls are
+//! short or there are several tenants. A poll without a reading of the clock calls none of these methods.
 
 use crate::park;
 use std::fmt;
 use std::marker::PhantomData;
 use std::task::{Context, Poll};
-use warmcore_types::Nanos;
+use warmcore_types::{Nanos, ThreadUsage};
 
 /// The CPU time of a worker.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -67,7 +68,7 @@ impl fmt::Debug for Entered<'_> {
 /// use std::sync::{Condvar, Mutex};
 /// use std::time::{Duration, Instant};
 /// use warmcore_driver::{Driver, Entered};
-/// use warmcore_types::Nanos;
+/// use warmcore_types::{Nanos, ThreadUsage};
 ///
 /// struct Parker {
 ///     began: Instant,
@@ -112,8 +113,8 @@ pub trait Driver: Send + Sync {
     /// The current time, which never goes back. The times of the other methods are on this clock.
     fn now(&self) -> Nanos;
 
-    /// CPU time of the calling thread, and how often the kernel preempted it. `None`: not known.
-    fn thread_cpu(&self) -> Option<(Nanos, u64)> {
+    /// What the kernel has counted of the calling thread. `None`: not known.
+    fn thread_usage(&self) -> Option<ThreadUsage> {
         None
     }
 

@@ -32,7 +32,7 @@ use std::thread::Thread;
 use std::time::Duration;
 use warmcore_line::{Line, Padded};
 use warmcore_sys::clock::{self, ThreadCpu};
-use warmcore_types::{Nanos, ignore_poison};
+use warmcore_types::{Nanos, ThreadUsage, ignore_poison};
 
 mod config;
 mod reactor;
@@ -271,8 +271,8 @@ impl Driver for TokioDriver {
         (self.reactor.clock)()
     }
 
-    fn thread_cpu(&self) -> Option<(Nanos, u64)> {
-        Some((ThreadCpu::current().read(), clock::involuntary_switches()))
+    fn thread_usage(&self) -> Option<ThreadUsage> {
+        Some(clock::thread_usage())
     }
 
     fn park(&self, until: Option<Nanos>, is_awake: &dyn Fn() -> bool) {

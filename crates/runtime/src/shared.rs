@@ -15,8 +15,8 @@ use crate::worker::Reports;
 use std::sync::Arc;
 use warmcore_driver::Driver;
 use warmcore_line::{Line, Padded};
-use warmcore_sched::{Allowed, Core, Counters, Host, PolicyKind, View, Workers};
-use warmcore_types::{CpuId, Nanos};
+use warmcore_sched::{Allowed, Core, Host, PolicyKind, View, Workers};
+use warmcore_types::{CpuId, Nanos, ThreadUsage};
 
 /// A task's runtime. Each worker and each thread that spawns has one, so that counting references to the runtime writes no line that
 /// all workers write.
@@ -199,16 +199,13 @@ impl Host for Shared {
         self.watchdog.assign(self, worker, now);
     }
 
-    fn cpu_time(&self, worker: CpuId) -> Option<(Nanos, u64)> {
-        self.remote(worker).driver.thread_cpu()
+    fn thread_usage(&self, worker: CpuId) -> Option<ThreadUsage> {
+        self.remote(worker).driver.thread_usage()
     }
 
     fn found_long_poll(&self, core: &Core<Self>) {
-        match core.count_long_poll(self) {
-            true => self.report_long_poll(core.me(), core.now(), None),
-            // Whose it was is not known, nor will the next one's be.
-            false => Counters::add(&self.remote(core.me()).reports.unreported, 1),
-        }
+        let are_measured = core.count_long_poll(self);
+        self.report_long_poll(core.me(), core.now(), None, are_measured);
     }
 
     fn moved(&self, worker: CpuId, task: &RunnableTask, is_other_llc: bool) {

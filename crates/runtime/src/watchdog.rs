@@ -28,7 +28,7 @@ use warmcore_types::{CpuId, Nanos};
 
 mod check;
 
-/// Time between two checks if a poll was long lately:as long as other tasks wait until the last parked worker is kicked for them.
+/// Time between two checks if a poll was long lately: as long as other tasks wait until the last parked worker is kicked for them.
 const SHORT_INTERVAL: Nanos = MIN_STEAL_DELAY;
 
 /// Time between two checks otherwise.

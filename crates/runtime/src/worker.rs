@@ -113,7 +113,7 @@ impl Worker {
         let mut ran = self.core.read_clock(&self.shared).0.saturating_sub(since.0);
         if ran >= MIN_STEAL_DELAY.0 {
             // Other threads may have had the CPU meanwhile. The two system calls that say so are less than 1 % of such a poll.
-            ran = ran.saturating_sub(self.core.lost(&self.shared)).max(1);
+            ran = ran.saturating_sub(self.core.take_lost(&self.shared)).max(1);
         }
         self.core.charge(share, ran);
     }
@@ -140,11 +140,11 @@ impl Worker {
             shared.watchdog.driver_runs(shared, me);
         }
         let mut now = core.now();
-        let parked_ns = || shared.workers.remotes().map(|remote| remote.parked_ns(now)).sum();
-        if let Some(others_run) = shared.spare_cpus.look(now, parked_ns) {
-            shared.workers.set_others_run(others_run);
-        }
         loop {
+            let parked_ns = || shared.workers.remotes().map(|remote| remote.parked_ns(now)).sum();
+            if let Some(others_run) = shared.spare_cpus.look(now, parked_ns) {
+                shared.workers.set_others_run(others_run);
+            }
             if core.attends(shared) {
                 driver.attend();
             }

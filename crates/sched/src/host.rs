@@ -7,7 +7,7 @@ use crate::run_queue::Share;
 use crate::sync::{AtomicU32, Mutex, Ordering::Relaxed};
 use crate::{Policy, TaskState, Workers};
 use std::collections::VecDeque;
-use warmcore_types::{CpuId, Nanos, ignore_poison};
+use warmcore_types::{CpuId, Nanos, ThreadUsage, ignore_poison};
 
 /// What runs a scheduler core. A worker is named by its [`CpuId`] in the host's
 /// [`SchedDomains`](crate::SchedDomains).
@@ -54,8 +54,8 @@ pub trait Host: Sized {
     /// Called when the worker runs a task for the first time after it was idle.
     fn resumed(&self, _worker: CpuId, _now: Nanos) {}
 
-    /// CPU time of this thread, which runs the worker, and how often the kernel preempted it. `None`: not known.
-    fn cpu_time(&self, _worker: CpuId) -> Option<(Nanos, u64)> {
+    /// What the kernel has counted of this thread, which runs the worker. `None`: not known.
+    fn thread_usage(&self, _worker: CpuId) -> Option<ThreadUsage> {
         None
     }
 

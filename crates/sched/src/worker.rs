@@ -35,7 +35,7 @@ use crate::{Distance, Host, Inbox, Policy, QueueOrder, Queued, Ring, STEAL_MAX, 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use warmcore_types::{CpuId, Nanos, ignore_poison};
+use warmcore_types::{CpuId, Nanos, ThreadUsage, ignore_poison};
 
 mod maintenance;
 mod park;
@@ -153,8 +153,8 @@ pub struct Core<H: Host> {
     /// When the polls were last checked for a long one, and how many polls that were.
     checked_at: Cell<Nanos>,
     checked_polls: Cell<u64>,
-    /// The thread's CPU time, how often it was preempted, and when that was. `None`: not asked for since the worker parked.
-    cpu_time: Cell<Option<(Nanos, u64, Nanos)>>,
+    /// The answer of [`Host::thread_usage`], and when that was. `None`: not asked for since the worker parked or polls were short.
+    usage: Cell<Option<(ThreadUsage, Nanos)>>,
     /// The limit above which a poll is long.
     long_poll: Nanos,
     balance_at: Cell<Nanos>,
@@ -220,7 +220,7 @@ impl<H: Host> Core<H> {
             measured_again_at: Cell::new(now),
             checked_at: Cell::new(now),
             checked_polls: Cell::new(polls / 2),
-            cpu_time: Cell::new(None),
+            usage: Cell::new(None),
             long_poll,
             balance_at: Cell::new(now),
             shares: RefCell::default(),

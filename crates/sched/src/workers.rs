@@ -148,9 +148,10 @@ impl<H: Host> Remote<H> {
 
     /// How long the worker was parked, the park that goes on included, in ns.
     pub fn parked_ns(&self, now: Nanos) -> u64 {
+        // In this order a park that ends meanwhile is not counted twice.
+        let parked_ns = self.counters.parked_ns.load(Relaxed);
         let since = self.status.parked_since.load(Relaxed);
-        let goes_on = if since > 0 { now.0.saturating_sub(since) } else { 0 };
-        self.counters.parked_ns.load(Relaxed) + goes_on
+        parked_ns + if since > 0 { now.0.saturating_sub(since) } else { 0 }
     }
 
     /// The number of its polls, times 2, and of its parks that a poll followed, plus 1. It grows with each poll's begin and end.

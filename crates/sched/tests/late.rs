@@ -153,57 +153,115 @@ fn a_worker_that_has_parked_since_the_last_look_does_not_stand_still() {
     assert_eq!(host.workers().still_for(HOME, Nanos(2_000_000)), Nanos(0), "awake again");
 }
 
-/// A task that yields. One poll in a thousand takes 10 ms longer than the others, and for `lost` ns of them the thread does not run, as
-/// other threads take the CPU `taken` times. Returns how many polls counted as long, and how many were measured.
-fn long_polls(polls: u32, poll_ns: u64, (lost, taken): (u64, u64)) -> (u64, u32) {
-    let host = TestHost::new(PolicyKind::Home);
-    host.set_clock(Nanos(1_000_000));
-    let core = Core::new(&host, HOME, Nanos(1_000_000));
-    core.schedule(&host, host.task(0, Allowed::Anywhere, 0), false);
-    let mut measured = 0;
-    for poll in 0..polls {
-        let mut next = core.next(&host);
+/// A worker whose task yields.
+struct Yields {
+    host: TestHost,
+    core: Core<TestHost>,
+}
+
+impl Yields {
+    fn new() -> Self {
+        let host = TestHost::new(PolicyKind::Home);
+        host.set_clock(Nanos(1_000_000));
+        let core = Core::new(&host, HOME, Nanos(1_000_000));
+        core.schedule(&host, host.task(0, Allowed::Anywhere, 0), false);
+        Self { host, core }
+    }
+
+    /// A poll that takes so many ns, for some of which the thread does not run: because others take the CPU, or because it waits. Returns
+    /// whether it was measured, and whether it was measured and found long.
+    fn poll(&self, ns: u64, (lost, taken, waited): (u64, u64, u64)) -> (bool, bool) {
+        let (host, core) = (&self.host, &self.core);
+        let mut next = core.next(host);
         if matches!(next, Next::Maintain) {
-            core.maintained(&host);
-            next = core.next(&host);
+            core.maintained(host);
+            next = core.next(host);
         }
         let Next::Run(queued) = next else { panic!("one task yields") };
-        core.begin_poll(&host, &queued.task);
-        if core.is_sampled() {
+        core.begin_poll(host, &queued.task);
+        let is_sampled = core.is_sampled();
+        if is_sampled {
             core.draw_sample();
-            measured += 1;
         }
-        host.set_clock(Nanos(host.now(HOME).0 + poll_ns));
-        if poll % 1000 == 500 {
-            host.set_clock(Nanos(host.now(HOME).0 + 10_000_000));
-            let before = host.lost.get();
-            host.lost.set((before.0 + lost, before.1 + taken));
+        let since = host.now(HOME);
+        host.set_clock(Nanos(since.0 + ns));
+        let before = host.lost.get();
+        host.lost.set((before.0 + lost, before.1 + taken, before.2 + waited));
+        let is_long = is_sampled && {
+            let ran = core.end_sample(host, since);
+            core.is_long(host, ran)
+        };
+        if is_long {
+            core.count_long_poll(host);
         }
-        core.schedule(&host, queued.task, true);
+        core.schedule(host, queued.task, true);
         core.end_poll(true);
+        (is_sampled, is_long)
     }
-    (host.workers().remote(HOME).counters.long_polls.load(Relaxed), measured)
+
+    /// Polls of so many ns, of which one in a thousand takes 10 ms longer. Returns how many counted as long, and how many were measured.
+    fn polls(&self, polls: u32, ns: u64, lost: (u64, u64, u64)) -> (u64, usize) {
+        let counter = &self.host.workers().remote(HOME).counters.long_polls;
+        let before = counter.load(Relaxed);
+        let poll = |poll: u32| match poll % 1000 {
+            500 => self.poll(ns + 10_000_000, lost),
+            _ => self.poll(ns, (0, 0, 0)),
+        };
+        let measured = (0..polls).filter(|number| poll(*number).0).count();
+        (counter.load(Relaxed) - before, measured)
+    }
 }
 
 #[test]
 fn a_poll_is_not_long_if_other_threads_had_the_cpu() {
-    let count = |lost, taken| long_polls(50_000, 1_000, (lost, taken)).0;
-    assert_eq!(count(0, 0), 50);
-    assert_eq!(count(5_000_000, 1), 50, "it ran for 5 ms");
-    assert_eq!(count(9_500_000, 1), 0);
-    assert_eq!(count(9_500_000, 0), 50, "it waited in a system call");
+    let count = |lost| Yields::new().polls(50_000, 1_000, lost).0;
+    assert_eq!(count((0, 0, 0)), 50);
+    assert_eq!(count((5_000_000, 1, 0)), 50, "it ran for 5 ms");
+    assert_eq!(count((9_500_000, 1, 0)), 0);
+    assert_eq!(count((9_500_000, 0, 1)), 50, "it waited in a system call");
+    assert_eq!(count((9_500_000, 1, 1)), 50, "and lost the CPU besides");
 }
 
-/// 11 s with polls of 1 µs, and 15 s with polls of 5 µs.
 #[test]
-fn each_short_poll_is_measured_for_a_second_and_each_longer_one_as_long_as_there_are_long_ones() {
-    let (long, measured) = long_polls(1_000_000, 1_000, (0, 0));
-    assert_eq!(long, 1000);
-    assert!(
-        (100_000..200_000).contains(&measured),
-        "90 909 in the first second, one of 16 of the others: {measured}"
-    );
-    let (long, measured) = long_polls(1_000_000, 5_000, (0, 0));
+fn that_others_had_the_cpu_counts_for_one_poll() {
+    let yields = Yields::new();
+    (0..2_000).for_each(|_| _ = yields.poll(1_000, (0, 0, 0)));
+    yields.poll(4_000_000, (3_900_000, 1, 0));
+    yields.core.read_clock(&yields.host);
+    assert_eq!(yields.core.take_lost(&yields.host), 3_900_000);
+    assert_eq!(yields.core.take_lost(&yields.host), 0);
+}
+
+/// What the watchdog finds to be long.
+#[test]
+fn a_poll_that_another_worker_found_long_was_preempted_if_the_rest_is_short() {
+    for (lost, was_preempted) in
+        [((9_500_000, 1, 0), true), ((5_000_000, 1, 0), false), ((9_500_000, 0, 1), false)]
+    {
+        let yields = Yields::new();
+        (0..2_000).for_each(|_| _ = yields.poll(1_000, (0, 0, 0)));
+        yields.core.set_until_sample(10);
+        assert!(!yields.poll(10_000_000, lost).0);
+        assert_eq!(yields.core.was_preempted(&yields.host), was_preempted, "{lost:?}");
+    }
+}
+
+/// 11 s with polls of 1 µs, the same again after 160 s, and 15 s with polls of 5 µs.
+#[test]
+fn each_short_poll_is_measured_for_a_second_in_160_and_each_longer_one_as_long_as_there_are_long_ones() {
+    let yields = Yields::new();
+    for _ in 0..2 {
+        let (long, measured) = yields.polls(1_000_000, 1_000, (0, 0, 0));
+        assert_eq!(long, 1000);
+        assert!(
+            (100_000..200_000).contains(&measured),
+            "90 909 in the first second, one of 16 of the others: {measured}"
+        );
+        yields.host.set_clock(Nanos(yields.host.now(HOME).0 + 150_000_000_000));
+        yields.core.read_clock(&yields.host);
+        yields.poll(1_000, (150_000_000_000, 1, 0));
+    }
+    let (long, measured) = Yields::new().polls(1_000_000, 5_000, (0, 0, 0));
     assert_eq!(long, 1000);
     assert!(measured > 999_000, "{measured}");
 }

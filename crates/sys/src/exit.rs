@@ -9,6 +9,7 @@ use std::io;
 
 /// Registers `act` to be called when this process exits normally, after the handlers that are registered later. A child
 /// of fork(2) inherits the registration. Fails if there is no memory for it.
+#[cfg(unix)]
 pub fn at_exit(act: extern "C" fn()) -> io::Result<()> {
     // SAFETY: a static function, called at most once a process.
     match unsafe { libc::atexit(act) } {
@@ -17,7 +18,13 @@ pub fn at_exit(act: extern "C" fn()) -> io::Result<()> {
     }
 }
 
-#[cfg(test)]
+/// Does nothing: handlers are not supported on this platform.
+#[cfg(not(unix))]
+pub fn at_exit(_: extern "C" fn()) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
 mod tests {
     use super::*;
 

@@ -5,10 +5,12 @@
 //!
 //! Source: acl(5), xattr(7), open(2).
 
+#[cfg(unix)]
 use std::{fs::File, io, path::Path};
 
 /// Opens the file at `path` for writing and truncates it; creates it if there is none. Fails if the file itself is a
 /// symbolic link; links among the folders of the path are followed.
+#[cfg(unix)]
 pub fn open_no_link(path: &Path) -> io::Result<File> {
     use std::os::unix::fs::OpenOptionsExt;
     let mut options = std::fs::OpenOptions::new();
@@ -54,7 +56,7 @@ pub fn copy_acl(from: &Path, to: &File) -> io::Result<()> {
 }
 
 /// Does nothing: not supported on this platform.
-#[cfg(not(target_os = "linux"))]
+#[cfg(all(unix, not(target_os = "linux")))]
 pub fn copy_acl(_: &Path, _: &File) -> io::Result<()> {
     Ok(())
 }

@@ -11,6 +11,7 @@ use std::io;
 /// thread, before `fork` returns there. A raw clone(2) and vfork(2) do not call it. `act` must not take a lock or
 /// allocate memory, since another thread of the parent may have held that lock, or one of the allocator, during the
 /// fork. Fails if there is no memory for the registration.
+#[cfg(unix)]
 pub fn in_children(act: extern "C" fn()) -> io::Result<()> {
     // SAFETY: a static function; nothing is called before the fork.
     match unsafe { libc::pthread_atfork(None, None, Some(act)) } {
@@ -19,7 +20,13 @@ pub fn in_children(act: extern "C" fn()) -> io::Result<()> {
     }
 }
 
-#[cfg(test)]
+/// Does nothing: this platform has no fork.
+#[cfg(not(unix))]
+pub fn in_children(_: extern "C" fn()) -> io::Result<()> {
+    Ok(())
+}
+
+#[cfg(all(test, unix))]
 pub(crate) mod tests {
     use super::*;
     use std::sync::Mutex;

@@ -17,9 +17,16 @@ use std::io;
 use std::ptr::NonNull;
 
 /// Returns the page size in bytes.
+#[cfg(unix)]
 pub fn page_bytes() -> usize {
     // SAFETY: no pointers. It cannot fail for _SC_PAGESIZE.
     unsafe { libc::sysconf(libc::_SC_PAGESIZE) as usize }
+}
+
+/// Returns 4096: this platform is not asked for its page size.
+#[cfg(not(unix))]
+pub fn page_bytes() -> usize {
+    4096
 }
 
 /// Returns the number of minor page faults of this thread, such as first touches of pages and first writes to shared
@@ -59,6 +66,7 @@ fn whole_pages(bytes: usize) -> io::Result<usize> {
 
 impl Region {
     /// Reserves at least `bytes`, rounded up to pages.
+    #[cfg(unix)]
     pub fn reserve(bytes: usize) -> io::Result<Self> {
         let bytes = whole_pages(bytes)?;
         // SAFETY: a new anonymous private mapping at an address of the kernel's choice.
@@ -81,6 +89,17 @@ impl Region {
             libc::madvise(start, bytes, libc::MADV_NOHUGEPAGE)
         };
         Ok(Self { start: NonNull::new(start.cast()).expect("mmap maps no page 0"), bytes })
+    }
+
+    /// Allocates at least `bytes`, zeroed, page-aligned.
+    #[cfg(not(unix))]
+    pub fn reserve(bytes: usize) -> io::Result<Self> {
+        let bytes = whole_pages(bytes)?;
+        let layout = std::alloc::Layout::from_size_align(bytes, page_bytes()).map_err(io::Error::other)?;
+        // SAFETY: the layout's size is not zero.
+        let start = unsafe { std::alloc::alloc_zeroed(layout) };
+        let start = NonNull::new(start).ok_or(io::ErrorKind::OutOfMemory)?;
+        Ok(Self { start, bytes })
     }
 
     /// Returns the address of the first byte.
@@ -136,10 +155,18 @@ impl Region {
 }
 
 impl Drop for Region {
+    #[cfg(unix)]
     fn drop(&mut self) {
         // SAFETY: exactly the mapping that `reserve` made. Users of addresses in it must keep the Region.
         let done = unsafe { libc::munmap(self.start.as_ptr().cast(), self.bytes) };
         debug_assert_eq!(done, 0, "munmap of our own mapping: {}", io::Error::last_os_error());
+    }
+
+    #[cfg(not(unix))]
+    fn drop(&mut self) {
+        let layout = std::alloc::Layout::from_size_align(self.bytes, page_bytes()).expect("as in reserve");
+        // SAFETY: exactly what `reserve` allocated, with the same layout.
+        unsafe { std::alloc::dealloc(self.start.as_ptr(), layout) }
     }
 }
 

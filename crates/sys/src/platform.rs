@@ -1,6 +1,7 @@
 //! Platform: names of the kernel, the libc and the hypervisor, for reports and messages.
 
 /// Returns the kernel's release, for example `6.18.44`.
+#[cfg(unix)]
 pub fn kernel() -> String {
     // SAFETY: uname fills the struct; all zero is a valid one.
     let name = unsafe {
@@ -10,6 +11,12 @@ pub fn kernel() -> String {
     };
     let release: Vec<u8> = name.release.iter().take_while(|c| **c != 0).map(|c| c.to_ne_bytes()[0]).collect();
     String::from_utf8_lossy(&release).into_owned()
+}
+
+/// Returns the name of the operating system: its release is not read on this platform.
+#[cfg(not(unix))]
+pub fn kernel() -> String {
+    std::env::consts::OS.to_owned()
 }
 
 /// Returns the name and version of the libc, for example `glibc 2.36`.

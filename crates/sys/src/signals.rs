@@ -5,6 +5,7 @@
 
 /// Calls `act` with all signals blocked on this thread, except those that cannot be blocked (SIGKILL, SIGSTOP, and
 /// those that the libc uses itself). A thread that `act` creates inherits this mask.
+#[cfg(unix)]
 pub fn blocked<R>(act: impl FnOnce() -> R) -> R {
     /// Restores the mask when dropped, also if `act` panics.
     struct Before(libc::sigset_t);
@@ -21,6 +22,12 @@ pub fn blocked<R>(act: impl FnOnce() -> R) -> R {
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
         Before(before)
     };
+    act()
+}
+
+/// Calls `act`: this platform has no signals.
+#[cfg(not(unix))]
+pub fn blocked<R>(act: impl FnOnce() -> R) -> R {
     act()
 }
 

@@ -43,6 +43,17 @@ id!(/** A last-level cache: the CPUs that share it. Numbered without gaps. */ Ll
 id!(/** A NUMA node, by the kernel's number. The numbers may have gaps: node 0 may be missing. */ NodeId, "node");
 id!(/** A socket (package). Numbered without gaps. */ SocketId, "socket");
 
+/// What the kernel has counted of a thread so far.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct ThreadUsage {
+    /// The thread's CPU time.
+    pub cpu: Nanos,
+    /// How often another thread got the CPU although this one could run.
+    pub preempted: u64,
+    /// How often the thread waited in the kernel.
+    pub waited: u64,
+}
+
 /// A span of time, or a point on a clock that the caller chose, in nanoseconds.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Nanos(pub u64);

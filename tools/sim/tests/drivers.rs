@@ -143,7 +143,7 @@ fn with_a_shared_driver_requests_wait_no_longer_than_under_tokios_rules() {
 /// Of two workers the idle one is the last, and is kicked for light requests that wait for four times as long as that takes: fewer
 /// requests move, they take less CPU time than under tokio's rules, and wait longer.
 #[test]
-fn of_two_workers_one_serves_most_requests_alone() {
+fn of_two_workers_one_serves_requests_alone_while_they_wait_for_less_than_four_kicks() {
     for (percent, least_cpu, p50, p99) in [(10, 0.9, 1.5, 1.3), (30, 0.9, 1.7, 2.7), (60, 1.0, 1.5, 1.7)] {
         let shared = point("shared", (HOME, Drivers::Attendant), 2, percent);
         let tokio = point("tokio's rules", (SimPolicyKind::WorkSteal, Drivers::FirstParked), 2, percent);

@@ -77,6 +77,11 @@ impl Builder {
         if !(1..=4096).contains(&count) {
             return Err(error(format!("{count} workers; 1 to 4096 are possible")));
         }
+        let has_all = self.topology.is_none()
+            && (2..=count).contains(&topology.cpus.len())
+            && cpus.len() == topology.cpus.len()
+            && topology.quota.is_none()
+            && !topology.is_flat;
         let kernel_cpus: Vec<CpuId> = (0..count).map(|i| cpus[i % cpus.len()]).collect();
         let machine = SchedDomains::new(&topology, &kernel_cpus);
         let make_driver = match self.make_driver.clone().or_else(|| self.tokio_drivers(&machine)) {
@@ -99,7 +104,7 @@ impl Builder {
         };
         let mut shared = shared(self.name, remotes, machine, self.policy, self.long_poll_threshold, pin_to);
         shared.threads = self.threads;
-        shared.spare_cpus = Padded::new(SpareCpus::new(count > 1 && cpus.len() == topology.cpus.len()));
+        shared.spare_cpus = Padded::new(SpareCpus::new(has_all));
         warmcore_record::start();
         let mut runtime = Runtime { shared: Arc::new(shared), observer: None };
         for worker in 0..count {

@@ -240,11 +240,12 @@ impl Builder {
     ///
     /// On average about one poll of sixteen is measured, and for a second after a long poll all of them; where polls take less than
     /// 4 µs on average, that second begins once in 160 seconds at most. A measured
-    /// long poll is reported with its task's name, by each worker at most once a second, with the number of
-    /// long polls that the worker has not reported since. A poll that is not measured is counted at the worker's next
+    /// long poll is reported with its task's name, one that is not measured without; by each worker at most once a second, with the number of
+    /// long polls that it has not reported since. A poll that is not measured is counted at the worker's next
     /// reading of its clock if it exceeds the threshold by at least 0.8 ms plus eight times the average poll. Several
-    /// such polls between two readings count as one. Time that the kernel gave the CPU to other threads is taken off where polls take less
-    /// than 4 µs on average, or tenants share the worker; elsewhere it can't be told from a long poll.
+    /// such polls between two readings count as one. Where polls take less than 4 µs on average, or tenants share the worker,
+    /// time that other threads had the CPU is taken off, unless the poll waited in the kernel too; elsewhere it can't be told from a long
+    /// poll.
     pub fn long_poll_threshold(self, limit: Duration) -> Self {
         Self { long_poll_threshold: limit, ..self }
     }

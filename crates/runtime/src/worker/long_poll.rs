@@ -1,7 +1,7 @@
 //! Long polls: how they are reported.
 //!
-//! The scheduler core finds them. A poll that was measured is reported with its task, at most once a second; one that was
-//! not measured without, if the worker measures each poll from then on.
+//! The scheduler core finds them. A poll that was measured is reported with its task, one that was not without, at most once a
+//! second; besides, one after which the worker measures each poll.
 
 use super::*;
 use crate::header::Header;
@@ -12,19 +12,26 @@ use warmcore_sched::{Counters, RECENT};
 /// The reports of one worker. Written by the worker; outlives the thread that runs the worker.
 #[derive(Default)]
 pub(crate) struct Reports {
-    /// Until when no long poll is reported with its task: each report may be a line of a log.
+    /// Until when no long poll is reported: each report may be a line of a log.
     silent_until: AtomicU64,
-    /// Long polls that were not reported since the last report with a task.
-    pub(crate) unreported: AtomicU64,
+    /// Long polls that were not reported since the last report.
+    unreported: AtomicU64,
 }
 
 impl Shared {
-    /// Reports a long poll of a worker, which calls this: of this task if it is known.
+    /// Reports a long poll of a worker, which calls this: of this task if it is known. `are_measured`: whether each poll is measured
+    /// from now on.
     #[cold]
-    pub(crate) fn report_long_poll(&self, worker: CpuId, now: Nanos, header: Option<&Header>) {
+    pub(crate) fn report_long_poll(
+        &self,
+        worker: CpuId,
+        now: Nanos,
+        header: Option<&Header>,
+        are_measured: bool,
+    ) {
         let reports = &self.remote(worker).reports;
         let mut unreported = 0;
-        if header.is_some() {
+        if header.is_some() || !are_measured {
             if now.0 < reports.silent_until.load(Relaxed) {
                 return Counters::add(&reports.unreported, 1);
             }
@@ -46,6 +53,14 @@ impl Shared {
                     "long poll of a task without a name: the tasks behind it waited"
                 )
             }
+            None if !are_measured => {
+                tracing::warn!(
+                    worker,
+                    limit_ms,
+                    unreported,
+                    "long poll of a task: the tasks behind it waited"
+                )
+            }
             None => tracing::warn!(
                 worker,
                 limit_ms,
@@ -60,7 +75,7 @@ impl Worker {
     #[cold]
     pub(crate) fn found_long_poll(&self, header: &Header) {
         self.core.count_long_poll(&self.shared);
-        self.shared.report_long_poll(self.me(), self.core.now(), Some(header));
+        self.shared.report_long_poll(self.me(), self.core.now(), Some(header), true);
     }
 
     /// Ends a long run of the driver: clears the mark that the watchdog set, and reports it.

@@ -79,6 +79,10 @@ impl Worker {
     #[cold]
     fn record_measured(&self, header: &Header, measured: Measured, is_ready: bool) {
         let mut is_long = self.core.is_stuck();
+        if is_long && self.core.was_preempted(&self.shared) {
+            self.shared.workers.set_stuck(self.me(), false);
+            is_long = false;
+        }
         let Measured { since, stands_for, is_sampled } = measured;
         if stands_for == AFTER_MOVE {
             let ran = self.core.end_sample(&self.shared, since);

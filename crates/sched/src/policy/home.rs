@@ -23,8 +23,8 @@
 //!
 //! **Kicks.** A parked CPU is kicked for light tasks of which the last would wait longer than the kick and the move take, as long as
 //! two CPUs or more are idle. The last idle CPU is kicked if they would wait for four times as long, unless other threads may need it
-//! ([`View::others_run`]). Then, and for heavy tasks, which no CPU steals before, the wait has to be ten times as
-//! long as a kick, because the kick takes time from those threads. By simulation, 8 and 16 workers that are busy for 10 to
+//! ([`View::others_run`]). Then the wait has to be ten times as long as a kick, because the kick takes time from those
+//! threads; and so for heavy tasks, which no CPU steals before. By simulation, 8 and 16 workers that are busy for 10 to
 //! 60 % of the time then answer requests as soon as tokio's rules do, and two at 60 % in 1.5 times the time; with the longer wait for all, in three to six times
 //! (`tools/sim/tests/drivers.rs`).
 //!
@@ -53,11 +53,13 @@ use warmcore_types::{CpuId, Nanos};
 /// The cost of waking a parked CPU: a system call, an interrupt, leaving the idle state.
 pub const WAKEUP_COST: Nanos = Nanos(20_000);
 
-/// A task waits at least this long before the last parked CPU is kicked for it or, unless it is light, an idle CPU steals it. To wake a
+/// A task waits at least this long before the last parked CPU is kicked for it, if other threads may need that, or, unless it is light,
+/// an idle CPU steals it. To wake a
 /// CPU for a few light tasks costs more than they do: HTTP over 8 connections took 8 to 13 % more CPU time at a tenth of this.
 pub const MIN_STEAL_DELAY: Nanos = Nanos(WAKEUPS_WAITED * WAKEUP_COST.0);
 
-/// The last parked CPU is kicked only for tasks that wait for at least this many times as long as its wakeups were learned to take.
+/// A parked CPU that other threads may need is kicked only for tasks that wait for at least this many times as long as its wakeups were
+/// learned to take.
 pub const WAKEUPS_WAITED: u64 = 10;
 
 /// An idle CPU examines about this many CPUs whose tasks are not due yet: the nearest ones, and then two shards anywhere,
@@ -116,7 +118,7 @@ impl Home {
         min_steal_delay: MIN_STEAL_DELAY,
     };
 
-    /// How long a task that costs so much to move waits before a parked CPU is kicked for it, at least. `spare`: what the kick costs, if
+    /// How long a task that costs so much to move waits before a parked CPU is kicked for it, at least. `spare`: what the kick counts as, if
     /// no other thread needs the CPU; then a light task waits for as long as that, since the kicked CPU steals it at once.
     fn kick_delay(self, migration_cost: Nanos, spare: Option<Nanos>) -> Nanos {
         match spare {
@@ -220,7 +222,7 @@ impl Policy for Home {
     }
 
     /// An idle CPU, if so many tasks wait that the last one waits longer than the kick and the move take, or some wait for long. If only
-    /// one CPU is idle: longer than ten such kicks.
+    /// one CPU is idle: longer than four such kicks, or ten if other threads may need it.
     fn cpu_to_notify(
         &self,
         machine: &SchedDomains,

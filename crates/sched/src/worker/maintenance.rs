@@ -49,7 +49,7 @@ impl<H: Host> Core<H> {
         self.learn_maintenance_cost(now);
         self.interval_start.set(now);
         self.restart_long_poll_check(now);
-        self.record_cpu_time(host);
+        self.record_usage(host);
     }
 
     /// If the driver had no event: learns what maintenance costs. Where a clock stands still, nothing is learned.

@@ -165,7 +165,10 @@ impl<H: Host> Core<H> {
             fence(SeqCst);
         }
         self.restart_long_poll_check(self.now());
-        self.cpu_time.set(None);
+        self.usage.set(None);
+        if self.virtual_times.has_several_tenants() {
+            self.record_usage(host);
+        }
         // The time of the park counts for no poll.
         let slept = self.now().0.saturating_sub(since.0);
         self.interval_start.set(Nanos(self.interval_start.get().0 + slept));

@@ -3,7 +3,7 @@
 //! One poll of sixteen is measured on average. A long poll that is not measured is found when the worker reads its clock:
 //! the polls since the last reading then took longer together than their average allows. Which one was long is not known,
 //! so for a second each poll is measured. Short polls take 1.2 to 1.4 times as long meanwhile. So where polls are short, such a
-//! second begins once in 160 seconds at most, and time that other threads had the CPU makes no poll long.
+//! second begins once in 160 seconds at most, and time that other threads had the CPU is taken off, as the kernel counts it.
 
 use super::*;
 use crate::TaskState;
@@ -88,26 +88,44 @@ impl<H: Host> Core<H> {
         ran > self.long_poll.0 && ran.saturating_sub(self.lost(host)) > self.long_poll.0
     }
 
-    /// Asks for the thread's CPU time if polls are short or tenants share the worker, so that [`lost`](Self::lost) is known.
-    pub(super) fn record_cpu_time(&self, host: &H) {
+    /// Asks what the kernel has counted of the thread if polls are short or tenants share the worker, so that [`lost`](Self::lost) is known.
+    pub(super) fn record_usage(&self, host: &H) {
         // A lone task that yields cuts intervals short.
-        let is_recent = |(.., at): (Nanos, u64, Nanos)| self.now().0 < at.0 + self.event_interval_ns();
+        let is_recent = |(_, at): (_, Nanos)| self.now().0 < at.0 + self.event_interval_ns();
         if !self.are_polls_short() && !self.virtual_times.has_several_tenants() {
-            self.cpu_time.set(None);
-        } else if !self.cpu_time.get().is_some_and(is_recent) {
-            let cpu_time = host.cpu_time(self.me);
-            self.cpu_time.set(cpu_time.map(|(ran, preempted)| (ran, preempted, self.now())));
+            self.usage.set(None);
+        } else if !self.usage.get().is_some_and(is_recent) {
+            self.usage.set(host.thread_usage(self.me).map(|usage| (usage, self.now())));
         }
     }
 
-    /// How long other threads have had the CPU since the last maintenance, in ns. 0: not known, or the thread was not preempted: a
-    /// poll that waits in a system call or for a lock counts as running.
+    /// How long other threads have had the CPU since that was recorded, in ns. 0: not known, or the thread was not
+    /// preempted, or it waited in the kernel too: a poll that does so counts as running.
     #[cold]
-    pub fn lost(&self, host: &H) -> u64 {
-        let now = host.cpu_time(self.me);
-        let Some(((before, preempted, at), now)) = self.cpu_time.get().zip(now) else { return 0 };
-        let (wall, ran) = (self.now().0.saturating_sub(at.0), now.0.0.saturating_sub(before.0));
-        if now.1 > preempted { wall.saturating_sub(ran) } else { 0 }
+    fn lost(&self, host: &H) -> u64 {
+        let (before, now) = (self.usage.get(), host.thread_usage(self.me));
+        let Some(((before, at), now)) = before.zip(now) else { return 0 };
+        let (wall, ran) = (self.now().0.saturating_sub(at.0), now.cpu.0.saturating_sub(before.cpu.0));
+        let was_preempted = now.preempted > before.preempted && now.waited == before.waited;
+        if was_preempted { wall.saturating_sub(ran) } else { 0 }
+    }
+
+    /// The same, which counts for no other poll then.
+    pub fn take_lost(&self, host: &H) -> u64 {
+        let lost = self.lost(host);
+        if lost > 0 {
+            self.usage.set(None);
+            self.record_usage(host);
+        }
+        lost
+    }
+
+    /// Whether the poll that has just ended, and that another worker found to be long, was not: other threads had the CPU.
+    pub fn was_preempted(&self, host: &H) -> bool {
+        let now = self.read_clock(host);
+        let wall = self.usage.get().map_or(0, |(_, at)| now.0.saturating_sub(at.0));
+        let lost = self.lost(host);
+        lost > 0 && wall - lost <= self.long_poll.0
     }
 
     fn are_polls_short(&self) -> bool {
@@ -129,7 +147,7 @@ impl<H: Host> Core<H> {
         let polls = (status.poll_seq.load(Relaxed) / 2).wrapping_sub(self.checked_polls.get());
         self.restart_long_poll_check(now);
         let has_long = |took| is_one_long(took, polls, status.mean_poll_ns.load(Relaxed), self.long_poll);
-        let is_one_long = has_long(took) && has_long(took.saturating_sub(self.lost(host)));
+        let is_one_long = has_long(took) && has_long(took.saturating_sub(self.take_lost(host)));
         if is_one_long {
             host.found_long_poll(self);
         } else if now >= self.all_measured_until.get() {

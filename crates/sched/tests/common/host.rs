@@ -8,7 +8,7 @@ use std::rc::Rc;
 use warmcore_sched::{
     Allowed, Core, Host, Inbox, LockedRing, Next, PolicyKind, Share, Task, TaskState, Workers,
 };
-use warmcore_types::{CpuId, Nanos};
+use warmcore_types::{CpuId, Nanos, ThreadUsage};
 
 pub struct TestHost {
     workers: Workers<Self>,
@@ -18,8 +18,8 @@ pub struct TestHost {
     pub waited_until: Cell<Option<Nanos>>,
     /// The task that a thread outside spawns so many ns after a worker began to wait awake, if it still waits.
     pub comes: Cell<Option<(u32, u64)>>,
-    /// How long other threads have had the CPU, and how often they took it.
-    pub lost: Cell<(u64, u64)>,
+    /// For how long the thread has not run, how often others took its CPU, and how often it waited.
+    pub lost: Cell<(u64, u64, u64)>,
 }
 
 impl TestHost {
@@ -167,9 +167,9 @@ impl Host for TestHost {
 
     fn cancel(&self, _task: TestTask) {}
 
-    fn cpu_time(&self, _worker: CpuId) -> Option<(Nanos, u64)> {
-        let (lost, times) = self.lost.get();
-        Some((Nanos(self.now.get().0 - lost), times))
+    fn thread_usage(&self, _worker: CpuId) -> Option<ThreadUsage> {
+        let (lost, preempted, waited) = self.lost.get();
+        Some(ThreadUsage { cpu: Nanos(self.now.get().0 - lost), preempted, waited })
     }
 
     fn found_long_poll(&self, core: &Core<Self>) {
