@@ -142,8 +142,8 @@ impl Worker {
         let mut now = core.now();
         loop {
             let parked_ns = || shared.workers.remotes().map(|remote| remote.parked_ns(now)).sum();
-            if let Some(others_run) = shared.spare_cpus.look(now, parked_ns) {
-                shared.workers.set_others_run(others_run);
+            if let Some((idle, parked)) = shared.spare_cpus.look(now, parked_ns) {
+                shared.workers.compare_idle(idle, parked);
             }
             if core.attends(shared) {
                 driver.attend();

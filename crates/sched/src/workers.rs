@@ -254,6 +254,13 @@ impl<H: Host> Workers<H> {
         has_idle(&self.machine, self, me, workers)
     }
 
+    /// Tells how long the CPUs were idle, and how long workers were parked, both lately and all together, in ns. Other threads may need
+    /// the CPUs of parked workers if these are idle for less than two thirds of that time: on two CPUs that HTTP's clients share with the
+    /// server they were for 0.53 of it at most (`reports/2026-11-27-intel-xeon-2cpu`).
+    pub fn compare_idle(&self, idle_ns: u64, parked_ns: u64) {
+        self.set_others_run(3 * idle_ns < 2 * parked_ns);
+    }
+
     /// Tells whether other threads may need the CPUs of parked workers. True until it is told.
     pub fn set_others_run(&self, others_run: bool) {
         // Most calls change nothing, and each worker that parks reads it.

@@ -120,6 +120,16 @@ fn an_idle_worker_is_kicked_for_light_tasks_that_wait_as_long_as_that_takes_and_
     }
 }
 
+#[test]
+fn others_run_if_cpus_were_idle_for_less_than_two_thirds_of_the_time_that_workers_were_parked() {
+    let host = TestHost::new(PolicyKind::Home);
+    assert!(host.workers().others_run(), "not told yet");
+    for (idle, others_run) in [(80, false), (79, true), (0, true), (240, false)] {
+        host.workers().compare_idle(idle, 120);
+        assert_eq!(host.workers().others_run(), others_run, "{idle}");
+    }
+}
+
 /// A busy worker: two tasks that yield, and polls of 1 µs.
 struct Busy {
     host: TestHost,
