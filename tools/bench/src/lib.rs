@@ -131,6 +131,7 @@ pub fn run_part(part: &str) -> anyhow::Result<()> {
         budget::memory::Many::NAME => answer::<budget::memory::Many>(arguments),
         wake::timers::Idle::NAME => answer::<wake::timers::Idle>(arguments),
         wake::memory::Waiting::NAME => answer::<wake::memory::Waiting>(arguments),
+        wake::late::Late::NAME => answer::<wake::late::Late>(arguments),
         once::Once::NAME => answer::<once::Once>(arguments),
         once::Names::NAME => answer::<once::Names>(arguments),
         http::load::PART => http::load::serve(),

@@ -78,7 +78,11 @@ fn output(command: &mut Command) -> anyhow::Result<Output> {
 
 /// Runs a part in a separate process and returns its answer. Returns an error if the process fails or if a signal came.
 pub fn ask<P: Part>(part: &P) -> anyhow::Result<P::Answer> {
-    let mut child = Command::new(std::env::current_exe()?);
+    ask_with(part, Command::new(std::env::current_exe()?))
+}
+
+/// As [`ask`], of a process that starts with this environment.
+pub fn ask_with<P: Part>(part: &P, mut child: Command) -> anyhow::Result<P::Answer> {
     child.arg(COMMAND).arg(serde_json::to_string(&BTreeMap::from([(P::NAME, part)]))?);
     let output = output(child.stdin(Stdio::null()))?;
     check_interrupted()?;

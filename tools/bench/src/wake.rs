@@ -13,6 +13,7 @@
 
 mod executor;
 mod go;
+pub mod late;
 pub mod memory;
 mod messaging;
 mod noisy;
@@ -62,7 +63,9 @@ pub const CASES: &[Case] = &[
     Case::new("noisy.20us", |ctx| noisy::run(ctx, Duration::from_micros(20))).needs_two_cpus(),
     Case::new("noisy.50us", |ctx| noisy::run(ctx, Duration::from_micros(50))).needs_two_cpus(),
     Case::new("noisy.200us", |ctx| noisy::run(ctx, Duration::from_micros(200))).needs_two_cpus(),
+    Case::new("late", late::run_case).without_slices(),
     Case::new("timers", timers::run),
+    Case::new("timers.beside", timers::run_beside),
     Case::new("idle", timers::idle).without_slices(),
     Case::new("memory", memory::run).without_slices(),
     Case::new("scope", scope::run),

@@ -262,6 +262,19 @@ pub struct Delays {
     pub involuntary_switches: Option<u64>,
     /// The longest delays, the longest first.
     pub longest: Vec<LongDelay>,
+    /// Delays beside an idle worker. `None`: not known, because polls are missing in the recording.
+    pub beside_idle: Option<BesideIdle>,
+}
+
+/// Of delays of at least 0.2 ms, the longest parts during which one other worker polled nothing, if that is 0.2 ms or more too. A worker counts
+/// although the task may not run there, and although it has been woken and waits for a CPU.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
+pub struct BesideIdle {
+    /// The number of such delays, and the quantiles of these parts.
+    pub times: Quantiles,
+    /// Their histogram, as [`Delays::buckets`]. The kernel may explain a part if it kept the idle worker's thread waiting for a CPU
+    /// for as long.
+    pub buckets: Vec<DelayBucket>,
 }
 
 /// A bucket of delays.

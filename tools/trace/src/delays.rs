@@ -1,6 +1,6 @@
 //! Delays from wake to poll: their histogram, and the longest ones.
 
-use crate::analysis::{DelayBucket, Delays, LongDelay};
+use crate::analysis::{BesideIdle, DelayBucket, Delays, LongDelay};
 use crate::quantiles::Times;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -15,11 +15,13 @@ const BUCKETS: usize = 128;
 #[derive(Clone)]
 pub struct Buckets([u64; BUCKETS]);
 
-impl Buckets {
-    pub fn new() -> Self {
+impl Default for Buckets {
+    fn default() -> Self {
         Self([0; BUCKETS])
     }
+}
 
+impl Buckets {
     #[inline]
     fn of(ns: u64) -> usize {
         let Some(log) = ns.checked_ilog2().filter(|log| *log > 0) else { return ns as usize };
@@ -41,11 +43,49 @@ impl Buckets {
     }
 }
 
-/// The delays of all polls.
-pub struct AllDelays {
-    times: Times,
+/// A histogram of delays, and which of them the kernel may explain.
+pub struct Histogram {
+    pub times: Times,
     buckets: Buckets,
     maybe_kernel: Buckets,
+}
+
+impl Histogram {
+    pub fn new() -> Self {
+        Self { times: Times::new(), buckets: Buckets::default(), maybe_kernel: Buckets::default() }
+    }
+
+    #[inline]
+    pub fn add(&mut self, ns: u64) {
+        self.times.add(ns);
+        self.buckets.add(ns);
+    }
+
+    /// Delays of a thread during which the kernel kept it waiting for `run_delay_ns` in all. `None`: for any time.
+    pub fn add_kernel(&mut self, delays: &Buckets, run_delay_ns: Option<u64>) {
+        for (bucket, polls) in delays.0.iter().enumerate() {
+            if run_delay_ns.is_none_or(|run_delay| Buckets::begin(bucket + 1) <= run_delay) {
+                self.maybe_kernel.0[bucket] += polls;
+            }
+        }
+    }
+
+    pub fn buckets(&self) -> Vec<DelayBucket> {
+        let used = |bucket: &usize| self.buckets.0[*bucket] > 0;
+        let (first, last) = ((0..BUCKETS).find(used), (0..BUCKETS).rev().find(used));
+        let bucket = |bucket| DelayBucket {
+            from_ns: Buckets::begin(bucket),
+            to_ns: Buckets::begin(bucket + 1),
+            polls: self.buckets.0[bucket],
+            maybe_kernel: self.maybe_kernel.0[bucket],
+        };
+        first.zip(last).map_or(Vec::new(), |(first, last)| (first..=last).map(bucket).collect())
+    }
+}
+
+/// The delays of all polls.
+pub struct AllDelays {
+    pub histogram: Histogram,
     /// The longest ones, the shortest of them on top.
     longest: BinaryHeap<Reverse<(u64, u64, u32, SpawnPlace)>>,
 }
@@ -68,18 +108,12 @@ impl Ord for SpawnPlace {
 
 impl AllDelays {
     pub fn new() -> Self {
-        Self {
-            times: Times::new(),
-            buckets: Buckets::new(),
-            maybe_kernel: Buckets::new(),
-            longest: BinaryHeap::new(),
-        }
+        Self { histogram: Histogram::new(), longest: BinaryHeap::new() }
     }
 
     #[inline]
     pub fn add(&mut self, ns: u64, long: impl FnOnce() -> LongDelay) {
-        self.times.add(ns);
-        self.buckets.add(ns);
+        self.histogram.add(ns);
         let is_long = self.longest.len() < LONGEST
             || self.longest.peek().is_some_and(|Reverse((shortest, ..))| ns > *shortest);
         if is_long {
@@ -91,40 +125,25 @@ impl AllDelays {
         }
     }
 
-    /// Delays of a thread during which the kernel kept it waiting for `run_delay_ns` in all. `None`: for any time.
-    pub fn add_kernel(&mut self, delays: &Buckets, run_delay_ns: Option<u64>) {
-        for (bucket, polls) in delays.0.iter().enumerate() {
-            if run_delay_ns.is_none_or(|run_delay| Buckets::begin(bucket + 1) <= run_delay) {
-                self.maybe_kernel.0[bucket] += polls;
-            }
-        }
-    }
-
     /// `place` is the new index of a place.
     pub fn finish(
         self,
         place: impl Fn(u32) -> u32,
         run_delay_ns: Option<u64>,
         switches: Option<u64>,
+        beside_idle: Option<BesideIdle>,
     ) -> Delays {
-        let used = |bucket: &usize| self.buckets.0[*bucket] > 0;
-        let (first, last) = ((0..BUCKETS).find(used), (0..BUCKETS).rev().find(used));
-        let bucket = |bucket| DelayBucket {
-            from_ns: Buckets::begin(bucket),
-            to_ns: Buckets::begin(bucket + 1),
-            polls: self.buckets.0[bucket],
-            maybe_kernel: self.maybe_kernel.0[bucket],
-        };
         let mut longest: Vec<LongDelay> =
             self.longest.into_iter().map(|Reverse((.., SpawnPlace(long)))| long).collect();
         longest.sort_by_key(|long| (Reverse(long.delay_ns), long.at_ns, long.task));
         longest.iter_mut().for_each(|long| long.place = place(long.place));
         Delays {
-            all: self.times.quantiles(),
-            buckets: first.zip(last).map_or(Vec::new(), |(first, last)| (first..=last).map(bucket).collect()),
+            all: self.histogram.times.quantiles(),
+            buckets: self.histogram.buckets(),
             run_delay_ns,
             involuntary_switches: switches,
             longest,
+            beside_idle,
         }
     }
 }

@@ -10,6 +10,7 @@ mod cost;
 mod delays;
 pub mod export;
 mod first_pass;
+mod idle;
 mod machine;
 mod matrix;
 mod origin;

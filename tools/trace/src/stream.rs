@@ -4,6 +4,7 @@ use crate::analysis::*;
 use crate::cost::{self, Rate, Samples};
 use crate::delays::AllDelays;
 use crate::first_pass::{FirstPass, bounded};
+use crate::idle::IdleWorkers;
 use crate::machine::Machine;
 use crate::matrix::CpuMatrix;
 use crate::origin::{ByOrigin, Origin};
@@ -49,6 +50,7 @@ struct Stream<R> {
     places: Places,
     threads: Vec<ThreadState>,
     delays: AllDelays,
+    idle: IdleWorkers,
     matrix: CpuMatrix,
     bins: Bins,
     samples: Samples,
@@ -74,6 +76,7 @@ impl<R: Read> Stream<R> {
             places: Places::new(),
             threads: Vec::new(),
             delays: AllDelays::new(),
+            idle: IdleWorkers::new(),
             matrix: CpuMatrix::default(),
             bins: Bins::new(length_ns),
             samples: Samples::new(length_ns),
@@ -110,12 +113,17 @@ impl<R: Read> Stream<R> {
                 let place = self.place(self.places.location(place), Some(name));
                 self.tasks.get(task, place).place = place;
             }
-            Event::Worker { thread, worker, .. } => self.thread(thread).row.worker = worker,
+            Event::Worker { thread, worker, at } => {
+                self.thread(thread).row.worker = worker;
+                let at_ns = self.since_start(at);
+                self.idle.worker(thread.into(), at_ns, worker.is_some());
+            }
             Event::Stats { thread, stats } => {
                 let stats = bounded(stats);
                 let at_ns = self.since_start(stats.at);
                 if let Some((delays, run_delay)) = self.thread(thread).stats(at_ns, &stats) {
-                    self.delays.add_kernel(&delays, Some(run_delay));
+                    self.delays.histogram.add_kernel(&delays, Some(run_delay));
+                    self.idle.stats(thread.into(), Some(run_delay));
                 }
             }
             Event::Drop { task, .. } => self.tasks.remove(task),
@@ -188,6 +196,11 @@ impl<R: Read> Stream<R> {
             place.delay.add(delay);
         }
 
+        // While it was polled it could not be polled elsewhere.
+        let since = poll.woken_at.map(|woken| woken.max(if is_linked { before.last_at } else { 0 }));
+        let since_ns = since.map(|since| self.since_start(since));
+        self.idle.poll(poll.thread.into(), since_ns, start_ns, end_ns);
+
         let thread = self.thread(poll.thread);
         thread.row.polls += 1;
         thread.row.polled_ns += duration_ns;
@@ -232,10 +245,11 @@ impl<R: Read> Stream<R> {
         if let Some(last) = known_threads.checked_sub(1) {
             self.thread(last as u16);
         }
-        for (thread, span) in self.threads.iter_mut().zip(&self.first.threads) {
+        for (number, (thread, span)) in self.threads.iter_mut().zip(&self.first.threads).enumerate() {
             (thread.row.dropped, thread.row.skipped) = (span.dropped(), span.skipped());
             if thread.has_kernel() {
-                self.delays.add_kernel(&thread.delays, None);
+                self.delays.histogram.add_kernel(&thread.delays, None);
+                self.idle.stats(number, None);
             }
         }
         let has_kernel = self.threads.iter().any(ThreadState::has_kernel);
@@ -249,6 +263,8 @@ impl<R: Read> Stream<R> {
 
         self.coverage.forgotten_tasks = self.tasks.forgotten;
         let coverage = self.coverage;
+        // Where polls are missing, a worker that ran them looks idle.
+        let beside_idle = (coverage.skipped + coverage.dropped == 0).then(|| self.idle.finish());
         let length_ns = self.header.ns(self.first.last - self.first.start);
         let rows = self.places.into_rows();
         let moves: Vec<ByOrigin> = rows.iter().map(|row| row.from_previous).collect();
@@ -300,7 +316,12 @@ impl<R: Read> Stream<R> {
             cpus: cpu_order.iter().map(|index| by_index[*index]).collect(),
             matrix: self.matrix.finish(&by_index),
             places: order.iter().filter_map(|place| finished[*place].take()).collect(),
-            delays: self.delays.finish(|place| new_index[place as usize], delays_in_kernel, switches),
+            delays: self.delays.finish(
+                |place| new_index[place as usize],
+                delays_in_kernel,
+                switches,
+                beside_idle,
+            ),
             timeline: self.bins.finish(&cpu_order, &self.first, &self.header),
             threads,
             cost: Cost { total: costs.total, probe: probe.to_vec() },

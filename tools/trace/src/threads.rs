@@ -43,7 +43,7 @@ impl ThreadState {
                 cpu_changes: 0,
                 kernel: Vec::new(),
             },
-            delays: Buckets::new(),
+            delays: Buckets::default(),
             kernel: None,
             open: KernelInterval { until_ns: 0, cpu_ns: 0, run_delay_ns: 0, involuntary_switches: 0 },
             open_stats: 0,
@@ -86,7 +86,7 @@ impl ThreadState {
     /// meanwhile. `None`: it is not known.
     pub fn stats(&mut self, at_ns: u64, stats: &ThreadStats) -> Option<(Buckets, u64)> {
         let kernel = stats.kernel?;
-        let delays = std::mem::replace(&mut self.delays, Buckets::new());
+        let delays = std::mem::take(&mut self.delays);
         // The kernel counts since the thread began: the first totals are those of the first interval.
         let before = self.kernel.replace(kernel).unwrap_or_default();
         let run_delay = kernel.run_delay_ns.saturating_sub(before.run_delay_ns);

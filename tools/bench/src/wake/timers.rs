@@ -3,7 +3,10 @@
 //! `timers`: a thousand tasks sleep for 10 ms again and again. The result is the CPU time of the process, whose other
 //! runtimes are idle. `idle`: a hundred tasks wait for ever. The result is the CPU time of a separate process, in which
 //! nothing else runs. For Go both are the CPU time of the Go program. For comparison with `idle` there is a process
-//! without a runtime, which only reads its CPU time.
+//! without a runtime, which only reads its CPU time. How often threads of the process went to sleep says how often they were woken.
+//!
+//! `timers.beside`: a hundred tasks sleep for 10 ms beside two tasks for each CPU that compute for 100 µs a poll. The result is how late the
+//! sleeps end, tokio's rounding up to a full millisecond included.
 //!
 //! 1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A runtime whose timers are
 //! late wakes less often, so the number of wakes is a row too.
@@ -11,9 +14,13 @@
 //! Source: clock_gettime(2), `CLOCK_PROCESS_CPUTIME_ID`.
 
 use super::go;
+use super::noisy::{compute, steps_in};
+use super::quantiles::Quantiles;
 use super::slice::*;
 use crate::case::CaseCtx;
 use crate::part::{self, Part};
+use crate::runtimes::cpus;
+use anyhow::Context;
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 use std::time::Duration;
@@ -62,6 +69,64 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     Ok(race.rows([race.promise("CPU per second", Contender::Tokio, Bound::AtMost, 1.0)]))
 }
 
+/// Timers beside tasks that compute.
+pub(super) struct Beside;
+
+impl Slice for Beside {
+    fn metrics(&self) -> &'static [Metric] {
+        const { &[time("p90"), time("p99"), time("p50"), rate("polls that compute"), rate("wakes")] }
+    }
+
+    fn run<H: Executor>(&self, executor: H, plan: Plan) -> Vec<f64> {
+        let (counts, polls, steps) = (Arc::new(Counts::new()), Arc::new(Counts::new()), steps_in(COMPUTES));
+        let window = Window::open(plan);
+        let computes = |counts: Arc<Counts>, polls: Arc<Counts>| async move {
+            while !counts.is_over() {
+                compute(steps);
+                polls.add(1);
+                H::yield_now().await;
+            }
+            Quantiles::new()
+        };
+        let sleeps = |counts: Arc<Counts>| async move {
+            let mut late = Quantiles::new();
+            while !counts.is_over() {
+                let due = clock::now().0 + TIMER.as_nanos() as u64;
+                H::sleep(TIMER).await;
+                let now = clock::now().0;
+                counts.add(1);
+                if window.holds(now) {
+                    late.note(now.saturating_sub(due));
+                }
+            }
+            late
+        };
+        let mut tasks = Vec::new();
+        for number in 0..2 * cpus().len() {
+            tasks.push(executor.spawn_nth(number, computes(counts.clone(), polls.clone())));
+        }
+        for number in 0..WAITING {
+            tasks.push(executor.spawn_nth(number, sleeps(counts.clone())));
+        }
+        std::thread::sleep(plan.warm);
+        let (before, began) = (polls.sum(), clock::now().0);
+        let wakes = counts.watch(Plan { warm: Duration::ZERO, ..plan });
+        let computed = (polls.sum() - before) as f64 * 1e6 / (clock::now().0 - began) as f64;
+        let mut late = Quantiles::new();
+        executor.join_all(tasks).iter().for_each(|times| late.merge(times));
+        vec![late.at(0.9), late.at(0.99), late.at(0.5), computed, wakes]
+    }
+}
+
+/// How long a poll of a task that computes takes.
+const COMPUTES: Duration = Duration::from_micros(100);
+
+pub(super) fn run_beside(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+    let contenders = [Contender::Ours, Contender::OursShared, Contender::Tokio];
+    let race = whole(ctx, &contenders, &Beside, Plan { warm: 2 * TIMER, ..Plan::slow(ctx.effort, 5) })?;
+    Ok(race.rows(["p90", "p99"].map(|metric| race.promise(metric, Contender::Tokio, Bound::AtMost, 1.0))))
+}
+
 /// An idle runtime (or none, for `Contender::Alone`) in a separate process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Idle {
@@ -72,41 +137,57 @@ pub struct Idle {
 
 impl Part for Idle {
     const NAME: &'static str = "WakeIdle";
-    type Answer = Vec<f64>;
+    /// The CPU time per second, in ms, in every span, and how often threads went to sleep, if that was counted.
+    type Answer = (Vec<f64>, Vec<f64>);
 
-    /// Measures the CPU time per second, in ms, in every span.
-    fn answer(self) -> anyhow::Result<Vec<f64>> {
+    fn answer(self) -> anyhow::Result<Self::Answer> {
         match self.contender {
             // This process only waits for the Go process, which measures its CPU time itself.
             Contender::Go => {
                 let plan = Plan { rounds: 1, warm: SETTLE, measure: Duration::from_millis(self.span_ms) };
-                go::ask(&format!("idle {WAITING} {}", self.spans), plan)
+                Ok((go::ask(&format!("idle {WAITING} {}", self.spans), plan)?, vec![]))
             }
-            Contender::Alone => Ok(self.spans()),
-            contender => Ok(visit(contender, self)),
+            Contender::Alone => self.spans(),
+            contender => visit(contender, self),
         }
     }
 }
 
 impl Idle {
-    fn spans(self) -> Vec<f64> {
+    fn spans(self) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
         let span = Duration::from_millis(self.span_ms);
         // Calibrate the clock, and wait until new threads have parked.
         clock::now();
         std::thread::sleep(SETTLE);
         let watch = |_| {
-            let (before, began) = (clock::process_cpu().0, clock::now().0);
+            let (slept, before, began) = (times_slept()?, clock::process_cpu().0, clock::now().0);
             std::thread::sleep(span);
-            (clock::process_cpu().0 - before) as f64 * 1e3 / (clock::now().0 - began) as f64
+            let (cpu, took) = (clock::process_cpu().0 - before, (clock::now().0 - began) as f64);
+            // Without the sleep of this thread.
+            Ok((cpu as f64 * 1e3 / took, (times_slept()? - slept).saturating_sub(1) as f64 * 1e9 / took))
         };
         (0..self.spans).map(watch).collect()
     }
 }
 
-impl Visit for Idle {
-    type Out = Vec<f64>;
+/// How often the threads of this process went to sleep so far.
+///
+/// Source: proc(5), `/proc/pid/status`.
+fn times_slept() -> anyhow::Result<u64> {
+    let mut sum = 0;
+    for thread in std::fs::read_dir("/proc/self/task").context("can't list the threads")? {
+        // A thread that has ended since counts as none.
+        let status = std::fs::read_to_string(thread?.path().join("status")).unwrap_or_default();
+        let slept = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+        sum += slept.map_or(Ok(0), |slept| slept.trim().parse::<u64>())?;
+    }
+    Ok(sum)
+}
 
-    fn visit<H: Executor>(self, executor: H) -> Vec<f64> {
+impl Visit for Idle {
+    type Out = anyhow::Result<(Vec<f64>, Vec<f64>)>;
+
+    fn visit<H: Executor>(self, executor: H) -> Self::Out {
         for number in 0..WAITING {
             // Forget the handle: on smol, dropping it cancels the task.
             std::mem::forget(executor.spawn_nth(number, std::future::pending::<()>()));
@@ -119,11 +200,14 @@ pub(super) fn idle(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
     let (spans, span_ms) = if ctx.effort.is_quick() { (3, 500) } else { (5, 1000) };
     let mut rows = Vec::new();
     // The last process has no runtime: its CPU time is the cost of measuring.
-    let hosts = [available(EACH), vec![Contender::Alone]].concat();
+    let hosts = [available(&each_and(Contender::OursShared)), vec![Contender::Alone]].concat();
     for (i, contender) in hosts.iter().enumerate() {
-        let samples = part::ask(&Idle { contender: *contender, spans, span_ms })?;
-        let row = Row::of(ctx.name, contender.name(), "CPU per second", "ms", &samples);
+        let (cpu, slept) = part::ask(&Idle { contender: *contender, spans, span_ms })?;
+        let row = Row::of(ctx.name, contender.name(), "CPU per second", "ms", &cpu);
         rows.push(row.promise_if(*contender == Contender::Ours, Bound::AtMost, IDLE_MS_MAX));
+        if !slept.is_empty() {
+            rows.push(Row::of(ctx.name, contender.name(), "wakes per second", "wakes", &slept));
+        }
         ctx.part_of(i + 1, hosts.len());
     }
     Ok(rows)

@@ -3,7 +3,7 @@
 use super::places;
 use super::svg::{Align, Picture, WIDTH};
 use super::words::{self, count, share, time};
-use warmcore_trace::Analysis;
+use warmcore_trace::{Analysis, Delays};
 
 /// The classes of the histogram's colours, and what they are.
 pub const LEGEND: [(&str, &str); 2] =
@@ -62,12 +62,31 @@ pub fn says(analysis: &Analysis) -> String {
         _ => format!(", 99 of 100 within {}", time(delays.all.p99_ns)),
     };
     format!(
-        "Half of the polls began within {} of the wake{p99}; the longest took {}. The delay is known of {}. \
+        "Half of the polls began within {} of the wake{p99}; the longest took {}. {}The delay is known of {}. \
          {kernel} {}",
         time(delays.all.p50_ns),
         time(delays.all.max_ns),
+        beside_idle(delays),
         words::of_polls(delays.all.count, coverage),
         words::covered(coverage)
+    )
+}
+
+/// How often tasks waited beside an idle worker; empty if that is not known.
+fn beside_idle(delays: &Delays) -> String {
+    let Some(beside) = &delays.beside_idle else { return String::new() };
+    if beside.times.count == 0 {
+        return "No task waited for 0.2 ms while another worker polled nothing. ".to_owned();
+    }
+    let kernel: u64 = beside.buckets.iter().map(|bucket| bucket.maybe_kernel).sum();
+    let kernel = match delays.run_delay_ns {
+        Some(_) => format!("; {} of them may be the kernel's, which gave that worker no CPU", count(kernel)),
+        None => String::new(),
+    };
+    format!(
+        "{} tasks waited for 0.2 ms or longer while another worker polled nothing, the longest for {}{kernel}. ",
+        count(beside.times.count),
+        time(beside.times.max_ns)
     )
 }
 
