@@ -74,11 +74,26 @@ pub trait View {
     fn backlogs_in(&self, _shard: usize) -> ShardMask {
         ShardMask::MAX
     }
+    /// Which CPUs of other last-level caches `me` examines when it looks for a task to steal. By default all.
+    fn far_search(&self, _me: CpuId) -> FarSearch {
+        FarSearch::All
+    }
     /// Whether any task of `cpu`'s backlog may run on `me`. A scheduler that does not know returns true, and after a
     /// steal without a task waits before it asks the policy again.
     fn can_steal(&self, _me: CpuId, _cpu: CpuId) -> bool {
         true
     }
+}
+
+/// Which CPUs of other last-level caches a CPU examines that looks for a task to steal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum FarSearch {
+    /// Any.
+    All,
+    /// Those in the shard of a CPU that kicked it, because tasks wait there.
+    Near(CpuId),
+    /// None: it has examined them a short time ago.
+    None,
 }
 
 /// Where a task may run.

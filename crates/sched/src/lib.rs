@@ -23,7 +23,8 @@ pub use counters::{Counters, WorkerStats};
 
 pub use domains::{SHARD_CPUS_MAX, SchedDomains, ShardMask};
 pub use facts::{
-    Allowed, QueueOrder, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision, WakeSource, Wakee,
+    Allowed, FarSearch, QueueOrder, StealDecision, StealOrder, TargetQueue, View, Wake, WakeDecision,
+    WakeSource, Wakee,
 };
 pub use host::{Host, Inbox, LockedRing, Queued, RING_TASKS, Ring, STEAL_MAX, Task};
 pub use hot::SleepHistory;

@@ -116,6 +116,8 @@ pub struct Core<H: Host> {
     notify_threshold: Cell<u32>,
     /// Whether the worker has polled nothing since it was last idle.
     was_idle: Cell<bool>,
+    /// When a search looks at workers of other last-level caches again.
+    searches_far_at: Cell<Nanos>,
     /// Whether the worker serves its shard alone, as the tasks that it took there last were light. It stays so while the
     /// worker sleeps, until it takes others: `serve.rs`.
     took_light: Cell<bool>,
@@ -202,6 +204,7 @@ impl<H: Host> Core<H> {
             in_driver: Cell::new(false),
             notify_threshold: Cell::new(2),
             was_idle: Cell::new(true),
+            searches_far_at: Cell::default(),
             took_light: Cell::new(false),
             idle_since: Cell::new(now),
             unparked_at: Cell::default(),

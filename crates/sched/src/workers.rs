@@ -25,8 +25,8 @@ use crate::run_queue::RunQueue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::virtual_time::VirtualTimes;
 use crate::{
-    Allowed, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, ShardMask, StealOrder,
-    TargetQueue, Task, View, Wake, WakeDecision, WakeSource, Wakee,
+    Allowed, Distance, FarSearch, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains,
+    ShardMask, StealOrder, TargetQueue, Task, View, Wake, WakeDecision, WakeSource, Wakee,
 };
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
@@ -49,18 +49,28 @@ pub struct Remote<H: Host> {
     /// Written by the worker.
     #[line(owner = "worker")]
     pub status: Padded<WorkerStatus>,
-    /// Whether the worker was notified and counts as searching until it has searched or has a task, under a policy that
-    /// limits how many search. Set by the thread that notifies it, cleared by the worker.
-    #[line(contended = "notified")]
-    pub(crate) is_notified: Padded<AtomicBool>,
-    /// When another thread unparked the worker; 0: the worker has seen it. Written by that thread and by the worker.
-    #[line(contended = "notified")]
-    pub(crate) unparked_at: Padded<AtomicU64>,
+    /// Written by threads that unpark the worker, and by the worker.
+    #[line(contended = "notice")]
+    pub(crate) notice: Padded<Notice>,
     #[line(contended = "still")]
     pub(crate) still: Padded<Stillness>,
     /// Its writers are named in [`Counters`].
     #[line(contended = "counters")]
     pub counters: Padded<Counters>,
+}
+
+/// How other threads have unparked a worker.
+#[derive(Debug, Default, Line)]
+#[line(pair, default = contended)]
+#[repr(align(128))]
+pub struct Notice {
+    /// Whether the worker was notified and counts as searching until it has searched or has a task, under a policy that
+    /// limits how many search.
+    pub(crate) is_notified: AtomicBool,
+    /// The number, plus 1, of a worker of another last-level cache near which tasks wait for it, or 0. A hint, set before the worker is unparked.
+    pub(crate) asked_by: AtomicU32,
+    /// When it was unparked; 0: the worker has seen it.
+    pub(crate) unparked_at: AtomicU64,
 }
 
 /// What other workers have seen of a worker: how many steps it had done, and since when it has done none. Written by workers
@@ -98,6 +108,8 @@ pub struct WorkerStatus {
     pub(crate) wakeup_ns: AtomicU32,
     /// Until when the idle worker is kept for a task that sleeps briefly.
     pub(crate) hot_until: AtomicU64,
+    /// [`View::far_search`]: 0 for all, 1 for none, else a worker's number plus 2.
+    pub(crate) far_search: AtomicU32,
     /// Since when the worker sleeps. 0: it does not.
     pub parked_since: AtomicU64,
     /// The number of parks, times 2; odd from a park until the next poll. A park ends at the first poll
@@ -190,8 +202,7 @@ impl<H: Host> Workers<H> {
                     policy.steals_lifo_slot(),
                 ))),
                 status: Padded::new(WorkerStatus::default()),
-                is_notified: Padded::new(AtomicBool::new(false)),
-                unparked_at: Padded::new(AtomicU64::new(0)),
+                notice: Padded::default(),
                 still: Padded::default(),
                 counters: Padded::new(Counters::default()),
             })
@@ -397,7 +408,7 @@ impl<H: Host> Workers<H> {
     fn unpark(&self, host: &H, worker: CpuId) {
         let remote = self.remote(worker);
         remote.counters.unparks.fetch_add(1, Relaxed);
-        remote.unparked_at.store(host.now(worker).0, Relaxed);
+        remote.notice.unparked_at.store(host.now(worker).0, Relaxed);
         host.unpark(worker);
     }
 
@@ -412,7 +423,7 @@ impl<H: Host> Workers<H> {
 
     /// Unparks a worker if it is parked, to search: it counts as searching from now on. Returns whether it was parked.
     fn notify(&self, host: &H, worker: CpuId) -> bool {
-        let is_notified = &self.remote(worker).is_notified;
+        let is_notified = &self.remote(worker).notice.is_notified;
         // A worker that is awake is not counted, not even for a moment: another one that ends its search or wants to begin one
         // would rely on it.
         if !self.limits_searching() || self.max_searching == 0 || !self.remote(worker).inbox.is_parked() {
@@ -435,7 +446,7 @@ impl<H: Host> Workers<H> {
     /// one that searched.
     pub(crate) fn end_notified(&self, worker: CpuId) -> bool {
         // ORDERING: SeqCst; as in `notify`.
-        self.remote(worker).is_notified.swap(false, SeqCst) && self.searching.fetch_sub(1, SeqCst) == 1
+        self.remote(worker).notice.is_notified.swap(false, SeqCst) && self.searching.fetch_sub(1, SeqCst) == 1
     }
 
     /// Unparks a worker because a task is in the injection queue of `shard`: the worker `first`, else one of the shard,
@@ -466,7 +477,7 @@ impl<H: Host> Workers<H> {
             fence(SeqCst);
         }
         let all = std::iter::once(near).chain(self.machine.others(near));
-        all.take_while(|cpu| !self.notify(host, *cpu)).for_each(drop);
+        all.take_while(|cpu| !self.notify_from(host, near, *cpu)).for_each(drop);
     }
 
     /// Tasks wait at the worker `at`: unparks the worker that the policy names, if it names one. Returns whether it did.
@@ -478,7 +489,15 @@ impl<H: Host> Workers<H> {
         }
         // A worker that another thread unparked meanwhile is not parked any more, so this ends.
         let mut named = std::iter::from_fn(|| self.policy.cpu_to_notify(&self.machine, self, at, now));
-        named.any(|cpu| self.notify(host, cpu))
+        named.any(|cpu| self.notify_from(host, at, cpu))
+    }
+
+    /// As [`notify`](Self::notify): tasks wait at, or near, the worker `at`.
+    fn notify_from(&self, host: &H, at: CpuId, worker: CpuId) -> bool {
+        if self.machine.distance(at, worker) > Distance::Llc && self.remote(worker).inbox.is_parked() {
+            self.remote(worker).notice.asked_by.store(at.0 + 1, Relaxed);
+        }
+        self.notify(host, worker)
     }
 
     /// Whether a worker searches, under a policy that limits how many search. That worker notifies the next one when it
@@ -610,6 +629,14 @@ impl<H: Host> View for Workers<H> {
 
     fn shared_queue_len(&self, shard: usize) -> u32 {
         self.inject_queues[shard].len()
+    }
+
+    fn far_search(&self, me: CpuId) -> FarSearch {
+        match self.remote(me).status.far_search.load(Relaxed) {
+            0 => FarSearch::All,
+            1 => FarSearch::None,
+            number => FarSearch::Near(CpuId(number - 2)),
+        }
     }
 
     fn idle_in(&self, shard: usize) -> ShardMask {

@@ -1,23 +1,23 @@
-//! Under Home each search of an idle CPU looks at a limited number of the CPUs where tasks wait, and repeated searches
-//! reach all of them.
+//! Under Home each search of an idle CPU looks at a limited number of CPUs, and repeated searches reach all of them.
 //!
-//! 384 CPUs, on all of which a task waits that may not be stolen yet; the view counts how many CPUs a search asks it
-//! about. A search looks at 32 CPUs at most, the rest of the shard in which it reaches that number, and two shards
-//! more.
+//! 384 CPUs that are awake, on all or one of which a task waits; the view counts how many CPUs a search asks it
+//! about. A search looks at 32 CPUs of other last-level caches at most, the rest of the shard in which it reaches that number, and two shards
+//! more. If another CPU has asked for it, it looks there alone, and if it has looked at all a short time ago, nowhere else.
 
 mod common;
 
 use common::{Facts, drawn, whole};
 use std::cell::Cell;
-use warmcore_sched::{Home, Policy, SchedDomains, ShardMask, StealDecision, View};
+use warmcore_sched::{FarSearch, Home, Policy, SchedDomains, ShardMask, StealDecision, View};
 use warmcore_types::{CpuId, Nanos};
 
-/// The most CPUs that a search looks at.
-const LOOKS_MAX: u32 = 32 + 3 * 16;
+/// The most CPUs that a search looks at, its own shard included.
+const LOOKS_MAX: u32 = 32 + 4 * 16;
 
-/// Facts that count how often a policy asks what a steal from a CPU would cost.
+/// Facts that count about how many CPUs a policy asks.
 struct Counted {
     facts: Facts,
+    far_search: FarSearch,
     looks: Cell<u32>,
 }
 
@@ -29,13 +29,13 @@ impl View for Counted {
         self.facts.is_stuck(cpu)
     }
     fn backlog(&self, cpu: CpuId) -> u32 {
+        self.looks.set(self.looks.get() + 1);
         self.facts.backlog(cpu)
     }
     fn backlog_since(&self, cpu: CpuId) -> Nanos {
         self.facts.backlog_since(cpu)
     }
     fn migration_cost_at(&self, cpu: CpuId) -> Nanos {
-        self.looks.set(self.looks.get() + 1);
         self.facts.migration_cost_at(cpu)
     }
     fn far_cost_at(&self, cpu: CpuId) -> Nanos {
@@ -50,6 +50,9 @@ impl View for Counted {
     fn idle_in(&self, shard: usize) -> ShardMask {
         self.facts.idle_in(shard)
     }
+    fn far_search(&self, _: CpuId) -> FarSearch {
+        self.far_search
+    }
 }
 
 const NOW: Nanos = Nanos(1_000_000);
@@ -62,7 +65,7 @@ fn tasks_wait_everywhere() -> (SchedDomains, Counted) {
     for cpu in &mut facts.cpus[1..] {
         (cpu.backlog, cpu.since, cpu.migration_cost) = (1, NOW, Nanos(64_000));
     }
-    (machine, Counted { facts, looks: Cell::new(0) })
+    (machine, Counted { facts, far_search: FarSearch::All, looks: Cell::new(0) })
 }
 
 #[test]
@@ -89,11 +92,37 @@ fn a_stuck_cpu_far_away_is_found_in_the_end() {
     assert!(found.is_some(), "not in a hundred looks");
 }
 
-#[test]
-fn the_only_waiting_task_is_found_at_once_however_far() {
+/// Of 383 CPUs that are awake one has tasks.
+fn a_task_waits_far_away() -> (SchedDomains, Counted) {
     let (machine, mut view) = tasks_wait_everywhere();
     view.facts.cpus[1..383].iter_mut().for_each(|cpu| cpu.backlog = 0);
     view.facts.cpus[383].since = Nanos(0);
-    let steal = Home::DEFAULT.steal(&machine, &view, CpuId(0), NOW);
-    assert_eq!(steal, StealDecision::From { cpu: CpuId(383), at_most: 1 });
+    (machine, view)
+}
+
+#[test]
+fn the_only_waiting_task_is_found_in_the_end_and_no_search_is_long() {
+    let (machine, view) = a_task_waits_far_away();
+    let found = (0..100u64).find(|look| {
+        view.looks.set(0);
+        let steal = Home::DEFAULT.steal(&machine, &view, CpuId(0), Nanos(NOW.0 + look * 264_000));
+        assert!(view.looks.get() <= LOOKS_MAX, "{}", view.looks.get());
+        steal == StealDecision::From { cpu: CpuId(383), at_most: 1 }
+    });
+    assert!(found.is_some(), "not in a hundred looks");
+}
+
+#[test]
+fn the_cpu_that_asked_is_looked_at_at_once_however_far() {
+    let (machine, mut view) = a_task_waits_far_away();
+    let at_home = machine.cpus_of(machine.shard_of(CpuId(0))).len() as u32;
+    for (far_search, decision, looks) in [
+        (FarSearch::Near(CpuId(380)), StealDecision::From { cpu: CpuId(383), at_most: 1 }, 2 * at_home),
+        (FarSearch::None, StealDecision::Nothing, at_home),
+    ] {
+        view.far_search = far_search;
+        view.looks.set(0);
+        assert_eq!(Home::DEFAULT.steal(&machine, &view, CpuId(0), NOW), decision);
+        assert!(view.looks.get() <= looks, "{far_search:?}: {}", view.looks.get());
+    }
 }

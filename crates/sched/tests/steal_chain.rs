@@ -5,7 +5,7 @@ mod common;
 
 use common::host::TestHost;
 use common::script::Scripted;
-use warmcore_sched::{Allowed, Core, Host, Next, PolicyKind, View};
+use warmcore_sched::{Allowed, Core, Distance, Host, MIN_STEAL_DELAY, Next, PolicyKind, View};
 use warmcore_types::{CpuId, Nanos};
 
 #[test]
@@ -30,4 +30,38 @@ fn a_worker_that_steals_notifies_another_one_of_the_tasks_that_it_left() {
     assert!(next.len() == 1 && next[0] != thief, "{next:?} after {thief}");
     assert!(!host.workers().is_idle(next[0]));
     assert!(matches!(core.next(&host), Next::Run(_)));
+}
+
+/// To look at all workers takes long, so a worker does that rarely; but a worker that another one asks finds the tasks there.
+#[test]
+fn a_worker_of_another_cache_that_has_just_looked_finds_the_tasks_of_one_that_asks_for_it() {
+    let host = TestHost::new(PolicyKind::Home);
+    host.set_clock(Nanos(1_000_000));
+    let machine = host.workers().machine();
+    let cores: Vec<_> = (0..machine.cpus() as u32)
+        .map(|worker| Core::new(&host, CpuId(worker), Nanos(1_000_000_000)))
+        .collect();
+    let far = cores.iter().filter(|core| machine.distance(CpuId(0), core.me()) > Distance::Llc);
+    let mut far: Vec<_> = far.collect();
+    let look = |core: &Core<TestHost>| {
+        core.search(&host);
+        matches!(core.next(&host), Next::Run(_))
+    };
+    assert!(far.len() > 1 && !far.iter().any(|core| look(core)));
+    // Those that share a cache with the first worker are awake, so another one is asked.
+    let (began, delay) = (1_000_000 + MIN_STEAL_DELAY.0 / 2, MIN_STEAL_DELAY.0);
+    host.set_clock(Nanos(began));
+    cores[0].read_clock(&host);
+    (0..40).for_each(|task| cores[0].schedule(&host, host.task(task, Allowed::Anywhere, 0), false));
+    let [asked] = host.unparked()[..] else { panic!("one worker is asked") };
+    // The asked one looks last, as it asks for the next.
+    far.sort_by_key(|core| core.me() == asked);
+    let due = began + delay.max(2 * host.workers().far_cost_at(CpuId(0)).0);
+    for (now, finds) in [(due - delay / 4, false), (due + delay / 2, true)] {
+        host.set_clock(Nanos(now));
+        for core in &far {
+            host.wake(core);
+            assert_eq!(look(core), finds && core.me() == asked, "{} at {now}", core.me());
+        }
+    }
 }

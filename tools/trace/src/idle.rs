@@ -153,7 +153,9 @@ impl IdleWorkers {
         self.counted.add_kernel(&counted, run_delay_ns);
     }
 
-    pub fn finish(self) -> BesideIdle {
+    pub fn finish(mut self) -> BesideIdle {
+        let unsettled = self.waits.values().map(|wait| wait.longest).filter(|longest| *longest >= LATE_NS);
+        unsettled.for_each(|longest| self.counted.add(longest));
         BesideIdle { times: self.counted.times.quantiles(), buckets: self.counted.buckets() }
     }
 }

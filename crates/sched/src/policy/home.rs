@@ -8,15 +8,19 @@
 //! problem). A task that one CPU wakes again and again also adds a part of the time that it waits behind other tasks: a part
 //! only, because waiting uses no CPU. So a task ends up beside the task that it talks to, after one wake if it has little
 //! data, after many if it has much. It does not move to a CPU where more tasks wait than at its own, unless that saves a
-//! kick; while it could not move, the accrued cost does not grow.
+//! kick; while it could not move, the accrued cost does not grow. And a task that would wait for its CPU for longer than a kick and the move
+//! take goes to an idle CPU of the last-level cache, as long as the machine has two: on 2 × 96 simulated cores requests got 0.92 to 0.95 of the
+//! rounds of Linux's placement without that, and 0.98 to 1.00 with it (`tools/sim/tests/placement.rs`).
 //!
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
 //! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
 //! task that has just moved there keeps its CPU for that long; if the tasks behind it were stolen because that CPU is busy
 //! with it, each move would cause the next one (`tools/sim/tests/conserve.rs`). From a CPU in a long poll, or an offline one,
 //! tasks are stolen at once. So are light ones nearby that would wait for longer than the steal takes: the delay is there to keep
-//! parked CPUs from being woken for them, and the CPU that steals is awake. A CPU that sees many tasks that are not due yet
-//! examines only the nearest CPUs, and searches again when the first of these tasks is due.
+//! parked CPUs from being woken for them, and the CPU that steals is awake. A search looks at all CPUs of its last-level cache, and at
+//! others only where another CPU asked for it ([`View::far_search`]) or rarely, and then at a limited number, others each time: each line that
+//! it reads takes 100 to 200 ns, and tasks wait for the CPU that searches. With a look at all CPUs that are awake, simulated as above, requests
+//! at 60 % load got 0.85 of the rounds.
 //!
 //! **New tasks.** A task that never ran has no data. If its first poll is known to take longer than a kick, four kicks if only one
 //! CPU is idle, or ten if other threads may need that, it goes to an idle CPU.
@@ -45,8 +49,8 @@ use super::Policy;
 use super::near::{Found, find_idle, may, origin, shared, takes};
 use crate::refill::SHORT_POLL_NS;
 use crate::{
-    Allowed, Distance, QueueOrder, SchedDomains, StealDecision, TargetQueue, View, Wake, WakeDecision,
-    WakeSource, Wakee,
+    Allowed, Distance, FarSearch, QueueOrder, SchedDomains, StealDecision, TargetQueue, View, Wake,
+    WakeDecision, WakeSource, Wakee,
 };
 use warmcore_types::{CpuId, Nanos};
 
@@ -62,9 +66,9 @@ pub const MIN_STEAL_DELAY: Nanos = Nanos(WAKEUPS_WAITED * WAKEUP_COST.0);
 /// learned to take.
 pub const WAKEUPS_WAITED: u64 = 10;
 
-/// An idle CPU examines about this many CPUs whose tasks are not due yet: the nearest ones, and then two shards anywhere,
-/// others each time, so that no task is overlooked for ever. Of each CPU it reads three lines that others write, 100 to
-/// 200 ns each. Many more reads would cost as much as the kick that they save, and one of the examined tasks is due soon.
+/// An idle CPU examines about this many CPUs of other shards: the nearest ones that are awake, and then two shards anywhere,
+/// others each time, so that no task is overlooked for ever. Of each CPU it reads up to three lines that others write, 100 to
+/// 200 ns each. Many more reads would cost as much as the kick that they save.
 pub const STEAL_SCAN_MAX: u32 = 32;
 
 /// The cost of handing a task to a CPU that runs: a few cache lines move.
@@ -179,7 +183,17 @@ impl Policy for Home {
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
         let mut search = Search { rules: *self, machine, view, me, now, scanned: 0, earliest: None };
+        let far_search = view.far_search(me);
         for shard in machine.shards_from(me) {
+            let is_far = |cpu: &CpuId| machine.distance(me, *cpu) > Distance::Llc;
+            if far_search != FarSearch::All && machine.cpus_of(shard).first().is_some_and(is_far) {
+                if let FarSearch::Near(cpu) = far_search
+                    && let Some(pull) = search.shard(machine.shard_of(cpu))
+                {
+                    return pull;
+                }
+                break;
+            }
             if let Some(pull) = search.shard(shard) {
                 return pull;
             }
@@ -286,7 +300,7 @@ struct Search<'a, V> {
     view: &'a V,
     me: CpuId,
     now: Nanos,
-    /// CPUs examined whose tasks are not due yet.
+    /// CPUs of other shards that were examined.
     scanned: u32,
     earliest: Option<Nanos>,
 }
@@ -299,7 +313,9 @@ impl<V: View> Search<'_, V> {
         if view.shared_queue_len(shard) > 0 {
             return Some(StealDecision::Shard(shard));
         }
+        let is_own = shard == machine.shard_of(me);
         for cpu in machine.cpus_among(me, shard, view.backlogs_in(shard)) {
+            self.scanned += u32::from(!is_own);
             let waiting = view.backlog(cpu);
             if waiting == 0 || !view.can_steal(me, cpu) {
                 continue;
@@ -325,7 +341,6 @@ impl<V: View> Search<'_, V> {
                     at_most: if is_light { waiting.div_ceil(self.rules.steal_divisor.max(1)) } else { 1 },
                 });
             }
-            self.scanned += 1;
             self.earliest = Some(self.earliest.map_or(at, |earliest| earliest.min(at)));
         }
         None
@@ -471,13 +486,36 @@ impl Home {
         if view.is_stuck(prev_cpu) && allowed != Allowed::Cpu(prev_cpu) {
             return self.place_task(machine, view, wake, prev_cpu);
         }
-        if !is_idle
-            && allowed == Allowed::Anywhere
-            && is_light_among(migration_cost, view.migration_cost_at(prev_cpu))
-        {
-            return self.place_task(machine, view, wake, prev_cpu);
+        if !is_idle && allowed == Allowed::Anywhere {
+            if let Some(idle) = self.idle_instead(machine, view, wake, prev_cpu) {
+                return WakeDecision::on(idle, true);
+            }
+            if is_light_among(migration_cost, view.migration_cost_at(prev_cpu)) {
+                return self.place_task(machine, view, wake, prev_cpu);
+            }
         }
         stay
+    }
+
+    /// An idle CPU of the last-level cache, if the task would wait behind the others of `prev_cpu` for longer than a kick and the move take.
+    /// Not the machine's last idle one.
+    fn idle_instead(
+        self,
+        machine: &SchedDomains,
+        view: &impl View,
+        wake: &Wake,
+        prev_cpu: CpuId,
+    ) -> Option<CpuId> {
+        let migration_cost = wake.wakee.migration_cost;
+        // The poll that runs there counts as a whole one: those that a wake meets are the long ones.
+        let polls = u64::from(view.backlog(prev_cpu)) + 1;
+        let wait = Nanos(view.mean_poll_at(prev_cpu).0.saturating_mul(polls));
+        if wait <= migration_cost || !has_idle(machine, view, prev_cpu, 2) {
+            return None;
+        }
+        let found = find_idle(machine, view, prev_cpu, self.hot_clock(wake.now), &wake.wakee)?.cpu;
+        let pays = wait > later(view.wakeup_cost(found), migration_cost);
+        (pays && machine.distance(prev_cpu, found) <= Distance::Llc).then_some(found)
     }
 
     /// Places a new task, or one that can't run on its previous CPU: on an idle CPU near `near`, else in a shared queue.

@@ -127,12 +127,13 @@ impl<H: Host> Core<H> {
 
     /// If another thread has ended the park: learns how long it took until this thread ran.
     fn learn_wakeup_cost(&self, parked_since: u64, woke: Nanos) {
-        let at = self.remote.unparked_at.load(Relaxed);
+        let unparked_at = &self.remote.notice.unparked_at;
+        let at = unparked_at.load(Relaxed);
         self.unparked_at.set(Nanos(at));
         if at == 0 {
             return;
         }
-        self.remote.unparked_at.store(0, Relaxed);
+        unparked_at.store(0, Relaxed);
         if at < parked_since {
             // The worker woke by itself at that time, and ended another park.
             return;

@@ -3,6 +3,7 @@
 //! The tasks pass through a buffer of the worker, so that no thread holds the locks of two queues.
 
 use super::*;
+use crate::policy::MIN_STEAL_DELAY;
 use crate::sync::fence;
 use crate::{StealDecision, View, Workers};
 
@@ -30,7 +31,7 @@ impl<H: Host> Core<H> {
         let limit = workers.max_searching;
         let below = |searching| (searching < limit).then_some(searching + 1);
         // ORDERING: SeqCst; as for `searching`: a worker that was notified is counted already.
-        let is_counted = self.remote.is_notified.swap(false, SeqCst);
+        let is_counted = self.remote.notice.is_notified.swap(false, SeqCst);
         if !is_counted && workers.searching.fetch_update(SeqCst, SeqCst, below).is_err() {
             return SearchOutcome::Nothing(None);
         }
@@ -58,7 +59,31 @@ impl<H: Host> Core<H> {
         }
     }
 
+    /// Looks for tasks at the workers of its last-level cache; of the others, at those near a worker that asked for it, and rarely at any.
+    ///
+    /// No task of another last-level cache is stolen before it has waited for `MIN_STEAL_DELAY`, and a worker with a task that waits for
+    /// so long unparks another one, so this suffices.
     fn steal_as_decided(&self, host: &H, now: Nanos) -> SearchOutcome {
+        let (notice, far_search) = (&self.remote.notice.asked_by, &self.remote.status.far_search);
+        let is_rare = now >= self.searches_far_at.get();
+        let asked_by = notice.load(Relaxed);
+        if asked_by > 0 || !is_rare {
+            far_search.store(asked_by + 1, Relaxed);
+            let outcome = self.steal_until_decided(host, now);
+            if asked_by > 0 && !matches!(outcome, SearchOutcome::Nothing(Some(_))) {
+                // Otherwise it looks there again when a task is due.
+                notice.store(0, Relaxed);
+            }
+            if !is_rare || !matches!(outcome, SearchOutcome::Nothing(None)) {
+                return outcome;
+            }
+        }
+        self.searches_far_at.set(Nanos(now.0 + MIN_STEAL_DELAY.0));
+        far_search.store(0, Relaxed);
+        self.steal_until_decided(host, now)
+    }
+
+    fn steal_until_decided(&self, host: &H, now: Nanos) -> SearchOutcome {
         let workers = host.workers();
         for _ in workers.remotes.iter() {
             match workers.policy().steal(workers.machine(), workers, self.me, now) {

@@ -33,6 +33,7 @@ fn every_case_ends_on_every_runtime() {
     let noisy = [EACH, &[Contender::OursWithoutTenants]].concat();
     runs_on(&noisy, &noisy::Noisy { poll: Duration::from_micros(20) });
     runs_on(EACH, &timers::Timers);
+    runs_on(&[Contender::Ours, Contender::Tokio], &timers::Beside { per_cpu: 2 });
     runs_on(&[Contender::Ours, Contender::Rayon, Contender::Alone, Contender::Go], &scope::Scope);
 }
 
@@ -68,17 +69,27 @@ fn a_slice_in_which_nothing_happened_is_kept_and_reported() {
 }
 
 #[test]
-fn a_waiting_task_takes_memory_and_an_idle_pool_can_be_watched() {
+fn what_waits_takes_memory_and_an_idle_pool_can_be_watched() {
+    let waiting = |contender: Contender, what: &str| {
+        let waiting = format!(r#"{{"contender":"{contender:?}","what":{what}}}"#);
+        serde_json::from_str::<memory::Waiting>(&waiting).unwrap().answer().unwrap()
+    };
     for contender in available(&[Contender::Smol, Contender::Go]) {
-        let waiting: memory::Waiting =
-            serde_json::from_str(&format!(r#"{{"contender":"{contender:?}","tasks":1000}}"#)).unwrap();
-        assert!(waiting.answer().unwrap().is_finite(), "{contender:?}");
+        assert!(waiting(contender, r#"{"Tasks":1000}"#).is_finite(), "{contender:?}");
+    }
+    for what in [r#"{"Connections":20}"#, r#"{"Workers":2}"#] {
+        assert!(waiting(Contender::Ours, what).is_finite(), "{what}");
     }
     for contender in available(&[Contender::Tokio, Contender::Go, Contender::Alone]) {
-        let spans = timers::Idle { contender, spans: 2, span_ms: 10 }.answer().unwrap();
-        assert!(
-            spans.len() == 2 && spans.iter().all(|ms| ms.is_finite() && *ms >= 0.0),
-            "{contender:?}: {spans:?}"
-        );
+        let (cpu, slept) = timers::Idle { contender, spans: 2, span_ms: 10 }.answer().unwrap();
+        let is_counted = slept.len() == 2 || contender == Contender::Go;
+        assert!(is_counted && cpu.len() == 2, "{contender:?}: {cpu:?} {slept:?}");
+        assert!(cpu.iter().chain(&slept).all(|each| each.is_finite() && *each >= 0.0), "{cpu:?} {slept:?}");
     }
+}
+
+#[test]
+fn programs_that_wait_end() {
+    let late: late::Late = serde_json::from_str(r#"{"contender":"OursShared","ms":5}"#).unwrap();
+    late.answer().unwrap();
 }

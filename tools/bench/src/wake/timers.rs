@@ -5,7 +5,7 @@
 //! nothing else runs. For Go both are the CPU time of the Go program. For comparison with `idle` there is a process
 //! without a runtime, which only reads its CPU time. How often threads of the process went to sleep says how often they were woken.
 //!
-//! `timers.beside`: a hundred tasks sleep for 10 ms beside two tasks for each CPU that compute for 100 µs a poll. The result is how late the
+//! `timers.beside`: a hundred tasks sleep for 10 ms beside 2 or 16 tasks for each CPU that compute for 100 µs a poll. The result is how late the
 //! sleeps end, tokio's rounding up to a full millisecond included.
 //!
 //! 1000 sleeps of 10 ms are at most 100 000 wakes a second: 60 ms of CPU is 600 ns a wake. A runtime whose timers are
@@ -70,7 +70,10 @@ pub(super) fn run(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
 }
 
 /// Timers beside tasks that compute.
-pub(super) struct Beside;
+pub(super) struct Beside {
+    /// How many there are for each CPU.
+    pub(super) per_cpu: usize,
+}
 
 impl Slice for Beside {
     fn metrics(&self) -> &'static [Metric] {
@@ -102,7 +105,7 @@ impl Slice for Beside {
             late
         };
         let mut tasks = Vec::new();
-        for number in 0..2 * cpus().len() {
+        for number in 0..self.per_cpu * cpus().len() {
             tasks.push(executor.spawn_nth(number, computes(counts.clone(), polls.clone())));
         }
         for number in 0..WAITING {
@@ -121,9 +124,10 @@ impl Slice for Beside {
 /// How long a poll of a task that computes takes.
 const COMPUTES: Duration = Duration::from_micros(100);
 
-pub(super) fn run_beside(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
+pub(super) fn run_beside(ctx: &CaseCtx, per_cpu: usize) -> anyhow::Result<Vec<Row>> {
     let contenders = [Contender::Ours, Contender::OursShared, Contender::Tokio];
-    let race = whole(ctx, &contenders, &Beside, Plan { warm: 2 * TIMER, ..Plan::slow(ctx.effort, 5) })?;
+    let race =
+        whole(ctx, &contenders, &Beside { per_cpu }, Plan { warm: 2 * TIMER, ..Plan::slow(ctx.effort, 5) })?;
     Ok(race.rows(["p90", "p99"].map(|metric| race.promise(metric, Contender::Tokio, Bound::AtMost, 1.0))))
 }
 

@@ -133,6 +133,10 @@ fn recorded(cpus: u32, name: &str) -> Analysis {
                 waker_cpu: None,
                 origin: Origin::SameLlc,
             }],
+            beside_idle: Some(BesideIdle {
+                times: Quantiles { count: 1200, p50_ns: 300_000, p99_ns: 900_000, max_ns: 1_900_000 },
+                buckets: vec![DelayBucket { from_ns: 262_144, to_ns: 393_216, polls: 1200, maybe_kernel: 7 }],
+            }),
         },
         timeline: Timeline {
             bin_ns: 33_333_333,
@@ -287,6 +291,7 @@ fn the_sentence_comes_first_and_each_figure_says_of_how_much_it_is() {
         "another L3",
         "? → 1",
         "lost one 77 times",
+        "while another worker polled nothing, the longest for 1.90 ms; 7 of them may be the kernel's",
     ] {
         assert!(text.contains(told), "{told:?} is missing in {text}");
     }

@@ -5,8 +5,8 @@
 
 use std::cell::{Cell, RefCell};
 use warmcore_sched::{
-    Policy, QueueOrder, SchedDomains, ShardMask, StealDecision, StealOrder, TargetQueue, View, Wake,
-    WakeDecision,
+    FarSearch, Policy, QueueOrder, SchedDomains, ShardMask, StealDecision, StealOrder, TargetQueue, View,
+    Wake, WakeDecision,
 };
 use warmcore_types::{CpuId, Nanos};
 
@@ -160,6 +160,9 @@ impl<V: View> View for CountingView<'_, V> {
     }
     fn backlogs_in(&self, shard: usize) -> ShardMask {
         self.view.backlogs_in(shard)
+    }
+    fn far_search(&self, me: CpuId) -> FarSearch {
+        self.view.far_search(me)
     }
     fn can_steal(&self, me: CpuId, cpu: CpuId) -> bool {
         self.view.can_steal(me, cpu)
