@@ -229,7 +229,7 @@ pub fn all() -> Vec<Step> {
                 "aarch64 compiles",
                 Full,
                 20,
-                "check --target aarch64-unknown-linux-gnu -p warmcore-percpu",
+                "check --target aarch64-unknown-linux-gnu -p warmcore-percpu -p warmcore-runtime",
             )
         },
         // The tests of the crate budget are left out: they depend on mimalloc, which is in C and needs a C compiler for

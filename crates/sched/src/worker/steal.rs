@@ -62,10 +62,10 @@ impl<H: Host> Core<H> {
     /// Looks for tasks at the workers of its last-level cache; of the others, at those near a worker that asked for it, and rarely at any.
     ///
     /// No task of another last-level cache is stolen before it has waited for `MIN_STEAL_DELAY`, and a worker with a task that waits for
-    /// so long unparks another one, so this suffices.
+    /// so long unparks another one, so this suffices; but not if searches are limited, as nobody is unparked while a worker searches.
     fn steal_as_decided(&self, host: &H, now: Nanos) -> SearchOutcome {
         let (notice, far_search) = (&self.remote.notice.asked_by, &self.remote.status.far_search);
-        let is_rare = now >= self.searches_far_at.get();
+        let is_rare = now >= self.searches_far_at.get() || host.workers().limits_searching();
         let asked_by = notice.load(Relaxed);
         if asked_by > 0 || !is_rare {
             far_search.store(asked_by + 1, Relaxed);
