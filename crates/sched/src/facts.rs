@@ -85,7 +85,7 @@ pub trait View {
     }
 }
 
-/// Which CPUs of other last-level caches a CPU examines that looks for a task to steal.
+/// Which CPUs of other last-level caches a CPU examines that looks for a task to steal. It looks at all shared queues besides.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FarSearch {
     /// Any.

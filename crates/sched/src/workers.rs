@@ -11,7 +11,9 @@
 //! A worker that parks marks itself as parked, then looks for tasks. A thread that queues a task where a parked worker
 //! does not see it (a ring, a run queue, an injection queue) queues it, then looks for parked workers. A SeqCst fence is between
 //! the two steps of both, so one of the two sees the other: `Core::mark_parked`, [`Workers::notify_parked`],
-//! `notify_for_inject`.
+//! `notify_for_inject`. Of other last-level caches it looks at the injection queues only, unless it was asked to look further: a task
+//! in a worker's queue there is not due yet, and if it still waits at that worker's next maintenance, or when the watchdog finds the worker in a
+//! long poll, it unparks one.
 //!
 //! A worker that took light tasks from an injection queue *serves* its shard until some time: threads outside push new light tasks to
 //! its inbox meanwhile. That is a hint, as the inbox knows whether its worker parks.
@@ -67,7 +69,8 @@ pub struct Notice {
     /// Whether the worker was notified and counts as searching until it has searched or has a task, under a policy that
     /// limits how many search.
     pub(crate) is_notified: AtomicBool,
-    /// The number, plus 1, of a worker of another last-level cache near which tasks wait for it, or 0. A hint, set before the worker is unparked.
+    /// The number, plus 1, of a worker of another last-level cache near which tasks wait for it; 0: none; `u32::MAX`: several. A hint,
+    /// set before the worker is unparked.
     pub(crate) asked_by: AtomicU32,
     /// When it was unparked; 0: the worker has seen it.
     pub(crate) unparked_at: AtomicU64,
@@ -494,10 +497,23 @@ impl<H: Host> Workers<H> {
 
     /// As [`notify`](Self::notify): tasks wait at, or near, the worker `at`.
     fn notify_from(&self, host: &H, at: CpuId, worker: CpuId) -> bool {
-        if self.machine.distance(at, worker) > Distance::Llc && self.remote(worker).inbox.is_parked() {
-            self.remote(worker).notice.asked_by.store(at.0 + 1, Relaxed);
+        if self.remote(worker).inbox.is_parked() {
+            self.point_to(at, worker);
         }
         self.notify(host, worker)
+    }
+
+    /// When `worker` looks for tasks next, it looks near the worker `at` too, where some wait.
+    pub fn point_to(&self, at: CpuId, worker: CpuId) {
+        // Under a limit of searches each looks everywhere.
+        if self.machine.distance(at, worker) > Distance::Llc && !self.limits_searching() {
+            // ORDERING: Relaxed; the worker is unparked afterwards, or looks by itself.
+            let asked_by = &self.remote(worker).notice.asked_by;
+            let before = asked_by.swap(at.0 + 1, Relaxed);
+            if before > 0 && before != at.0 + 1 {
+                asked_by.store(u32::MAX, Relaxed);
+            }
+        }
     }
 
     /// Whether a worker searches, under a policy that limits how many search. That worker notifies the next one when it

@@ -59,7 +59,10 @@ const NOW: Nanos = Nanos(1_000_000);
 
 /// Facts in which a task waits on every CPU but the first, since [`NOW`].
 fn tasks_wait_everywhere() -> (SchedDomains, Counted) {
-    let machine = whole(&drawn(2, 12, 8, 2));
+    tasks_wait_on(whole(&drawn(2, 12, 8, 2)))
+}
+
+fn tasks_wait_on(machine: SchedDomains) -> (SchedDomains, Counted) {
     let mut facts = Facts::busy(&machine);
     facts.cpus[0].idle = true;
     for cpu in &mut facts.cpus[1..] {
@@ -92,17 +95,18 @@ fn a_stuck_cpu_far_away_is_found_in_the_end() {
     assert!(found.is_some(), "not in a hundred looks");
 }
 
-/// Of 383 CPUs that are awake one has tasks.
-fn a_task_waits_far_away() -> (SchedDomains, Counted) {
-    let (machine, mut view) = tasks_wait_everywhere();
-    view.facts.cpus[1..383].iter_mut().for_each(|cpu| cpu.backlog = 0);
-    view.facts.cpus[383].since = Nanos(0);
+/// Of the CPUs that are awake the last one has tasks, of 384 or another machine's.
+fn a_task_waits_far_away(machine: SchedDomains) -> (SchedDomains, Counted) {
+    let (machine, mut view) = tasks_wait_on(machine);
+    let last = machine.cpus() - 1;
+    view.facts.cpus[1..last].iter_mut().for_each(|cpu| cpu.backlog = 0);
+    view.facts.cpus[last].since = Nanos(0);
     (machine, view)
 }
 
 #[test]
 fn the_only_waiting_task_is_found_in_the_end_and_no_search_is_long() {
-    let (machine, view) = a_task_waits_far_away();
+    let (machine, view) = a_task_waits_far_away(whole(&drawn(2, 12, 8, 2)));
     let found = (0..100u64).find(|look| {
         view.looks.set(0);
         let steal = Home::DEFAULT.steal(&machine, &view, CpuId(0), Nanos(NOW.0 + look * 264_000));
@@ -114,15 +118,20 @@ fn the_only_waiting_task_is_found_in_the_end_and_no_search_is_long() {
 
 #[test]
 fn the_cpu_that_asked_is_looked_at_at_once_however_far() {
-    let (machine, mut view) = a_task_waits_far_away();
-    let at_home = machine.cpus_of(machine.shard_of(CpuId(0))).len() as u32;
-    for (far_search, decision, looks) in [
-        (FarSearch::Near(CpuId(380)), StealDecision::From { cpu: CpuId(383), at_most: 1 }, 2 * at_home),
-        (FarSearch::None, StealDecision::Nothing, at_home),
-    ] {
-        view.far_search = far_search;
-        view.looks.set(0);
-        assert_eq!(Home::DEFAULT.steal(&machine, &view, CpuId(0), NOW), decision);
-        assert!(view.looks.get() <= looks, "{far_search:?}: {}", view.looks.get());
+    // The last-level caches of the second machine have 112 CPUs each, in seven shards.
+    for machine in [drawn(2, 12, 8, 2), drawn(2, 1, 56, 2)] {
+        let (machine, mut view) = a_task_waits_far_away(whole(&machine));
+        let (near, last) = (machine.shard_of(CpuId(0)), CpuId(machine.cpus() as u32 - 1));
+        let at_home = machine.cpus_of(near).len() as u32;
+        let limit = if machine.cpus() == 384 { 0 } else { 32 + at_home };
+        for (far_search, decision, looks) in [
+            (FarSearch::Near(last), StealDecision::From { cpu: last, at_most: 1 }, 2 * at_home),
+            (FarSearch::None, StealDecision::Nothing, at_home),
+        ] {
+            view.far_search = far_search;
+            view.looks.set(0);
+            assert_eq!(Home::DEFAULT.steal(&machine, &view, CpuId(0), NOW), decision, "{far_search:?}");
+            assert!(view.looks.get() <= looks + limit, "{far_search:?}: {}", view.looks.get());
+        }
     }
 }

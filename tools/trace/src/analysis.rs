@@ -266,7 +266,7 @@ pub struct Delays {
     pub beside_idle: Option<BesideIdle>,
 }
 
-/// Of delays of at least 0.2 ms, the longest parts during which one other worker polled nothing, if that is 0.2 ms or more too. A worker counts
+/// Of delays of at least 0.2 ms, the longest parts during which one worker polled nothing, if that is 0.2 ms or more too. A worker counts
 /// although the task may not run there, and although it has been woken and waits for a CPU.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 pub struct BesideIdle {

@@ -2,11 +2,13 @@
 //!
 //! A task waits from its wake, or from the end of its poll before if that is later, to the start of its poll. A worker is idle
 //! from the end of one poll to the start of the next one, also while it looks for tasks, or was woken and has no CPU yet. Of
-//! each wait of [`LATE_NS`] or more, the longest part is counted during which one other worker was idle.
+//! each wait of [`LATE_NS`] or more, the longest part is counted during which one worker was idle: another one, or the one that polls the
+//! task at last.
 //!
 //! Polls are read in the order of their ends. So at the end of a wait it is not known yet whether another worker had begun a
-//! poll, and the part of the wait since that worker's last poll is counted when its next one is read. Parts that are
-//! followed by no poll are not counted.
+//! poll, and the part of the wait since that worker's last poll is counted when its next one is read, or at the recording's end. If the
+//! thread gives its worker to another one in the middle of a poll, it counts as busy since the poll before. Of a poll within a poll the
+//! outer one's beginning counts as idle.
 
 use crate::analysis::BesideIdle;
 use crate::delays::{Buckets, Histogram};
@@ -39,6 +41,8 @@ struct Thread {
     open: VecDeque<(u64, u64, u64)>,
     /// Parts of waits that were counted since the kernel's last totals.
     counted: Buckets,
+    /// For how long the kernel kept the thread waiting between the two totals before.
+    run_delay_ns: u64,
 }
 
 #[derive(Clone, Copy)]
@@ -76,7 +80,9 @@ impl IdleWorkers {
 
     /// A thread runs a worker from now on, or none.
     pub fn worker(&mut self, thread: usize, at: u64, is_worker: bool) {
-        self.end_idle(thread, at);
+        // A thread that gives its worker away is in a poll, perhaps.
+        let busy_since = self.thread(thread).idle_since;
+        self.end_idle(thread, if is_worker { at } else { busy_since });
         self.thread(thread).is_worker = is_worker;
         self.thread(thread).idle_since = at;
     }
@@ -112,24 +118,27 @@ impl IdleWorkers {
         let number = self.next;
         self.next += 1;
         let mut given_up = Vec::new();
-        for (other, them) in self.threads.iter_mut().enumerate() {
-            if other == thread || !them.is_worker {
-                continue;
-            }
+        for (other, them) in self.threads.iter_mut().enumerate().filter(|(_, them)| them.is_worker) {
             let recent = them.idle.iter().rev().take_while(|idle| idle.1 > wait.0);
             recent.for_each(|idle| late.take(overlap(*idle, wait), other));
-            if overlap((them.idle_since, u64::MAX), wait) >= LATE_NS {
+            if other != thread && overlap((them.idle_since, u64::MAX), wait) >= LATE_NS {
                 late.open += 1;
                 them.open.push_back((number, wait.0, wait.1));
                 if them.open.len() > KEPT {
-                    given_up.extend(them.open.pop_front().map(|(number, ..)| (number, other)));
+                    // It has polled nothing while so many tasks waited.
+                    let idle = (them.idle_since, u64::MAX);
+                    given_up.extend(
+                        them.open
+                            .pop_front()
+                            .map(|(number, from, to)| (number, overlap(idle, (from, to)), other)),
+                    );
                 }
             }
         }
         late.open += 1;
         self.waits.insert(number, late);
         self.settle(number, 0, thread);
-        given_up.into_iter().for_each(|(number, other)| self.settle(number, 0, other));
+        given_up.into_iter().for_each(|(number, part, other)| self.settle(number, part, other));
     }
 
     /// A thread was idle for this part of a wait. If it is the last part, the wait is counted.
@@ -149,13 +158,16 @@ impl IdleWorkers {
 
     /// The kernel kept a thread waiting for a CPU for `run_delay_ns` since its last totals. `None`: for any time.
     pub fn stats(&mut self, thread: usize, run_delay_ns: Option<u64>) {
-        let counted = std::mem::take(&mut self.thread(thread).counted);
-        self.counted.add_kernel(&counted, run_delay_ns);
+        let me = self.thread(thread);
+        let counted = std::mem::take(&mut me.counted);
+        // A part may be counted after the totals of its time.
+        let before = std::mem::replace(&mut me.run_delay_ns, run_delay_ns.unwrap_or(0));
+        self.counted.add_kernel(&counted, run_delay_ns.map(|run_delay| run_delay + before));
     }
 
-    pub fn finish(mut self) -> BesideIdle {
-        let unsettled = self.waits.values().map(|wait| wait.longest).filter(|longest| *longest >= LATE_NS);
-        unsettled.for_each(|longest| self.counted.add(longest));
+    /// `end`: of the recording.
+    pub fn finish(mut self, end: u64) -> BesideIdle {
+        (0..self.threads.len()).for_each(|thread| self.end_idle(thread, end));
         BesideIdle { times: self.counted.times.quantiles(), buckets: self.counted.buckets() }
     }
 }

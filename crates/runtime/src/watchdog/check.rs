@@ -153,8 +153,10 @@ impl Watchdog {
         self.end(me);
         let mut found = false;
         for (i, remote) in shared.remotes.iter().enumerate() {
-            if shared.workers.is_stuck(CpuId(i as u32)) {
+            let stuck = CpuId(i as u32);
+            if shared.workers.is_stuck(stuck) {
                 remote.driver.poll_events();
+                shared.workers.point_to(stuck, me);
                 found = true;
             }
         }

@@ -17,7 +17,7 @@
 //! task that has just moved there keeps its CPU for that long; if the tasks behind it were stolen because that CPU is busy
 //! with it, each move would cause the next one (`tools/sim/tests/conserve.rs`). From a CPU in a long poll, or an offline one,
 //! tasks are stolen at once. So are light ones nearby that would wait for longer than the steal takes: the delay is there to keep
-//! parked CPUs from being woken for them, and the CPU that steals is awake. A search looks at all CPUs of its last-level cache, and at
+//! parked CPUs from being woken for them, and the CPU that steals is awake. A search looks at its shard and, a limited number, at other CPUs of its last-level cache, and at
 //! others only where another CPU asked for it ([`View::far_search`]) or rarely, and then at a limited number, others each time: each line that
 //! it reads takes 100 to 200 ns, and tasks wait for the CPU that searches. With a look at all CPUs that are awake, simulated as above, requests
 //! at 60 % load got 0.85 of the rounds.
@@ -183,27 +183,25 @@ impl Policy for Home {
 
     fn steal(&self, machine: &SchedDomains, view: &impl View, me: CpuId, now: Nanos) -> StealDecision {
         let mut search = Search { rules: *self, machine, view, me, now, scanned: 0, earliest: None };
-        let far_search = view.far_search(me);
+        let (own, far_search) = (machine.shard_of(me), view.far_search(me));
         for shard in machine.shards_from(me) {
-            let is_far = |cpu: &CpuId| machine.distance(me, *cpu) > Distance::Llc;
-            if far_search != FarSearch::All && machine.cpus_of(shard).first().is_some_and(is_far) {
-                if let FarSearch::Near(cpu) = far_search
-                    && let Some(pull) = search.shard(machine.shard_of(cpu))
-                {
-                    return pull;
-                }
-                break;
-            }
-            if let Some(pull) = search.shard(shard) {
+            let is_far =
+                machine.cpus_of(shard).first().is_some_and(|cpu| machine.distance(me, *cpu) > Distance::Llc);
+            let looks = match far_search {
+                _ if shard == own => true,
+                FarSearch::Near(cpu) if is_far => shard == machine.shard_of(cpu),
+                FarSearch::None if is_far => false,
+                _ => search.scanned < STEAL_SCAN_MAX,
+            };
+            if let Some(pull) = search.shard(shard, looks) {
                 return pull;
             }
-            if search.scanned >= STEAL_SCAN_MAX {
-                let rotation = (now.0 / WAKEUP_COST.0).wrapping_add(me.index() as u64) as usize;
-                let far = [rotation % machine.shards(), rotation.wrapping_mul(7) % machine.shards()];
-                if let Some(pull) = far.into_iter().find_map(|shard| search.shard(shard)) {
-                    return pull;
-                }
-                break;
+        }
+        if far_search == FarSearch::All && search.scanned >= STEAL_SCAN_MAX {
+            let rotation = (now.0 / WAKEUP_COST.0).wrapping_add(me.index() as u64) as usize;
+            let far = [rotation % machine.shards(), rotation.wrapping_mul(7) % machine.shards()];
+            if let Some(pull) = far.into_iter().find_map(|shard| search.shard(shard, true)) {
+                return pull;
             }
         }
         search.earliest.map_or(StealDecision::Nothing, StealDecision::Until)
@@ -306,12 +304,15 @@ struct Search<'a, V> {
 }
 
 impl<V: View> Search<'_, V> {
-    /// What to take from a shard, or from one of its CPUs.
-    fn shard(&mut self, shard: usize) -> Option<StealDecision> {
+    /// What to take from a shard's queue, or, if `looks`, from one of its CPUs.
+    fn shard(&mut self, shard: usize, looks: bool) -> Option<StealDecision> {
         let (machine, view, me, now) = (self.machine, self.view, self.me, self.now);
         // A task in a shared queue has no CPU yet, and is taken at once.
         if view.shared_queue_len(shard) > 0 {
             return Some(StealDecision::Shard(shard));
+        }
+        if !looks {
+            return None;
         }
         let is_own = shard == machine.shard_of(me);
         for cpu in machine.cpus_among(me, shard, view.backlogs_in(shard)) {
@@ -488,7 +489,7 @@ impl Home {
         }
         if !is_idle && allowed == Allowed::Anywhere {
             if let Some(idle) = self.idle_instead(machine, view, wake, prev_cpu) {
-                return WakeDecision::on(idle, true);
+                return idle;
             }
             if is_light_among(migration_cost, view.migration_cost_at(prev_cpu)) {
                 return self.place_task(machine, view, wake, prev_cpu);
@@ -498,24 +499,27 @@ impl Home {
     }
 
     /// An idle CPU of the last-level cache, if the task would wait behind the others of `prev_cpu` for longer than a kick and the move take.
-    /// Not the machine's last idle one.
+    /// Not the machine's last idle one; one that is kept for another task, if there is no other.
     fn idle_instead(
         self,
         machine: &SchedDomains,
         view: &impl View,
         wake: &Wake,
         prev_cpu: CpuId,
-    ) -> Option<CpuId> {
+    ) -> Option<WakeDecision> {
         let migration_cost = wake.wakee.migration_cost;
         // The poll that runs there counts as a whole one: those that a wake meets are the long ones.
         let polls = u64::from(view.backlog(prev_cpu)) + 1;
         let wait = Nanos(view.mean_poll_at(prev_cpu).0.saturating_mul(polls));
-        if wait <= migration_cost || !has_idle(machine, view, prev_cpu, 2) {
+        let near = view.idle_in(machine.shard_of(prev_cpu));
+        if wait <= migration_cost || near == 0 || !has_idle(machine, view, prev_cpu, 2) {
             return None;
         }
-        let found = find_idle(machine, view, prev_cpu, self.hot_clock(wake.now), &wake.wakee)?.cpu;
-        let pays = wait > later(view.wakeup_cost(found), migration_cost);
-        (pays && machine.distance(prev_cpu, found) <= Distance::Llc).then_some(found)
+        let Found { cpu, hot_kept, hot_broken } =
+            find_idle(machine, view, prev_cpu, self.hot_clock(wake.now), &wake.wakee)?;
+        let pays = wait > later(view.wakeup_cost(cpu), migration_cost);
+        let is_near = machine.distance(prev_cpu, cpu) <= Distance::Llc;
+        (pays && is_near).then(|| WakeDecision { hot_kept, hot_broken, ..WakeDecision::on(cpu, true) })
     }
 
     /// Places a new task, or one that can't run on its previous CPU: on an idle CPU near `near`, else in a shared queue.

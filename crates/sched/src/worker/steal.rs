@@ -61,26 +61,41 @@ impl<H: Host> Core<H> {
 
     /// Looks for tasks at the workers of its last-level cache; of the others, at those near a worker that asked for it, and rarely at any.
     ///
-    /// No task of another last-level cache is stolen before it has waited for `MIN_STEAL_DELAY`, and a worker with a task that waits for
-    /// so long unparks another one, so this suffices; but not if searches are limited, as nobody is unparked while a worker searches.
+    /// No task in a worker's queue is stolen from another last-level cache before it has waited for `MIN_STEAL_DELAY`, and that worker unparks
+    /// one for it at its next maintenance; if it is in a long poll, the watchdog sees to it. All injection queues are
+    /// looked at each time, as `workers.rs` says under "Protocol".
     fn steal_as_decided(&self, host: &H, now: Nanos) -> SearchOutcome {
-        let (notice, far_search) = (&self.remote.notice.asked_by, &self.remote.status.far_search);
-        let is_rare = now >= self.searches_far_at.get() || host.workers().limits_searching();
-        let asked_by = notice.load(Relaxed);
-        if asked_by > 0 || !is_rare {
-            far_search.store(asked_by + 1, Relaxed);
-            let outcome = self.steal_until_decided(host, now);
-            if asked_by > 0 && !matches!(outcome, SearchOutcome::Nothing(Some(_))) {
-                // Otherwise it looks there again when a task is due.
-                notice.store(0, Relaxed);
-            }
-            if !is_rare || !matches!(outcome, SearchOutcome::Nothing(None)) {
-                return outcome;
+        let asked_by = &self.remote.notice.asked_by;
+        let asked = asked_by.swap(0, Relaxed);
+        let mut is_rare = self.aim_search(host, asked, now);
+        let mut outcome = self.steal_until_decided(host, now);
+        // It looks there again: for those that it left, or, if it came for nothing else, when one is due.
+        let again = match outcome {
+            SearchOutcome::Tasks { .. } => true,
+            SearchOutcome::Nothing(until) => until.is_some() && self.was_idle.get(),
+        };
+        if asked > 0 && again {
+            // Unless another worker has asked meanwhile.
+            _ = asked_by.compare_exchange(0, asked, Relaxed, Relaxed);
+        } else if asked > 0 {
+            is_rare = self.aim_search(host, 0, now);
+            if is_rare {
+                outcome = self.steal_until_decided(host, now);
             }
         }
-        self.searches_far_at.set(Nanos(now.0 + MIN_STEAL_DELAY.0));
-        far_search.store(0, Relaxed);
-        self.steal_until_decided(host, now)
+        if is_rare {
+            self.searches_far_at.set(Nanos(now.0 + MIN_STEAL_DELAY.0));
+        }
+        outcome
+    }
+
+    /// Decides where the next search looks. `asked`: as in `Notice::asked_by`. Returns whether it looks everywhere without having been asked to.
+    pub(super) fn aim_search(&self, host: &H, asked: u32, now: Nanos) -> bool {
+        // Under a limit nobody is unparked while a worker searches, so that one looks everywhere.
+        let is_rare = host.workers().limits_searching() || (asked == 0 && now >= self.searches_far_at.get());
+        let looks = if is_rare || asked == u32::MAX { 0 } else { asked + 1 };
+        self.remote.status.far_search.store(looks, Relaxed);
+        is_rare
     }
 
     fn steal_until_decided(&self, host: &H, now: Nanos) -> SearchOutcome {

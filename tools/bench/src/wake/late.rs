@@ -7,7 +7,8 @@
 //!
 //! # The limit
 //! A worker kicks another one when a task has waited for ten kicks of 100 µs at most, between two polls of up to 1 ms, and a worker that
-//! comes may kick the next, four times at most; the watchdog's two looks of 200 µs are for what is missed. Together that is less than 3 ms.
+//! comes may kick the next, four times at most: 2.4 ms. The histogram's next boundary is 3.1 ms. What only the watchdog finds may wait for
+//! two of its looks, up to 20 ms, and is counted.
 
 use super::noisy::{compute, steps_in};
 use super::slice::*;

@@ -30,7 +30,7 @@ use warmcore_runtime::Runtime;
 const TASKS: usize = 100_000;
 const BATCH: usize = 100;
 /// Few enough for the usual limit of 1024 descriptors, as both ends of a connection are in one process.
-const CONNECTIONS: usize = 400;
+const CONNECTIONS: usize = 200;
 const WORKERS: usize = 32;
 
 /// What waits.
@@ -73,6 +73,7 @@ fn idle_connections(contender: Contender, connections: usize) -> anyhow::Result<
     let port = serve(contender, Handler::Hello)?;
     let connect = |number: usize| {
         let mut connection = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).context("can't connect")?;
+        connection.set_read_timeout(Some(Duration::from_secs(10)))?;
         connection.write_all(b"GET / HTTP/1.1\r\nhost: localhost\r\n\r\n")?;
         let answered = connection.read(&mut [0; 1024])?;
         anyhow::ensure!(answered > 0, "no answer on connection {number}");

@@ -168,7 +168,7 @@ impl Idle {
             std::thread::sleep(span);
             let (cpu, took) = (clock::process_cpu().0 - before, (clock::now().0 - began) as f64);
             // Without the sleep of this thread.
-            Ok((cpu as f64 * 1e3 / took, (times_slept()? - slept).saturating_sub(1) as f64 * 1e9 / took))
+            Ok((cpu as f64 * 1e3 / took, times_slept()?.saturating_sub(slept + 1) as f64 * 1e9 / took))
         };
         (0..self.spans).map(watch).collect()
     }

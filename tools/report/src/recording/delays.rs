@@ -76,7 +76,7 @@ pub fn says(analysis: &Analysis) -> String {
 fn beside_idle(delays: &Delays) -> String {
     let Some(beside) = &delays.beside_idle else { return String::new() };
     if beside.times.count == 0 {
-        return "No task waited for 0.2 ms while another worker polled nothing. ".to_owned();
+        return "No task waited for 0.2 ms while a worker polled nothing. ".to_owned();
     }
     let kernel: u64 = beside.buckets.iter().map(|bucket| bucket.maybe_kernel).sum();
     let kernel = match delays.run_delay_ns {
@@ -84,7 +84,7 @@ fn beside_idle(delays: &Delays) -> String {
         None => String::new(),
     };
     format!(
-        "{} tasks waited for 0.2 ms or longer while another worker polled nothing, the longest for {}{kernel}. ",
+        "{} tasks waited for 0.2 ms or longer while a worker polled nothing, the longest for {}{kernel}. ",
         count(beside.times.count),
         time(beside.times.max_ns)
     )

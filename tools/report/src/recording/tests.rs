@@ -291,7 +291,7 @@ fn the_sentence_comes_first_and_each_figure_says_of_how_much_it_is() {
         "another L3",
         "? → 1",
         "lost one 77 times",
-        "while another worker polled nothing, the longest for 1.90 ms; 7 of them may be the kernel's",
+        "while a worker polled nothing, the longest for 1.90 ms; 7 of them may be the kernel's",
     ] {
         assert!(text.contains(told), "{told:?} is missing in {text}");
     }
