@@ -90,8 +90,8 @@ pub trait View {
 pub enum FarSearch {
     /// Any.
     All,
-    /// Those in the shard of a CPU that kicked it, because tasks wait there.
-    Near(CpuId),
+    /// Those in a shard, since one of them kicked it, because tasks wait there.
+    Shard(usize),
     /// None: it has examined them a short time ago.
     None,
 }

@@ -116,8 +116,11 @@ pub struct Core<H: Host> {
     notify_threshold: Cell<u32>,
     /// Whether the worker has polled nothing since it was last idle.
     was_idle: Cell<bool>,
-    /// When a search looks at workers of other last-level caches again.
+    /// When a search looks at workers of other last-level caches again without having been asked to.
     searches_far_at: Cell<Nanos>,
+    /// As `Notice::asked_by`, which was taken, and until when that holds.
+    asked_by: Cell<u32>,
+    asked_until: Cell<Nanos>,
     /// Whether the worker serves its shard alone, as the tasks that it took there last were light. It stays so while the
     /// worker sleeps, until it takes others: `serve.rs`.
     took_light: Cell<bool>,
@@ -205,6 +208,8 @@ impl<H: Host> Core<H> {
             notify_threshold: Cell::new(2),
             was_idle: Cell::new(true),
             searches_far_at: Cell::default(),
+            asked_by: Cell::default(),
+            asked_until: Cell::default(),
             took_light: Cell::new(false),
             idle_since: Cell::new(now),
             unparked_at: Cell::default(),

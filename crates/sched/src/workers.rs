@@ -11,9 +11,9 @@
 //! A worker that parks marks itself as parked, then looks for tasks. A thread that queues a task where a parked worker
 //! does not see it (a ring, a run queue, an injection queue) queues it, then looks for parked workers. A SeqCst fence is between
 //! the two steps of both, so one of the two sees the other: `Core::mark_parked`, [`Workers::notify_parked`],
-//! `notify_for_inject`. Of other last-level caches it looks at the injection queues only, unless it was asked to look further: a task
-//! in a worker's queue there is not due yet, and if it still waits at that worker's next maintenance, or when the watchdog finds the worker in a
-//! long poll, it unparks one.
+//! `notify_for_inject`. Of other last-level caches it looks at the injection queues only, unless it was asked to look further. A task
+//! in a worker's queue there is hardly due yet; that worker unparks another one for it at a later maintenance, or the watchdog finds it in a
+//! long poll.
 //!
 //! A worker that took light tasks from an injection queue *serves* its shard until some time: threads outside push new light tasks to
 //! its inbox meanwhile. That is a hint, as the inbox knows whether its worker parks.
@@ -27,8 +27,8 @@ use crate::run_queue::RunQueue;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
 use crate::virtual_time::VirtualTimes;
 use crate::{
-    Allowed, Distance, FarSearch, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains,
-    ShardMask, StealOrder, TargetQueue, Task, View, Wake, WakeDecision, WakeSource, Wakee,
+    Allowed, FarSearch, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, ShardMask,
+    StealOrder, TargetQueue, Task, View, Wake, WakeDecision, WakeSource, Wakee,
 };
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
@@ -69,8 +69,7 @@ pub struct Notice {
     /// Whether the worker was notified and counts as searching until it has searched or has a task, under a policy that
     /// limits how many search.
     pub(crate) is_notified: AtomicBool,
-    /// The number, plus 1, of a worker of another last-level cache near which tasks wait for it; 0: none; `u32::MAX`: several. A hint,
-    /// set before the worker is unparked.
+    /// The number, plus 1, of another shard where tasks wait for it; 0: none; `u32::MAX`: several. A hint, taken when the worker looks for tasks.
     pub(crate) asked_by: AtomicU32,
     /// When it was unparked; 0: the worker has seen it.
     pub(crate) unparked_at: AtomicU64,
@@ -111,7 +110,7 @@ pub struct WorkerStatus {
     pub(crate) wakeup_ns: AtomicU32,
     /// Until when the idle worker is kept for a task that sleeps briefly.
     pub(crate) hot_until: AtomicU64,
-    /// [`View::far_search`]: 0 for all, 1 for none, else a worker's number plus 2.
+    /// [`View::far_search`]: 0 for all, 1 for none, else a shard's number plus 2.
     pub(crate) far_search: AtomicU32,
     /// Since when the worker sleeps. 0: it does not.
     pub parked_since: AtomicU64,
@@ -480,7 +479,7 @@ impl<H: Host> Workers<H> {
             fence(SeqCst);
         }
         let all = std::iter::once(near).chain(self.machine.others(near));
-        all.take_while(|cpu| !self.notify_from(host, near, *cpu)).for_each(drop);
+        all.take_while(|cpu| !self.notify(host, *cpu)).for_each(drop);
     }
 
     /// Tasks wait at the worker `at`: unparks the worker that the policy names, if it names one. Returns whether it did.
@@ -492,25 +491,21 @@ impl<H: Host> Workers<H> {
         }
         // A worker that another thread unparked meanwhile is not parked any more, so this ends.
         let mut named = std::iter::from_fn(|| self.policy.cpu_to_notify(&self.machine, self, at, now));
-        named.any(|cpu| self.notify_from(host, at, cpu))
+        named.any(|cpu| {
+            self.point_to(at, cpu);
+            self.notify(host, cpu)
+        })
     }
 
-    /// As [`notify`](Self::notify): tasks wait at, or near, the worker `at`.
-    fn notify_from(&self, host: &H, at: CpuId, worker: CpuId) -> bool {
-        if self.remote(worker).inbox.is_parked() {
-            self.point_to(at, worker);
-        }
-        self.notify(host, worker)
-    }
-
-    /// When `worker` looks for tasks next, it looks near the worker `at` too, where some wait.
+    /// When `worker` looks for tasks, it looks in the shard of the worker `at` too, where some wait.
     pub fn point_to(&self, at: CpuId, worker: CpuId) {
+        let (shard, own) = (self.machine.shard_of(at), self.machine.shard_of(worker));
         // Under a limit of searches each looks everywhere.
-        if self.machine.distance(at, worker) > Distance::Llc && !self.limits_searching() {
+        if shard != own && !self.limits_searching() {
             // ORDERING: Relaxed; the worker is unparked afterwards, or looks by itself.
-            let asked_by = &self.remote(worker).notice.asked_by;
-            let before = asked_by.swap(at.0 + 1, Relaxed);
-            if before > 0 && before != at.0 + 1 {
+            let (asked_by, number) = (&self.remote(worker).notice.asked_by, shard as u32 + 1);
+            let before = asked_by.swap(number, Relaxed);
+            if before > 0 && before != number {
                 asked_by.store(u32::MAX, Relaxed);
             }
         }
@@ -651,7 +646,7 @@ impl<H: Host> View for Workers<H> {
         match self.remote(me).status.far_search.load(Relaxed) {
             0 => FarSearch::All,
             1 => FarSearch::None,
-            number => FarSearch::Near(CpuId(number - 2)),
+            number => FarSearch::Shard(number as usize - 2),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Under Home each search of an idle CPU looks at a limited number of CPUs, and repeated searches reach all of them.
 //!
 //! 384 CPUs that are awake, on all or one of which a task waits; the view counts how many CPUs a search asks it
-//! about. A search looks at 32 CPUs of other last-level caches at most, the rest of the shard in which it reaches that number, and two shards
+//! about. A search looks at 32 CPUs of other shards at most, the rest of the shard in which it reaches that number, and two shards
 //! more. If another CPU has asked for it, it looks there alone, and if it has looked at all a short time ago, nowhere else.
 
 mod common;
@@ -125,7 +125,11 @@ fn the_cpu_that_asked_is_looked_at_at_once_however_far() {
         let at_home = machine.cpus_of(near).len() as u32;
         let limit = if machine.cpus() == 384 { 0 } else { 32 + at_home };
         for (far_search, decision, looks) in [
-            (FarSearch::Near(last), StealDecision::From { cpu: last, at_most: 1 }, 2 * at_home),
+            (
+                FarSearch::Shard(machine.shard_of(last)),
+                StealDecision::From { cpu: last, at_most: 1 },
+                2 * at_home,
+            ),
             (FarSearch::None, StealDecision::Nothing, at_home),
         ] {
             view.far_search = far_search;

@@ -5,7 +5,7 @@ mod common;
 
 use common::host::TestHost;
 use common::script::Scripted;
-use warmcore_sched::{Allowed, Core, Distance, Host, MIN_STEAL_DELAY, Next, PolicyKind, View};
+use warmcore_sched::{Allowed, Core, Distance, FarSearch, Host, MIN_STEAL_DELAY, Next, PolicyKind, View};
 use warmcore_types::{CpuId, Nanos};
 
 #[test]
@@ -32,17 +32,16 @@ fn a_worker_that_steals_notifies_another_one_of_the_tasks_that_it_left() {
     assert!(matches!(core.next(&host), Next::Run(_)));
 }
 
-/// To look at all workers takes long, so a worker does that rarely; but a worker that another one asks finds the tasks there.
+/// To look at all workers takes long, so a worker does that rarely; but where another one asks for it, it looks for a while.
 #[test]
-fn a_worker_of_another_cache_that_has_just_looked_finds_the_tasks_of_one_that_asks_for_it() {
+fn a_worker_of_another_cache_looks_where_it_was_asked_to() {
     let host = TestHost::new(PolicyKind::Home);
     host.set_clock(Nanos(1_000_000));
-    let machine = host.workers().machine();
-    let cores: Vec<_> = (0..machine.cpus() as u32)
-        .map(|worker| Core::new(&host, CpuId(worker), Nanos(1_000_000_000)))
-        .collect();
-    let far = cores.iter().filter(|core| machine.distance(CpuId(0), core.me()) > Distance::Llc);
-    let mut far: Vec<_> = far.collect();
+    let (workers, machine) = (host.workers(), host.workers().machine());
+    let core = |worker| Core::new(&host, CpuId(worker), Nanos(1_000_000_000));
+    let cores: Vec<_> = (0..machine.cpus() as u32).map(core).collect();
+    let is_far = |core: &&Core<TestHost>| machine.distance(CpuId(0), core.me()) > Distance::Llc;
+    let far: Vec<_> = cores.iter().filter(is_far).collect();
     let look = |core: &Core<TestHost>| {
         core.search(&host);
         matches!(core.next(&host), Next::Run(_))
@@ -54,14 +53,26 @@ fn a_worker_of_another_cache_that_has_just_looked_finds_the_tasks_of_one_that_as
     cores[0].read_clock(&host);
     (0..40).for_each(|task| cores[0].schedule(&host, host.task(task, Allowed::Anywhere, 0), false));
     let [asked] = host.unparked()[..] else { panic!("one worker is asked") };
-    // The asked one looks last, as it asks for the next.
-    far.sort_by_key(|core| core.me() == asked);
-    let due = began + delay.max(2 * host.workers().far_cost_at(CpuId(0)).0);
-    for (now, finds) in [(due - delay / 4, false), (due + delay / 2, true)] {
-        host.set_clock(Nanos(now));
-        for core in &far {
-            host.wake(core);
-            assert_eq!(look(core), finds && core.me() == asked, "{} at {now}", core.me());
-        }
+    for core in &far {
+        host.wake(core);
+        assert!(!look(core), "no task is due, and all have looked a short time ago");
+        let looks =
+            if core.me() == asked { FarSearch::Shard(machine.shard_of(CpuId(0))) } else { FarSearch::None };
+        assert_eq!(workers.far_search(core.me()), looks, "{}", core.me());
     }
+    let core = &cores[asked.index()];
+    host.set_clock(Nanos(began + 3 * delay));
+    host.wake(core);
+    assert!(look(core));
+    while let Next::Run(queued) = core.next(&host) {
+        core.begin_poll(&host, &queued.task);
+        core.end_poll(false);
+    }
+    host.set_clock(Nanos(began + 20 * delay));
+    (0..2).for_each(|_| core.search(&host));
+    assert_eq!(
+        workers.far_search(asked),
+        FarSearch::None,
+        "it has looked everywhere, and then nowhere in particular"
+    );
 }

@@ -17,7 +17,8 @@ use std::collections::{HashMap, VecDeque};
 /// Shorter waits, and shorter parts of them, are not counted.
 pub const LATE_NS: u64 = 200_000;
 
-/// Of how many idle times a worker's last ones are kept, and how many parts of waits that are not counted yet.
+/// Of how many idle times a worker's last ones are kept, and how many parts of waits that are not counted yet. If there are more of
+/// these, the worker is idle or in a long poll, and the first ones are not counted.
 const KEPT: usize = 1024;
 
 /// What is known of waits beside idle workers. Times are in nanoseconds since the recording began.
@@ -125,20 +126,14 @@ impl IdleWorkers {
                 late.open += 1;
                 them.open.push_back((number, wait.0, wait.1));
                 if them.open.len() > KEPT {
-                    // It has polled nothing while so many tasks waited.
-                    let idle = (them.idle_since, u64::MAX);
-                    given_up.extend(
-                        them.open
-                            .pop_front()
-                            .map(|(number, from, to)| (number, overlap(idle, (from, to)), other)),
-                    );
+                    given_up.extend(them.open.pop_front().map(|(number, ..)| (number, other)));
                 }
             }
         }
         late.open += 1;
         self.waits.insert(number, late);
         self.settle(number, 0, thread);
-        given_up.into_iter().for_each(|(number, part, other)| self.settle(number, part, other));
+        given_up.into_iter().for_each(|(number, other)| self.settle(number, 0, other));
     }
 
     /// A thread was idle for this part of a wait. If it is the last part, the wait is counted.
@@ -165,9 +160,12 @@ impl IdleWorkers {
         self.counted.add_kernel(&counted, run_delay_ns.map(|run_delay| run_delay + before));
     }
 
-    /// `end`: of the recording.
-    pub fn finish(mut self, end: u64) -> BesideIdle {
-        (0..self.threads.len()).for_each(|thread| self.end_idle(thread, end));
+    /// The recording ends.
+    pub fn end(&mut self, at: u64) {
+        (0..self.threads.len()).for_each(|thread| self.end_idle(thread, at));
+    }
+
+    pub fn finish(self) -> BesideIdle {
         BesideIdle { times: self.counted.times.quantiles(), buckets: self.counted.buckets() }
     }
 }

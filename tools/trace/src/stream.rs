@@ -245,7 +245,7 @@ impl<R: Read> Stream<R> {
         if let Some(last) = known_threads.checked_sub(1) {
             self.thread(last as u16);
         }
-        let end = self.since_start(self.first.last);
+        self.idle.end(self.since_start(self.first.last));
         for (number, (thread, span)) in self.threads.iter_mut().zip(&self.first.threads).enumerate() {
             (thread.row.dropped, thread.row.skipped) = (span.dropped(), span.skipped());
             if thread.has_kernel() {
@@ -265,7 +265,7 @@ impl<R: Read> Stream<R> {
         self.coverage.forgotten_tasks = self.tasks.forgotten;
         let coverage = self.coverage;
         // Where polls are missing, a worker that ran them looks idle.
-        let beside_idle = (coverage.skipped + coverage.dropped == 0).then(|| self.idle.finish(end));
+        let beside_idle = (coverage.skipped + coverage.dropped == 0).then(|| self.idle.finish());
         let length_ns = self.header.ns(self.first.last - self.first.start);
         let rows = self.places.into_rows();
         let moves: Vec<ByOrigin> = rows.iter().map(|row| row.from_previous).collect();

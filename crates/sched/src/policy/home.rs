@@ -9,7 +9,7 @@
 //! only, because waiting uses no CPU. So a task ends up beside the task that it talks to, after one wake if it has little
 //! data, after many if it has much. It does not move to a CPU where more tasks wait than at its own, unless that saves a
 //! kick; while it could not move, the accrued cost does not grow. And a task that would wait for its CPU for longer than a kick and the move
-//! take goes to an idle CPU of the last-level cache, as long as the machine has two: on 2 × 96 simulated cores requests got 0.92 to 0.95 of the
+//! take goes to an idle CPU of its shard, as long as the machine has two: on 2 × 96 simulated cores requests got 0.92 to 0.95 of the
 //! rounds of Linux's placement without that, and 0.98 to 1.00 with it (`tools/sim/tests/placement.rs`).
 //!
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
@@ -188,10 +188,9 @@ impl Policy for Home {
             let is_far =
                 machine.cpus_of(shard).first().is_some_and(|cpu| machine.distance(me, *cpu) > Distance::Llc);
             let looks = match far_search {
-                _ if shard == own => true,
-                FarSearch::Near(cpu) if is_far => shard == machine.shard_of(cpu),
-                FarSearch::None if is_far => false,
-                _ => search.scanned < STEAL_SCAN_MAX,
+                FarSearch::Shard(asked) if shard == asked => true,
+                FarSearch::Shard(_) | FarSearch::None if is_far => false,
+                _ => shard == own || search.scanned < STEAL_SCAN_MAX,
             };
             if let Some(pull) = search.shard(shard, looks) {
                 return pull;
@@ -199,7 +198,7 @@ impl Policy for Home {
         }
         if far_search == FarSearch::All && search.scanned >= STEAL_SCAN_MAX {
             let rotation = (now.0 / WAKEUP_COST.0).wrapping_add(me.index() as u64) as usize;
-            let far = [rotation % machine.shards(), rotation.wrapping_mul(7) % machine.shards()];
+            let far = [rotation, rotation / machine.shards()].map(|number| number % machine.shards());
             if let Some(pull) = far.into_iter().find_map(|shard| search.shard(shard, true)) {
                 return pull;
             }
@@ -498,7 +497,7 @@ impl Home {
         stay
     }
 
-    /// An idle CPU of the last-level cache, if the task would wait behind the others of `prev_cpu` for longer than a kick and the move take.
+    /// An idle CPU of the shard, if the task would wait behind the others of `prev_cpu` for longer than a kick and the move take.
     /// Not the machine's last idle one; one that is kept for another task, if there is no other.
     fn idle_instead(
         self,

@@ -92,7 +92,7 @@ impl<H: Host> Core<H> {
 
     fn could_steal(&self, host: &H, now: Nanos) -> bool {
         let workers = host.workers();
-        self.aim_search(host, self.remote.notice.asked_by.load(Relaxed), now);
+        self.aim_search(host, now);
         let decision = workers.policy().steal(workers.machine(), workers, self.me, now);
         matches!(decision, StealDecision::Shard(_) | StealDecision::From { .. })
     }

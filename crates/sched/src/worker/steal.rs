@@ -7,7 +7,8 @@ use crate::policy::MIN_STEAL_DELAY;
 use crate::sync::fence;
 use crate::{StealDecision, View, Workers};
 
-/// A worker that has tasks which may not come here, or that this one has compared itself with, is looked at again after this time.
+/// A worker that has tasks which may not come here, or that this one has compared itself with, is looked at again after this time. So
+/// long a worker looks where it was asked to.
 pub(super) const LOOK_AGAIN_AFTER: Nanos = Nanos(1_000_000);
 
 /// What came of a search.
@@ -59,43 +60,46 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Looks for tasks at the workers of its last-level cache; of the others, at those near a worker that asked for it, and rarely at any.
+    /// Looks for tasks near; in other last-level caches where a worker asked for it, and rarely everywhere.
     ///
-    /// No task in a worker's queue is stolen from another last-level cache before it has waited for `MIN_STEAL_DELAY`, and that worker unparks
-    /// one for it at its next maintenance; if it is in a long poll, the watchdog sees to it. All injection queues are
-    /// looked at each time, as `workers.rs` says under "Protocol".
+    /// A task in a queue of a worker there is not stolen before it has waited for `MIN_STEAL_DELAY`, unless that worker is stuck, and that worker
+    /// asks another one to come when the task is worth it. All injection queues are looked at each time: `workers.rs`, "Protocol".
     fn steal_as_decided(&self, host: &H, now: Nanos) -> SearchOutcome {
-        let asked_by = &self.remote.notice.asked_by;
-        let asked = asked_by.swap(0, Relaxed);
-        let mut is_rare = self.aim_search(host, asked, now);
-        let mut outcome = self.steal_until_decided(host, now);
-        // It looks there again: for those that it left, or, if it came for nothing else, when one is due.
-        let again = match outcome {
-            SearchOutcome::Tasks { .. } => true,
-            SearchOutcome::Nothing(until) => until.is_some() && self.was_idle.get(),
-        };
-        if asked > 0 && again {
-            // Unless another worker has asked meanwhile.
-            _ = asked_by.compare_exchange(0, asked, Relaxed, Relaxed);
-        } else if asked > 0 {
-            is_rare = self.aim_search(host, 0, now);
-            if is_rare {
-                outcome = self.steal_until_decided(host, now);
+        self.aim_search(host, now);
+        let (asked_by, may_look) = (self.asked_by.get(), now >= self.searches_far_at.get());
+        let mut outcome = SearchOutcome::Nothing(None);
+        if asked_by > 0 || !may_look {
+            outcome = self.steal_until_decided(host, now);
+            if matches!(outcome, SearchOutcome::Nothing(None)) {
+                self.asked_by.set(0);
             }
         }
-        if is_rare {
-            self.searches_far_at.set(Nanos(now.0 + MIN_STEAL_DELAY.0));
+        if may_look && matches!(outcome, SearchOutcome::Nothing(_)) {
+            self.remote.status.far_search.store(0, Relaxed);
+            outcome = self.steal_until_decided(host, now);
+            let next = Nanos(now.0 + MIN_STEAL_DELAY.0);
+            self.searches_far_at.set(match outcome {
+                SearchOutcome::Nothing(Some(until)) => until.min(next),
+                _ => next,
+            });
         }
         outcome
     }
 
-    /// Decides where the next search looks. `asked`: as in `Notice::asked_by`. Returns whether it looks everywhere without having been asked to.
-    pub(super) fn aim_search(&self, host: &H, asked: u32, now: Nanos) -> bool {
-        // Under a limit nobody is unparked while a worker searches, so that one looks everywhere.
-        let is_rare = host.workers().limits_searching() || (asked == 0 && now >= self.searches_far_at.get());
-        let looks = if is_rare || asked == u32::MAX { 0 } else { asked + 1 };
-        self.remote.status.far_search.store(looks, Relaxed);
-        is_rare
+    /// Decides where the next search looks far away: where a worker has asked for it a short time ago, or nowhere; under a limit of searches
+    /// everywhere, as nobody is unparked while a worker searches.
+    pub(super) fn aim_search(&self, host: &H, now: Nanos) {
+        let notice = &self.remote.notice.asked_by;
+        if notice.load(Relaxed) > 0 {
+            let asked_by = notice.swap(0, Relaxed);
+            let old = self.asked_by.get();
+            self.asked_by.set(if old == 0 || old == asked_by { asked_by } else { u32::MAX });
+            self.asked_until.set(Nanos(now.0 + LOOK_AGAIN_AFTER.0));
+        } else if now >= self.asked_until.get() {
+            self.asked_by.set(0);
+        }
+        let everywhere = host.workers().limits_searching() || self.asked_by.get() == u32::MAX;
+        self.remote.status.far_search.store(if everywhere { 0 } else { self.asked_by.get() + 1 }, Relaxed);
     }
 
     fn steal_until_decided(&self, host: &H, now: Nanos) -> SearchOutcome {
