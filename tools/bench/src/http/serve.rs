@@ -30,7 +30,7 @@ pub const ALL: [Contender; 6] = [
     Contender::Smol,
 ];
 
-/// Starts a server that lives as long as the process. Returns its port; an error for a variant that is not in [`ALL`].
+/// Starts a server that lives as long as the process. Returns its port; an error for a variant without one.
 pub fn serve(contender: Contender, handler: Handler) -> anyhow::Result<u16> {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
     listener.set_nonblocking(true)?;
