@@ -2,7 +2,8 @@
 //!
 //! The tasks of each tenant form a class. The class whose tenant has the least virtual time, over all workers together,
 //! runs next (`virtual_time.rs`). In a class tasks run in rounds: a task that is pushed during a round runs in the next
-//! one. The policy chooses the direction of each round ([`QueueOrder`]). The LIFO slot holds the task that the running
+//! one. The policy chooses the direction of each round ([`QueueOrder`]). In a round with tasks that yielded, tasks that the driver or another
+//! thread wakes run first, in order of arrival, at most twelve for each task of the round: who yields lets them pass. The LIFO slot holds the task that the running
 //! task woke last. It runs before the class's round, so that data which two tasks pass to each other stays in the
 //! cache, but at most `max_lifo_polls` times in a row, and never before the tasks of another tenant.
 //!
@@ -12,6 +13,7 @@
 //!
 //! The worker and the threads that steal from it access the queue under the worker's lock.
 
+use crate::policy::LIFO_POLLS;
 use crate::virtual_time::{BATCH, TENANTS_KEPT, VirtualTime, VirtualTimes, virtual_time};
 use crate::{Allowed, QueueOrder, Queued, StealOrder, Task};
 use std::cmp::Reverse;
@@ -89,8 +91,14 @@ struct Class<T> {
     order: QueueOrder,
     /// The rest of this round.
     batch: VecDeque<T>,
+    /// How many tasks of it were woken and run first, unless some were stolen.
+    woken: usize,
+    /// How many more may come.
+    may_come: usize,
     /// The next round.
     next_batch: VecDeque<T>,
+    /// Whether a task of it has yielded.
+    has_yielded: bool,
 }
 
 impl<T: Entry> Class<T> {
@@ -114,11 +122,29 @@ impl<T: Entry> Class<T> {
         if self.batch.is_empty() {
             std::mem::swap(&mut self.batch, &mut self.next_batch);
             self.order = order();
+            self.may_come = if std::mem::take(&mut self.has_yielded) {
+                LIFO_POLLS as usize * self.batch.len()
+            } else {
+                0
+            };
+            self.woken = 0;
         }
+        self.woken = self.woken.saturating_sub(1);
         match self.order {
             QueueOrder::Fifo => self.batch.pop_front(),
             QueueOrder::Lifo => self.batch.pop_back(),
         }
+    }
+
+    /// Adds a task that was woken to this round. The caller has seen that one may come.
+    fn insert_woken(&mut self, item: T) {
+        if self.batch.len() == self.batch.capacity() {
+            T::unaccounted(|| self.batch.reserve(1));
+        }
+        let woken = self.woken.min(self.batch.len());
+        let at = if self.order == QueueOrder::Fifo { woken } else { self.batch.len() - woken };
+        self.batch.insert(at, item);
+        (self.woken, self.may_come) = (woken + 1, self.may_come - 1);
     }
 
     /// Removes a task that `may` run elsewhere: the one that would run last, or the one that was queued first.
@@ -223,6 +249,27 @@ impl<T: Entry> RunQueue<T> {
         self.push_in_class(item);
     }
 
+    /// As [`push`](Self::push), of a task that has yielded.
+    pub(crate) fn push_yielded(&mut self, item: T) {
+        let share = item.share();
+        self.push(item);
+        let id = self.class(share);
+        self.classes[id].has_yielded = true;
+    }
+
+    /// Queues a task that another thread or the driver has woken before those of its tenant that have yielded.
+    pub(crate) fn push_woken(&mut self, item: T) {
+        let id = self.class(item.share());
+        let class = &mut self.classes[id];
+        // Without another task of the class it runs next in any case.
+        if class.may_come == 0 || class.len() == 0 {
+            return self.push(item);
+        }
+        let is_pinned = item.is_pinned();
+        class.insert_woken(item);
+        (self.len, self.pinned) = (self.len + 1, self.pinned + u32::from(is_pinned));
+    }
+
     #[inline(always)]
     fn push_in_class(&mut self, item: T) {
         let share = item.share();
@@ -297,7 +344,20 @@ impl<T: Entry> RunQueue<T> {
         let reused = self.classes.iter().position(|class| is_full && class.len() == 0);
         let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
         let vtime = self.virtual_times.of(share.tenant);
-        let class = Class { share, vtime, pending: 0, rest: 0, order: QueueOrder::Fifo, batch, next_batch };
+        let order = QueueOrder::Fifo;
+        let (woken, may_come, has_yielded) = (0, 0, false);
+        let class = Class {
+            share,
+            vtime,
+            pending: 0,
+            rest: 0,
+            order,
+            batch,
+            woken,
+            may_come,
+            next_batch,
+            has_yielded,
+        };
         let id = reused.unwrap_or(self.classes.len());
         if reused.is_some() {
             let before = std::mem::replace(&mut self.classes[id], class);

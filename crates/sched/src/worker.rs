@@ -427,7 +427,7 @@ impl<H: Host> Core<H> {
             if serves && task.state().prev_worker().is_none() {
                 (came_new, longest) = (true, self.longest_first_poll(host, longest, &task));
             }
-            self.queue_here(&mut run_queue, Queued { task, since: now }, now);
+            self.queue_here(&mut run_queue, Queued { task, since: now }, now, true);
         });
         self.publish_queued(host, run_queue, self.now());
         if came_new {

@@ -553,3 +553,28 @@ fn a_tenant_is_owed_where_it_had_less() {
     queue.charge(Weighed { tenant: 1, weight: 100 }.share(), 1_000_000);
     assert_eq!((queue.lagging(1), queue.lagging(2_000_000).len()), (vec![2], 2));
 }
+
+/// The order in which the tasks of a round run, of which three are woken after the first one ran, and too many later.
+fn round_with_woken(order: QueueOrder, yields: bool) -> Vec<u32> {
+    let mut queue = RunQueue::new(Arc::default(), true);
+    let push = |queue: &mut RunQueue<Alike>, n| {
+        if yields { queue.push_yielded(Alike(n)) } else { queue.push(Alike(n)) }
+    };
+    (0..3).for_each(|n| push(&mut queue, n));
+    let mut ran = vec![queue.pop(0, || order).unwrap().0];
+    (10..13).for_each(|n| queue.push_woken(Alike(n)));
+    ran.push(queue.pop(0, || order).unwrap().0);
+    (13..50).for_each(|n| queue.push_woken(Alike(n)));
+    ran.extend(std::iter::from_fn(|| queue.pop(0, || order)).map(|item| item.0));
+    ran
+}
+
+#[test]
+fn who_was_woken_runs_before_those_that_yielded_up_to_a_limit() {
+    let of = |parts: [&[u32]; 4]| parts.concat();
+    let first: Vec<u32> = (10..46).collect();
+    let (late, late_back) = ([46, 47, 48, 49], [49, 48, 47, 46]);
+    assert_eq!(round_with_woken(QueueOrder::Fifo, true), of([&[0], &first, &[1, 2], &late]));
+    assert_eq!(round_with_woken(QueueOrder::Lifo, true), of([&[2], &first, &[1, 0], &late_back]));
+    assert_eq!(round_with_woken(QueueOrder::Fifo, false), of([&[0, 1, 2], &first, &late, &[]]));
+}

@@ -104,7 +104,7 @@ impl<H: Host> Core<H> {
     fn end_own_park(&self, host: &H, task: H::Task) {
         host.interrupt_park(self.me);
         let (mut run_queue, now) = (None, self.now());
-        self.queue_here(&mut run_queue, Queued { task, since: now }, now);
+        self.queue_here(&mut run_queue, Queued { task, since: now }, now, true);
         self.publish_queued(host, run_queue, now);
     }
 
@@ -132,7 +132,7 @@ impl<H: Host> Core<H> {
             return self.deferred.borrow_mut().push_back(queued);
         }
         let is_lifo = !is_yield && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
-        let (waiting, in_slot) = self.push(host, queued, is_lifo);
+        let (waiting, in_slot) = self.push(host, queued, is_lifo, is_yield);
         if is_yield && waiting == 1 {
             self.shorten_interval(DRIVER_POLL);
         }
@@ -163,6 +163,7 @@ impl<H: Host> Core<H> {
         run_queue: &mut LockedQueue<'a, H>,
         queued: Queued<H::Task>,
         now: Nanos,
+        is_woken: bool,
     ) {
         let Queued { task, since } = queued;
         match self.push_ring(task) {
@@ -170,9 +171,11 @@ impl<H: Host> Core<H> {
                 self.remote.status.backlog_since.store(now.0, Relaxed);
             }
             Ok(_) => {}
-            Err(task) => run_queue
-                .get_or_insert_with(|| ignore_poison(self.remote.run_queue.lock()))
-                .push(Queued { task, since }),
+            Err(task) => {
+                let queue = run_queue.get_or_insert_with(|| ignore_poison(self.remote.run_queue.lock()));
+                let queued = Queued { task, since };
+                if is_woken { queue.push_woken(queued) } else { queue.push(queued) }
+            }
         }
     }
 
@@ -197,13 +200,17 @@ impl<H: Host> Core<H> {
 
     /// Puts a task into the run queue, or into its LIFO slot. Returns how many tasks wait here now, and whether the task
     /// took an empty slot.
-    fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool) -> (u32, bool) {
+    fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool, is_yield: bool) -> (u32, bool) {
         let mut queue = ignore_poison(self.remote.run_queue.lock());
         let closes_slot = host.workers().policy().closes_lifo_slot();
         let in_slot = if is_lifo && !(closes_slot && queue.ends_lifo_polls(self.max_lifo_polls.get())) {
             queue.push_lifo(queued)
         } else {
-            queue.push(queued);
+            match (is_yield, self.in_driver.get()) {
+                (true, _) => queue.push_yielded(queued),
+                (false, true) => queue.push_woken(queued),
+                (false, false) => queue.push(queued),
+            }
             false
         };
         host.workers().publish_status(&self.remote, &mut queue, self.now());
@@ -216,7 +223,7 @@ impl<H: Host> Core<H> {
         let is_lifo = self.max_lifo_polls.get() > 0;
         loop {
             let Some(queued) = self.deferred.borrow_mut().pop_front() else { break };
-            let (waiting, in_slot) = self.push(host, queued, is_lifo);
+            let (waiting, in_slot) = self.push(host, queued, is_lifo, true);
             if host.workers().policy().notifies(waiting, self.notify_threshold.get(), in_slot) {
                 self.notify_parked(host);
             }

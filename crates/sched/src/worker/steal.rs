@@ -144,16 +144,16 @@ impl<H: Host> Core<H> {
         if taken.is_empty() {
             return false;
         }
-        self.push_taken(host, &mut taken, self.now());
+        self.push_taken(host, &mut taken, self.now(), true);
         self.decide_service(host, longest);
         true
     }
 
     /// Moves the buffered tasks to this worker's queues. Returns how many there were.
-    fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
+    fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos, is_woken: bool) -> u32 {
         let (came, mut run_queue) = (taken.len() as u32, None);
         self.leave_idle();
-        taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued, now));
+        taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued, now, is_woken));
         self.publish_queued(host, run_queue, now);
         came
     }
@@ -161,7 +161,7 @@ impl<H: Host> Core<H> {
     /// The same of tasks of another worker, whose counter they are added to.
     fn push_stolen(&self, host: &H, from: &Remote<H>, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
         from.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
-        self.push_taken(host, taken, now)
+        self.push_taken(host, taken, now, false)
     }
 
     /// Takes tasks from another worker's ring, then from its run queue, and from its inbox if it is in a long poll or
