@@ -9,8 +9,8 @@
 //! only, because waiting uses no CPU. So a task ends up beside the task that it talks to, after one wake if it has little
 //! data, after many if it has much. It does not move to a CPU where more tasks wait than at its own, unless that saves a
 //! kick; while it could not move, the accrued cost does not grow. And a task that would wait for its CPU for longer than a kick and the move
-//! take goes to an idle CPU of its shard, as long as the machine has two: on 2 × 96 simulated cores requests got 0.92 to 0.95 of the
-//! rounds of Linux's placement without that, and 0.98 to 1.00 with it (`tools/sim/tests/placement.rs`).
+//! take goes to an idle CPU of its shard, as long as the machine has two: on 2 × 96 simulated cores requests got 0.94 to 0.96 of the
+//! rounds of Linux's placement without that, and 0.99 with it (`tools/sim/tests/placement.rs`).
 //!
 //! **Steals.** A task that waits elsewhere is stolen when it has waited for as long as a move costs, counted from when
 //! the CPU's backlog began: by then the idling has cost as much as the move will. One migration cost is added, because a
