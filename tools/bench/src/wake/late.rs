@@ -3,7 +3,8 @@
 //! Five programs run one after the other on a runtime of a separate process, which records them: tasks whose polls are of uneven
 //! length, timers, pairs, bursts of short tasks, and pairs beside a task that computes. Then the recording says how long tasks
 //! waited during which a worker had none (`warmcore_trace`). A worker that the kernel lets wait for a CPU counts as idle too, so
-//! what its run delay may explain is counted apart.
+//! what its run delay may explain is counted apart: all parts that are shorter than that delay in their second and the one before, so where
+//! workers often wait for a CPU, the count of all decides.
 //!
 //! # The limit
 //! A worker kicks another one when a task has waited for ten kicks of 100 µs at most, between two polls of up to 1 ms, and a worker that
@@ -23,6 +24,7 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use warmcore_record::Recording;
 use warmcore_results::{Bound, Row};
+use warmcore_trace::DelayBucket;
 
 /// Waits of which an idle worker was beside for so long break the rule, unless the kernel explains it.
 const LIMIT_NS: u64 = 3_000_000;
@@ -160,15 +162,21 @@ pub(super) fn run_case(ctx: &CaseCtx) -> anyhow::Result<Vec<Row>> {
         let number = |of: &dyn Fn(&warmcore_trace::BesideIdle) -> u64| {
             beside.as_ref().map_or(f64::NAN, |beside| of(beside) as f64)
         };
-        let broken = |beside: &warmcore_trace::BesideIdle| {
+        let long = |beside: &warmcore_trace::BesideIdle, kernel: fn(&DelayBucket) -> u64| {
             let long = beside.buckets.iter().filter(|bucket| bucket.from_ns >= LIMIT_NS);
-            long.map(|bucket| bucket.polls - bucket.maybe_kernel.min(bucket.polls)).sum()
+            long.map(|bucket| bucket.polls - kernel(bucket).min(bucket.polls)).sum()
         };
         rows.extend([
             row("polls", "polls", polls as f64),
             row("waited beside an idle worker", "polls", number(&|beside| beside.times.count)),
             row("longest", "ns", number(&|beside| beside.times.max_ns)),
-            row("over 3 ms without the kernel", "polls", number(&broken)).promise(Bound::AtMost, 0.0),
+            row("over 3 ms", "polls", number(&|beside| long(beside, |_| 0))),
+            row(
+                "over 3 ms without the kernel",
+                "polls",
+                number(&|beside| long(beside, |it| it.maybe_kernel)),
+            )
+            .promise(Bound::AtMost, 0.0),
         ]);
         ctx.part_of(i + 1, hosts.len());
     }
