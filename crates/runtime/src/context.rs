@@ -7,6 +7,7 @@
 //! A wake by a task that runs on the worker that polled the woken task last reads the pointer, makes a few
 //! comparisons and pushes to the worker's ring.
 
+use crate::header::Header;
 use crate::owned_tasks::TaskCounts;
 use crate::shared::{SchedulerRef, Shared};
 use crate::sync::{AtomicU64, Ordering::*};
@@ -245,17 +246,31 @@ pub(crate) fn count_tasks(shared: &Shared, which: impl FnOnce(&TaskCounts) -> &A
     });
 }
 
-/// Queues a task that a wake or a spawn made runnable. `is_yield`: it was woken during its own poll.
+/// Queues a task that a wake or a spawn made runnable. `is_in_poll`: it was woken during its own poll.
 #[inline]
-pub(crate) fn schedule(task: RunnableTask, is_yield: bool) {
+pub(crate) fn schedule(task: RunnableTask, is_in_poll: bool) {
     with_worker(|worker| match worker {
         Some(worker) if std::ptr::eq(&*worker.shared, &*task.header().scheduler.shared) => {
-            worker.schedule(task, is_yield);
+            worker.schedule(task, is_in_poll);
         }
         _ => {
             // Any thread may poll the task and free it as soon as it is queued.
             let scheduler = task.header().scheduler.clone();
-            schedule_external(&scheduler.shared, task, is_yield);
+            schedule_external(&scheduler.shared, task, is_in_poll);
+        }
+    });
+}
+
+/// Called with a task that was woken in its poll. If this thread polls it, the task yields.
+#[inline(never)]
+pub(crate) fn note_yield(task: &Header) {
+    with_worker(|worker| {
+        let Some(worker) = worker.filter(|worker| worker.core.lets_pass()) else { return };
+        // A worker polls one task at a time.
+        let is_here =
+            std::ptr::eq(&*worker.shared, &*task.scheduler.shared) && task.sched.is_prev_worker(worker.me());
+        if is_here {
+            worker.core.note_yield();
         }
     });
 }
@@ -270,7 +285,7 @@ pub(crate) fn schedule_new(task: RunnableTask, scheduler: &SchedulerRef) {
 }
 
 #[cold]
-fn schedule_external(shared: &Shared, task: RunnableTask, is_yield: bool) {
-    task.header().record_wake(is_yield);
+fn schedule_external(shared: &Shared, task: RunnableTask, is_in_poll: bool) {
+    task.header().record_wake(is_in_poll);
     shared.workers.schedule_external(shared, task, shared.worker_here());
 }

@@ -315,9 +315,12 @@ unsafe fn wake_by_ref(data: *const ()) {
     // SAFETY: the waker has a reference.
     let task = unsafe { task_of(data) };
     // SAFETY: as above.
-    if unsafe { task.as_ref() }.state.wake_by_ref() {
+    let header = unsafe { task.as_ref() };
+    if header.state.wake_by_ref() {
         // SAFETY: the state says so.
         unsafe { runnable(task) }.schedule();
+    } else if header.state.load().is_running() {
+        context::note_yield(header);
     }
 }
 

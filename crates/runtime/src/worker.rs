@@ -76,9 +76,9 @@ impl Worker {
 
     /// Queues a task of this runtime that was woken on this thread.
     #[inline]
-    pub(crate) fn schedule(&self, task: RunnableTask, is_yield: bool) {
-        task.header().record_wake(is_yield);
-        self.core.schedule(&self.shared, task, is_yield);
+    pub(crate) fn schedule(&self, task: RunnableTask, is_in_poll: bool) {
+        task.header().record_wake(is_in_poll);
+        self.core.schedule(&self.shared, task, is_in_poll);
     }
 
     #[inline]

@@ -2,8 +2,8 @@
 //!
 //! The tasks of each tenant form a class. The class whose tenant has the least virtual time, over all workers together,
 //! runs next (`virtual_time.rs`). In a class tasks run in rounds: a task that is pushed during a round runs in the next
-//! one. The policy chooses the direction of each round ([`QueueOrder`]). In a round with tasks that yielded, tasks that the driver or another
-//! thread wakes run first, in order of arrival, at most twelve for each task of the round: who yields lets them pass. The LIFO slot holds the task that the running
+//! one. The policy chooses the direction of each round ([`QueueOrder`]). Tasks that pass those that yielded
+//! run first in their round, in order of arrival (`worker/schedule.rs`). The LIFO slot holds the task that the running
 //! task woke last. It runs before the class's round, so that data which two tasks pass to each other stays in the
 //! cache, but at most `max_lifo_polls` times in a row, and never before the tasks of another tenant.
 //!
@@ -97,8 +97,6 @@ struct Class<T> {
     may_come: usize,
     /// The next round.
     next_batch: VecDeque<T>,
-    /// Whether a task of it has yielded.
-    has_yielded: bool,
 }
 
 impl<T: Entry> Class<T> {
@@ -120,20 +118,19 @@ impl<T: Entry> Class<T> {
     #[inline]
     fn pop(&mut self, order: impl Fn() -> QueueOrder) -> Option<T> {
         if self.batch.is_empty() {
-            std::mem::swap(&mut self.batch, &mut self.next_batch);
+            self.begin_round();
             self.order = order();
-            self.may_come = if std::mem::take(&mut self.has_yielded) {
-                LIFO_POLLS as usize * self.batch.len()
-            } else {
-                0
-            };
-            self.woken = 0;
         }
         self.woken = self.woken.saturating_sub(1);
         match self.order {
             QueueOrder::Fifo => self.batch.pop_front(),
             QueueOrder::Lifo => self.batch.pop_back(),
         }
+    }
+
+    fn begin_round(&mut self) {
+        std::mem::swap(&mut self.batch, &mut self.next_batch);
+        (self.woken, self.may_come) = (0, LIFO_POLLS as usize * self.batch.len().max(1));
     }
 
     /// Adds a task that was woken to this round. The caller has seen that one may come.
@@ -249,25 +246,24 @@ impl<T: Entry> RunQueue<T> {
         self.push_in_class(item);
     }
 
-    /// As [`push`](Self::push), of a task that has yielded.
-    pub(crate) fn push_yielded(&mut self, item: T) {
-        let share = item.share();
-        self.push(item);
-        let id = self.class(share);
-        self.classes[id].has_yielded = true;
-    }
-
-    /// Queues a task that another thread or the driver has woken before those of its tenant that have yielded.
+    /// Queues a task that was woken before those of its tenant that were not, at most twelve for each of these in a round.
+    #[inline(never)]
     pub(crate) fn push_woken(&mut self, item: T) {
         let id = self.class(item.share());
         let class = &mut self.classes[id];
-        // Without another task of the class it runs next in any case.
-        if class.may_come == 0 || class.len() == 0 {
+        let is_first = class.len() == 0;
+        if class.batch.is_empty() {
+            class.begin_round();
+        }
+        if class.may_come == 0 {
             return self.push(item);
         }
         let is_pinned = item.is_pinned();
         class.insert_woken(item);
         (self.len, self.pinned) = (self.len + 1, self.pinned + u32::from(is_pinned));
+        if is_first {
+            self.begin_to_wait(id);
+        }
     }
 
     #[inline(always)]
@@ -345,19 +341,8 @@ impl<T: Entry> RunQueue<T> {
         let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
         let vtime = self.virtual_times.of(share.tenant);
         let order = QueueOrder::Fifo;
-        let (woken, may_come, has_yielded) = (0, 0, false);
-        let class = Class {
-            share,
-            vtime,
-            pending: 0,
-            rest: 0,
-            order,
-            batch,
-            woken,
-            may_come,
-            next_batch,
-            has_yielded,
-        };
+        let (woken, may_come) = (0, 0);
+        let class = Class { share, vtime, pending: 0, rest: 0, order, batch, woken, may_come, next_batch };
         let id = reused.unwrap_or(self.classes.len());
         if reused.is_some() {
             let before = std::mem::replace(&mut self.classes[id], class);

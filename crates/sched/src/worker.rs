@@ -81,6 +81,8 @@ enum Mode {
 /// What is left of a round in which each task that waited at its begin runs once.
 #[derive(Debug, Clone, Copy, Default)]
 struct Round {
+    /// Tasks of the run queue that pass.
+    passing: u32,
     ring: u32,
     run_queue: u32,
 }
@@ -135,8 +137,15 @@ pub struct Core<H: Host> {
     waited: Cell<u64>,
     /// Whether light tasks go into the ring.
     uses_ring: Cell<bool>,
-    /// Whether a light task that is woken now goes there: `uses_ring`, and the thread is not inside the driver.
+    /// Whether a light task that is woken now goes there: `uses_ring`, the thread is not inside the driver, and `may_pass` is 0.
     pushes_ring: Cell<bool>,
+    /// Whether a task that yields lets others pass.
+    lets_pass: Cell<bool>,
+    /// Whether the task that is polled has woken itself, and whether one has in this event interval.
+    yields: Cell<bool>,
+    has_yielded: Cell<bool>,
+    /// How many more tasks that are woken run before those that wait, because some of these have yielded.
+    may_pass: Cell<u32>,
     /// Tasks that the present round still takes from the ring and from the run queue, while tasks wait in the run queue.
     round: Cell<Round>,
     /// How often in a row the LIFO slot may be served, and the order of the next round of the run queue.
@@ -217,6 +226,10 @@ impl<H: Host> Core<H> {
             waited: Cell::new(0),
             uses_ring: Cell::new(uses_ring),
             pushes_ring: Cell::new(uses_ring),
+            lets_pass: Cell::new(false),
+            yields: Cell::new(false),
+            has_yielded: Cell::new(false),
+            may_pass: Cell::new(0),
             round: Cell::default(),
             max_lifo_polls: Cell::new(max_lifo_polls),
             order: Cell::new(order),
@@ -278,7 +291,23 @@ impl<H: Host> Core<H> {
     /// `unparked`, and for other uses of its driver.
     pub fn set_in_driver(&self, is_in_driver: bool) {
         self.in_driver.set(is_in_driver);
-        self.pushes_ring.set(!is_in_driver && self.uses_ring.get());
+        self.update_pushes_ring();
+    }
+
+    /// Whether a task that yields lets those pass that are woken. Where polls are short that would cost more than the wait.
+    #[inline]
+    pub fn lets_pass(&self) -> bool {
+        self.lets_pass.get()
+    }
+
+    /// Tells that the task that is polled wakes itself. [`schedule`](Self::schedule) follows.
+    #[inline]
+    pub fn note_yield(&self) {
+        self.yields.set(self.lets_pass.get());
+    }
+
+    fn update_pushes_ring(&self) {
+        self.pushes_ring.set(self.uses_ring.get() && !self.in_driver.get() && self.may_pass.get() == 0);
     }
 
     /// Whether another thread has found the worker in a long poll, or in a long run inside its driver.
@@ -334,16 +363,20 @@ impl<H: Host> Core<H> {
         self.remote.ring.pop().map(|task| Queued { task, since: self.now() })
     }
 
-    /// Removes the task that runs next while tasks wait in the run queue: in each round first the tasks that waited in the
-    /// ring at its begin, then as many of the run queue as waited there.
+    /// Removes the task that runs next while tasks wait in the run queue: those that pass; then in each round first the tasks that
+    /// waited in the ring at its begin, then as many of the run queue as waited there.
     #[inline(never)]
     fn pop_in_round(&self, host: &H) -> Option<Queued<H::Task>> {
         let mut round = self.round.get();
         let queued = self.remote.status.queued.load(Relaxed);
         // Other workers may have taken tasks of this round.
-        round.run_queue = round.run_queue.min(queued);
+        (round.passing, round.run_queue) = (round.passing.min(queued), round.run_queue.min(queued));
+        if round.passing > 0 {
+            self.round.set(Round { passing: round.passing - 1, ..round });
+            return self.pop_run_queue(host).or_else(|| self.pop_ring());
+        }
         if round.ring == 0 && round.run_queue == 0 {
-            round = Round { ring: self.remote.ring.len(), run_queue: queued };
+            round = Round { passing: 0, ring: self.remote.ring.len(), run_queue: queued };
         }
         if round.ring > 0 {
             if let Some(queued) = self.pop_ring() {

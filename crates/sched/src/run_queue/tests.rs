@@ -555,12 +555,9 @@ fn a_tenant_is_owed_where_it_had_less() {
 }
 
 /// The order in which the tasks of a round run, of which three are woken after the first one ran, and too many later.
-fn round_with_woken(order: QueueOrder, yields: bool) -> Vec<u32> {
+fn round_with_woken(order: QueueOrder) -> Vec<u32> {
     let mut queue = RunQueue::new(Arc::default(), true);
-    let push = |queue: &mut RunQueue<Alike>, n| {
-        if yields { queue.push_yielded(Alike(n)) } else { queue.push(Alike(n)) }
-    };
-    (0..3).for_each(|n| push(&mut queue, n));
+    (0..3).for_each(|n| queue.push(Alike(n)));
     let mut ran = vec![queue.pop(0, || order).unwrap().0];
     (10..13).for_each(|n| queue.push_woken(Alike(n)));
     ran.push(queue.pop(0, || order).unwrap().0);
@@ -570,11 +567,21 @@ fn round_with_woken(order: QueueOrder, yields: bool) -> Vec<u32> {
 }
 
 #[test]
-fn who_was_woken_runs_before_those_that_yielded_up_to_a_limit() {
+fn who_passes_runs_first_in_its_round_up_to_a_limit() {
     let of = |parts: [&[u32]; 4]| parts.concat();
     let first: Vec<u32> = (10..46).collect();
-    let (late, late_back) = ([46, 47, 48, 49], [49, 48, 47, 46]);
-    assert_eq!(round_with_woken(QueueOrder::Fifo, true), of([&[0], &first, &[1, 2], &late]));
-    assert_eq!(round_with_woken(QueueOrder::Lifo, true), of([&[2], &first, &[1, 0], &late_back]));
-    assert_eq!(round_with_woken(QueueOrder::Fifo, false), of([&[0, 1, 2], &first, &late, &[]]));
+    assert_eq!(round_with_woken(QueueOrder::Fifo), of([&[0], &first, &[1, 2], &[46, 47, 48, 49]]));
+    assert_eq!(round_with_woken(QueueOrder::Lifo), of([&[2], &first, &[1, 0], &[49, 48, 47, 46]]));
+}
+
+/// Also where no round has begun.
+#[test]
+fn who_passes_first_of_all_does_not_run_last() {
+    let mut queue = RunQueue::new(Arc::default(), true);
+    queue.push_woken(Alike(0));
+    queue.push(Alike(1));
+    (2..14).for_each(|n| queue.push_woken(Alike(n)));
+    let ran: Vec<u32> = std::iter::from_fn(|| queue.pop(0, || QueueOrder::Fifo)).map(|item| item.0).collect();
+    assert_eq!(ran, [&[0], &(2..13).collect::<Vec<u32>>()[..], &[1, 13]].concat());
+    assert_eq!((queue.len(), queue.stealable()), (0, 0));
 }

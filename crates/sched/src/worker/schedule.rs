@@ -3,8 +3,12 @@
 //! A light task that this worker polled last goes into the worker's ring; one comparison finds that out. Other tasks that it
 //! polled last go into its run queue. The policy places any other task. While the worker sleeps in its driver, a task that comes
 //! here also ends the park.
+//!
+//! A task that yields lets those pass that are woken: twelve for each yield, and for each task that waits. They go into the run queue,
+//! before its other tasks, and run before those of the ring.
 
 use super::*;
+use crate::policy::LIFO_POLLS;
 use crate::{TargetQueue, WakeSource};
 
 /// Polling the driver takes as long as this many of the shortest polls. After so many polls of a task that yields while no other task
@@ -15,30 +19,33 @@ pub(super) const DRIVER_POLL: u32 = 4;
 pub(super) type LockedQueue<'a, H> = Option<MutexGuard<'a, RunQueue<Queued<<H as Host>::Task>>>>;
 
 impl<H: Host> Core<H> {
-    /// Schedules a task that was woken on this worker's thread. `is_yield`: it was woken during its own poll.
+    /// Schedules a task that was woken on this worker's thread. `is_in_poll`: it was woken during its own poll, by itself
+    /// ([`note_yield`](Self::note_yield)) or by another thread.
     #[inline]
-    pub fn schedule(&self, host: &H, task: H::Task, is_yield: bool) {
-        if self.pushes_ring.get() && task.state().is_for_ring_of(self.me) {
-            self.record_wake(host, &task, is_yield);
-            if !is_yield {
+    pub fn schedule(&self, host: &H, task: H::Task, is_in_poll: bool) {
+        if (self.pushes_ring.get() || (is_in_poll && self.uses_ring.get() && !self.in_driver.get()))
+            && task.state().is_for_ring_of(self.me)
+        {
+            self.record_wake(host, &task, is_in_poll);
+            if !is_in_poll {
                 task.state().clear_accrued_cost();
             }
             return match self.remote.ring.push(task) {
-                Ok(waiting) => self.pushed_to_ring(host, waiting, is_yield),
-                Err(task) => self.schedule_local(host, task, is_yield),
+                Ok(waiting) => self.pushed_to_ring(host, waiting, is_in_poll),
+                Err(task) => self.schedule_local(host, task, is_in_poll),
             };
         }
         if self.in_driver.get() {
-            return self.schedule_in_driver(host, task, is_yield);
+            return self.schedule_in_driver(host, task, is_in_poll);
         }
-        self.record_wake(host, &task, is_yield);
-        self.schedule_other(host, task, is_yield);
+        self.record_wake(host, &task, is_in_poll);
+        self.schedule_other(host, task, is_in_poll);
     }
 
     /// Ends the measurement of the task's sleep, if there is one.
     #[inline]
-    fn record_wake(&self, host: &H, task: &H::Task, is_yield: bool) {
-        if is_yield {
+    fn record_wake(&self, host: &H, task: &H::Task, is_in_poll: bool) {
+        if is_in_poll {
             task.state().stay_awake();
         } else {
             // Not the clock as it was last read: that may be late by the length of a sleep.
@@ -49,13 +56,16 @@ impl<H: Host> Core<H> {
     /// What follows when a task was pushed to the ring. `waiting`: tasks in the ring; those in the run queue are counted at
     /// maintenance.
     #[inline]
-    fn pushed_to_ring(&self, host: &H, waiting: u32, is_yield: bool) {
+    fn pushed_to_ring(&self, host: &H, waiting: u32, is_in_poll: bool) {
+        if is_in_poll {
+            self.count_yield();
+        }
         if waiting == 1 {
             let status = &self.remote.status;
             if status.stealable.load(Relaxed) == 0 {
                 status.backlog_since.store(self.now().0, Relaxed);
             }
-            if is_yield && status.queued.load(Relaxed) == 0 {
+            if is_in_poll && status.queued.load(Relaxed) == 0 {
                 self.shorten_interval(DRIVER_POLL);
             }
         }
@@ -66,7 +76,7 @@ impl<H: Host> Core<H> {
 
     /// Schedules a task that the driver wakes.
     #[inline(never)]
-    fn schedule_in_driver(&self, host: &H, task: H::Task, is_yield: bool) {
+    fn schedule_in_driver(&self, host: &H, task: H::Task, is_in_poll: bool) {
         self.maintenance_began.set(None);
         if self.clock_is_stale.get() {
             // A task that the driver wakes is queued since now, and not since the worker parked. The worker stays parked
@@ -74,18 +84,18 @@ impl<H: Host> Core<H> {
             self.read_clock(host);
             self.clock_is_stale.set(self.remote.inbox.is_parked());
         }
-        self.record_wake(host, &task, is_yield);
-        self.schedule_other(host, task, is_yield);
+        self.record_wake(host, &task, is_in_poll);
+        self.schedule_other(host, task, is_in_poll);
     }
 
     /// Schedules a task that the ring does not take at once.
     #[inline(never)]
-    fn schedule_other(&self, host: &H, task: H::Task, is_yield: bool) {
+    fn schedule_other(&self, host: &H, task: H::Task, is_in_poll: bool) {
         let task = if !task.state().is_prev_worker(self.me) {
             let Some(task) = self.schedule_remote(host, task) else { return };
             task
         } else {
-            if !is_yield {
+            if !is_in_poll {
                 task.state().clear_accrued_cost();
             }
             task
@@ -96,7 +106,7 @@ impl<H: Host> Core<H> {
                 return self.end_own_park(host, task);
             }
         }
-        self.schedule_local(host, task, is_yield);
+        self.schedule_local(host, task, is_in_poll);
     }
 
     /// Queues the first task that the driver of the parked worker woke, and ends the park, as a task in a queue does not. Others are
@@ -121,19 +131,23 @@ impl<H: Host> Core<H> {
     }
 
     /// Puts a task into this worker's ring or run queue.
-    fn schedule_local(&self, host: &H, task: H::Task, is_yield: bool) {
+    fn schedule_local(&self, host: &H, task: H::Task, is_in_poll: bool) {
         let policy = host.workers().policy();
-        let task = match self.push_ring(task) {
-            Ok(waiting) => return self.pushed_to_ring(host, waiting, is_yield),
+        let passes = !is_in_poll && self.passes_yielded();
+        let task = match self.push_ring_unless(passes, task) {
+            Ok(waiting) => return self.pushed_to_ring(host, waiting, is_in_poll),
             Err(task) => task,
         };
         let queued = Queued { task, since: self.now() };
-        if is_yield && policy.defers_yields() {
+        if is_in_poll && policy.defers_yields() {
             return self.deferred.borrow_mut().push_back(queued);
         }
-        let is_lifo = !is_yield && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
-        let (waiting, in_slot) = self.push(host, queued, is_lifo, is_yield);
-        if is_yield && waiting == 1 {
+        let is_lifo = !is_in_poll && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
+        let (waiting, in_slot) = self.push(host, queued, is_lifo, passes);
+        if is_in_poll {
+            self.count_yield();
+        }
+        if is_in_poll && waiting == 1 {
             self.shorten_interval(DRIVER_POLL);
         }
         // By default only when the threshold is reached. `maintained` notifies again while tasks are queued.
@@ -142,13 +156,52 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// Puts a task into the ring, if it may be there and the ring is not full. Returns how many wait there.
+    /// Puts a task into the ring, unless it `passes`, may not be there, or the ring is full. Returns how many wait there.
     #[inline]
-    fn push_ring(&self, task: H::Task) -> Result<u32, H::Task> {
-        if !self.uses_ring.get() || task.state().is_restricted() {
+    fn push_ring_unless(&self, passes: bool, task: H::Task) -> Result<u32, H::Task> {
+        if passes || !self.uses_ring.get() || task.state().is_restricted() {
             return Err(task);
         }
         self.remote.ring.push(task)
+    }
+
+    /// Whether a task that is woken now runs before those of the ring. If so, one fewer may.
+    #[inline]
+    fn passes_yielded(&self) -> bool {
+        self.may_pass.get() > 0 && self.pass_yielded()
+    }
+
+    #[inline(never)]
+    fn pass_yielded(&self) -> bool {
+        let left = self.may_pass.get();
+        let passes = self.num_queued() > 0;
+        self.set_may_pass(if passes { left - 1 } else { 0 });
+        if passes {
+            let round = self.round.get();
+            self.round.set(Round { passing: round.passing + 1, ..round });
+        }
+        passes
+    }
+
+    fn set_may_pass(&self, left: u32) {
+        self.may_pass.set(left);
+        self.update_pushes_ring();
+    }
+
+    /// If the task that was polled last has yielded, lets twelve pass.
+    #[inline]
+    fn count_yield(&self) {
+        if self.yields.take() {
+            self.has_yielded.set(true);
+            self.may_pass.set(self.may_pass.get().saturating_add(LIFO_POLLS));
+            self.pushes_ring.set(false);
+        }
+    }
+
+    /// No more may pass than twelve for each task that waits here.
+    pub(super) fn limit_may_pass(&self) {
+        let most = LIFO_POLLS * self.num_queued();
+        self.set_may_pass(self.may_pass.get().min(most));
     }
 
     /// The number of tasks in the ring and the run queue.
@@ -166,7 +219,8 @@ impl<H: Host> Core<H> {
         is_woken: bool,
     ) {
         let Queued { task, since } = queued;
-        match self.push_ring(task) {
+        let passes = is_woken && self.passes_yielded();
+        match self.push_ring_unless(passes, task) {
             Ok(1) if self.remote.status.stealable.load(Relaxed) == 0 => {
                 self.remote.status.backlog_since.store(now.0, Relaxed);
             }
@@ -174,7 +228,7 @@ impl<H: Host> Core<H> {
             Err(task) => {
                 let queue = run_queue.get_or_insert_with(|| ignore_poison(self.remote.run_queue.lock()));
                 let queued = Queued { task, since };
-                if is_woken { queue.push_woken(queued) } else { queue.push(queued) }
+                if passes { queue.push_woken(queued) } else { queue.push(queued) }
             }
         }
     }
@@ -200,16 +254,16 @@ impl<H: Host> Core<H> {
 
     /// Puts a task into the run queue, or into its LIFO slot. Returns how many tasks wait here now, and whether the task
     /// took an empty slot.
-    fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool, is_yield: bool) -> (u32, bool) {
+    fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool, passes: bool) -> (u32, bool) {
         let mut queue = ignore_poison(self.remote.run_queue.lock());
         let closes_slot = host.workers().policy().closes_lifo_slot();
         let in_slot = if is_lifo && !(closes_slot && queue.ends_lifo_polls(self.max_lifo_polls.get())) {
             queue.push_lifo(queued)
         } else {
-            match (is_yield, self.in_driver.get()) {
-                (true, _) => queue.push_yielded(queued),
-                (false, true) => queue.push_woken(queued),
-                (false, false) => queue.push(queued),
+            if passes {
+                queue.push_woken(queued)
+            } else {
+                queue.push(queued)
             }
             false
         };
@@ -223,7 +277,7 @@ impl<H: Host> Core<H> {
         let is_lifo = self.max_lifo_polls.get() > 0;
         loop {
             let Some(queued) = self.deferred.borrow_mut().pop_front() else { break };
-            let (waiting, in_slot) = self.push(host, queued, is_lifo, true);
+            let (waiting, in_slot) = self.push(host, queued, is_lifo, false);
             if host.workers().policy().notifies(waiting, self.notify_threshold.get(), in_slot) {
                 self.notify_parked(host);
             }

@@ -144,24 +144,34 @@ impl<H: Host> Core<H> {
         if taken.is_empty() {
             return false;
         }
-        self.push_taken(host, &mut taken, self.now(), true);
+        self.push_taken(host, &mut taken, 0, self.now());
         self.decide_service(host, longest);
         true
     }
 
-    /// Moves the buffered tasks to this worker's queues. Returns how many there were.
-    fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, now: Nanos, is_woken: bool) -> u32 {
+    /// Moves the buffered tasks to this worker's queues; those from the index `woken` on were woken and have not waited there yet.
+    /// Returns how many there were.
+    fn push_taken(&self, host: &H, taken: &mut Vec<Queued<H::Task>>, woken: usize, now: Nanos) -> u32 {
         let (came, mut run_queue) = (taken.len() as u32, None);
         self.leave_idle();
-        taken.drain(..).for_each(|queued| self.queue_here(&mut run_queue, queued, now, is_woken));
+        for (at, queued) in taken.drain(..).enumerate() {
+            self.queue_here(&mut run_queue, queued, now, at >= woken);
+        }
         self.publish_queued(host, run_queue, now);
         came
     }
 
     /// The same of tasks of another worker, whose counter they are added to.
-    fn push_stolen(&self, host: &H, from: &Remote<H>, taken: &mut Vec<Queued<H::Task>>, now: Nanos) -> u32 {
+    fn push_stolen(
+        &self,
+        host: &H,
+        from: &Remote<H>,
+        taken: &mut Vec<Queued<H::Task>>,
+        woken: usize,
+        now: Nanos,
+    ) -> u32 {
         from.counters.stolen_tasks.fetch_add(taken.len() as u64, Relaxed);
-        self.push_taken(host, taken, now, false)
+        self.push_taken(host, taken, woken, now)
     }
 
     /// Takes tasks from another worker's ring, then from its run queue, and from its inbox if it is in a long poll or
@@ -180,7 +190,9 @@ impl<H: Host> Core<H> {
             false if is_enough && !takes_inbox => None,
             false => Some(ignore_poison(remote.run_queue.lock())),
         };
-        let Some(mut queue) = queue else { return self.push_stolen(host, remote, &mut taken, now) };
+        let Some(mut queue) = queue else {
+            return self.push_stolen(host, remote, &mut taken, usize::MAX, now);
+        };
         while taken.len() < at_most as usize
             && let Some(queued) = queue.steal(steal_order, |queued| may(&queued.task))
         {
@@ -196,7 +208,7 @@ impl<H: Host> Core<H> {
         // Not into the run queue: the worker may have ended its poll and parked meanwhile, which its inbox knows.
         let back = taken.extract_if(of_queue.., |queued| !may(&queued.task));
         back.for_each(|queued| workers.push_inbox(host, queued.task, from));
-        self.push_stolen(host, remote, &mut taken, now)
+        self.push_stolen(host, remote, &mut taken, of_queue, now)
     }
 
     /// Takes random tasks that wait at `from` and may run here. Returns how many came, and how many of them had run.
@@ -216,7 +228,7 @@ impl<H: Host> Core<H> {
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
         let had_run = taken.iter().filter(|queued| queued.task.state().prev_worker().is_some()).count();
-        (self.push_stolen(host, remote, &mut taken, now), had_run as u32)
+        (self.push_stolen(host, remote, &mut taken, usize::MAX, now), had_run as u32)
     }
 
     /// Takes one task that waits at `from`, of a tenant with less virtual time than `below`. Returns how many came.
@@ -229,7 +241,7 @@ impl<H: Host> Core<H> {
         taken.push(queued);
         Self::publish_stolen(workers, remote, &mut queue);
         drop(queue);
-        self.push_stolen(host, remote, &mut taken, now)
+        self.push_stolen(host, remote, &mut taken, usize::MAX, now)
     }
 
     /// Publishes the status of a worker from which tasks were taken, and keeps since when it has a backlog. The caller holds

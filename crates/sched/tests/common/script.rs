@@ -295,6 +295,7 @@ impl<'a, H: Scripted> Player<'a, H> {
         }
         self.log.add("end", format_args!("of {} on {}, awake: {is_awake}", H::number(&task), core.me()));
         if is_awake {
+            core.note_yield();
             core.schedule(host, task, true);
         } else {
             self.asleep.push(task);

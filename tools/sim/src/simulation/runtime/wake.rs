@@ -93,6 +93,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         self.state.sched.host.policy().reads.begin_wake();
         let task = self.task_of(id);
         let (core, host) = self.core(cpu);
+        core.note_yield();
         core.schedule(host, task, true);
         let (_, placed) = self.state.sched.host.policy().reads.end_wake();
         let push = placed.map_or(0, |to| self.push_ns(cpu, to));
