@@ -15,6 +15,7 @@ use crate::task_cell::RunnableTask;
 use crate::worker::Worker;
 use std::cell::{Cell, RefCell};
 use std::fmt;
+use std::ptr::NonNull;
 use std::sync::{Arc, Weak};
 use warmcore_budget::process::unaccounted;
 
@@ -261,17 +262,12 @@ pub(crate) fn schedule(task: RunnableTask, is_in_poll: bool) {
     });
 }
 
-/// Called with a task that was woken in its poll. If this thread polls it, the task yields.
+/// Called with a task that was woken and need not be queued, since it waits already or is polled; it may have been freed. If this
+/// thread polls it, the task yields.
 #[inline(never)]
-pub(crate) fn note_yield(task: &Header) {
+pub(crate) fn note_yield(task: NonNull<Header>) {
     with_worker(|worker| {
-        let Some(worker) = worker.filter(|worker| worker.core.lets_pass()) else { return };
-        // A worker polls one task at a time.
-        let is_here =
-            std::ptr::eq(&*worker.shared, &*task.scheduler.shared) && task.sched.is_prev_worker(worker.me());
-        if is_here {
-            worker.core.note_yield();
-        }
+        worker.filter(|worker| worker.is_polling(task.as_ptr())).inspect(|worker| worker.core.note_yield());
     });
 }
 

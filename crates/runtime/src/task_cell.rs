@@ -147,6 +147,12 @@ pub(crate) struct Running {
 }
 
 impl Running {
+    /// The task, to compare it with others.
+    #[inline]
+    pub(crate) fn as_ptr(&self) -> *const Header {
+        self.task.as_ptr()
+    }
+
     #[inline]
     pub(crate) fn header(&self) -> &Header {
         // SAFETY: the poll has a reference.
@@ -305,7 +311,7 @@ unsafe fn wake(data: *const ()) {
     match header.state.wake_by_val() {
         // SAFETY: the state says so.
         WakeByVal::Schedule => unsafe { runnable(task) }.schedule(),
-        WakeByVal::Nothing => {}
+        WakeByVal::Nothing => context::note_yield(task),
         // SAFETY: no reference is left.
         WakeByVal::Free => unsafe { (header.vtable.free)(task) },
     }
@@ -315,12 +321,11 @@ unsafe fn wake_by_ref(data: *const ()) {
     // SAFETY: the waker has a reference.
     let task = unsafe { task_of(data) };
     // SAFETY: as above.
-    let header = unsafe { task.as_ref() };
-    if header.state.wake_by_ref() {
+    if unsafe { task.as_ref() }.state.wake_by_ref() {
         // SAFETY: the state says so.
         unsafe { runnable(task) }.schedule();
-    } else if header.state.load().is_running() {
-        context::note_yield(header);
+    } else {
+        context::note_yield(task);
     }
 }
 

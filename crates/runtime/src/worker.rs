@@ -10,6 +10,7 @@
 //! The fields of `Worker` are read and written by its thread alone.
 
 use crate::context;
+use crate::header::Header;
 use crate::shared::{Remote, SchedulerRef, Shared};
 use crate::sync::Ordering::*;
 use crate::task_cell::RunnableTask;
@@ -38,6 +39,8 @@ pub(crate) struct Worker {
     /// Whether another thread runs this worker now.
     is_handed_off: Cell<bool>,
     budget: Rc<OpBudget>,
+    /// The task that is polled, or was polled last: for comparisons.
+    polled: Cell<*const Header>,
 }
 
 impl Worker {
@@ -48,12 +51,18 @@ impl Worker {
             shared,
             is_handed_off: Cell::new(false),
             budget,
+            polled: Cell::new(std::ptr::null()),
         }
     }
 
     #[inline]
     pub(crate) fn me(&self) -> CpuId {
         self.core.me()
+    }
+
+    /// Whether this thread polls the task, where that is asked: a task that yields lets others pass.
+    pub(crate) fn is_polling(&self, task: *const Header) -> bool {
+        self.core.lets_pass() && self.polled.get() == task && !self.core.is_in_driver()
     }
 
     /// The runtime's part of this worker.
@@ -86,6 +95,7 @@ impl Worker {
         let charge = self.core.begin_poll(&self.shared, &task);
         self.budget.begin_poll();
         let running = task.start();
+        self.polled.set(running.as_ptr());
         let measured = self.begin_measured(running.header());
         let is_ready = running.poll();
         if self.is_handed_off.get() {
@@ -94,6 +104,9 @@ impl Worker {
             return;
         }
         self.end_measured(running.header(), measured, is_ready);
+        if is_ready {
+            self.core.forget_yield();
+        }
         let woken = running.end(is_ready);
         let is_awake = woken.is_some();
         if let Some(task) = woken {

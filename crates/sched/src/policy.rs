@@ -129,7 +129,7 @@ pub trait Policy {
     }
 
     /// How many polls a worker does between two polls of its driver. `None`: as many as take 160 times as
-    /// long as its maintenance.
+    /// long as its maintenance, 80 times while tasks yield.
     fn event_interval(&self) -> Option<u32> {
         None
     }

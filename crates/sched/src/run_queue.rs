@@ -2,8 +2,8 @@
 //!
 //! The tasks of each tenant form a class. The class whose tenant has the least virtual time, over all workers together,
 //! runs next (`virtual_time.rs`). In a class tasks run in rounds: a task that is pushed during a round runs in the next
-//! one. The policy chooses the direction of each round ([`QueueOrder`]). Tasks that pass those that yielded
-//! run first in their round, in order of arrival (`worker/schedule.rs`). The LIFO slot holds the task that the running
+//! one. The policy chooses the direction of each round ([`QueueOrder`]). Tasks that pass, because others have yielded, run first
+//! in their round, in order of arrival (`worker/schedule.rs`). The LIFO slot holds the task that the running
 //! task woke last. It runs before the class's round, so that data which two tasks pass to each other stays in the
 //! cache, but at most `max_lifo_polls` times in a row, and never before the tasks of another tenant.
 //!
@@ -91,10 +91,10 @@ struct Class<T> {
     order: QueueOrder,
     /// The rest of this round.
     batch: VecDeque<T>,
-    /// How many tasks of it were woken and run first, unless some were stolen.
-    woken: usize,
+    /// How many tasks of it pass and run first, unless some were stolen.
+    passing: usize,
     /// How many more may come.
-    may_come: usize,
+    may_pass: usize,
     /// The next round.
     next_batch: VecDeque<T>,
 }
@@ -118,30 +118,30 @@ impl<T: Entry> Class<T> {
     #[inline]
     fn pop(&mut self, order: impl Fn() -> QueueOrder) -> Option<T> {
         if self.batch.is_empty() {
-            self.begin_round();
-            self.order = order();
+            self.begin_round(order());
         }
-        self.woken = self.woken.saturating_sub(1);
+        self.passing = self.passing.saturating_sub(1);
         match self.order {
             QueueOrder::Fifo => self.batch.pop_front(),
             QueueOrder::Lifo => self.batch.pop_back(),
         }
     }
 
-    fn begin_round(&mut self) {
+    fn begin_round(&mut self, order: QueueOrder) {
         std::mem::swap(&mut self.batch, &mut self.next_batch);
-        (self.woken, self.may_come) = (0, LIFO_POLLS as usize * self.batch.len().max(1));
+        self.order = order;
+        (self.passing, self.may_pass) = (0, LIFO_POLLS as usize * self.batch.len());
     }
 
-    /// Adds a task that was woken to this round. The caller has seen that one may come.
-    fn insert_woken(&mut self, item: T) {
+    /// Adds a task that passes to this round. The caller has seen that one may.
+    fn insert_passing(&mut self, item: T) {
         if self.batch.len() == self.batch.capacity() {
             T::unaccounted(|| self.batch.reserve(1));
         }
-        let woken = self.woken.min(self.batch.len());
-        let at = if self.order == QueueOrder::Fifo { woken } else { self.batch.len() - woken };
+        let passing = self.passing.min(self.batch.len());
+        let at = if self.order == QueueOrder::Fifo { passing } else { self.batch.len() - passing };
         self.batch.insert(at, item);
-        (self.woken, self.may_come) = (woken + 1, self.may_come - 1);
+        (self.passing, self.may_pass) = (passing + 1, self.may_pass - 1);
     }
 
     /// Removes a task that `may` run elsewhere: the one that would run last, or the one that was queued first.
@@ -246,20 +246,22 @@ impl<T: Entry> RunQueue<T> {
         self.push_in_class(item);
     }
 
-    /// Queues a task that was woken before those of its tenant that were not, at most twelve for each of these in a round.
+    /// Queues a task before others of its tenant: in a round at most twelve for each of these, or, in a round that begins here, as many
+    /// `more` as the caller has. `order`: that of a round that begins here.
     #[inline(never)]
-    pub(crate) fn push_woken(&mut self, item: T) {
+    pub(crate) fn push_passing(&mut self, item: T, order: QueueOrder, more: u32) {
         let id = self.class(item.share());
         let class = &mut self.classes[id];
         let is_first = class.len() == 0;
         if class.batch.is_empty() {
-            class.begin_round();
+            class.begin_round(order);
+            class.may_pass = class.may_pass.max(more as usize + 1);
         }
-        if class.may_come == 0 {
+        if class.may_pass == 0 {
             return self.push(item);
         }
         let is_pinned = item.is_pinned();
-        class.insert_woken(item);
+        class.insert_passing(item);
         (self.len, self.pinned) = (self.len + 1, self.pinned + u32::from(is_pinned));
         if is_first {
             self.begin_to_wait(id);
@@ -341,8 +343,8 @@ impl<T: Entry> RunQueue<T> {
         let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
         let vtime = self.virtual_times.of(share.tenant);
         let order = QueueOrder::Fifo;
-        let (woken, may_come) = (0, 0);
-        let class = Class { share, vtime, pending: 0, rest: 0, order, batch, woken, may_come, next_batch };
+        let (passing, may_pass) = (0, 0);
+        let class = Class { share, vtime, pending: 0, rest: 0, order, batch, passing, may_pass, next_batch };
         let id = reused.unwrap_or(self.classes.len());
         if reused.is_some() {
             let before = std::mem::replace(&mut self.classes[id], class);

@@ -141,7 +141,7 @@ pub struct Core<H: Host> {
     pushes_ring: Cell<bool>,
     /// Whether a task that yields lets others pass.
     lets_pass: Cell<bool>,
-    /// Whether the task that is polled has woken itself, and whether one has in this event interval.
+    /// Whether the task that is polled has woken itself. `has_yielded`: one has in this event interval.
     yields: Cell<bool>,
     has_yielded: Cell<bool>,
     /// How many more tasks that are woken run before those that wait, because some of these have yielded.
@@ -294,7 +294,7 @@ impl<H: Host> Core<H> {
         self.update_pushes_ring();
     }
 
-    /// Whether a task that yields lets those pass that are woken. Where polls are short that would cost more than the wait.
+    /// Whether a task that yields lets those pass that are woken. Where polls are short, that would cost more than the wait.
     #[inline]
     pub fn lets_pass(&self) -> bool {
         self.lets_pass.get()
@@ -304,6 +304,12 @@ impl<H: Host> Core<H> {
     #[inline]
     pub fn note_yield(&self) {
         self.yields.set(self.lets_pass.get());
+    }
+
+    /// The task that was polled is not queued again.
+    #[inline]
+    pub fn forget_yield(&self) {
+        self.yields.set(false);
     }
 
     fn update_pushes_ring(&self) {

@@ -56,11 +56,6 @@ impl Snapshot {
     }
 
     #[inline]
-    pub(crate) fn is_running(self) -> bool {
-        self.0 & RUNNING != 0
-    }
-
-    #[inline]
     pub(crate) fn is_complete(self) -> bool {
         self.0 & COMPLETE != 0
     }

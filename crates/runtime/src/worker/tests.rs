@@ -13,7 +13,7 @@ use std::task::Poll;
 use std::time::Duration;
 use tracing::{Level, Metadata};
 use warmcore_driver::{Driver, Entered};
-use warmcore_sched::{PolicyKind, SchedDomains, View, WorkerStats};
+use warmcore_sched::{Home, PolicyKind, SchedDomains, View, WorkerStats};
 use warmcore_tenant::Tenant;
 use warmcore_topo::Topology;
 use warmcore_types::{CpuSet, ignore_poison};
@@ -56,6 +56,10 @@ struct World {
 
 impl World {
     fn new() -> Self {
+        Self::with(PolicyKind::Home)
+    }
+
+    fn with(policy: PolicyKind) -> Self {
         let text = "[drawn]\nsockets = 1\nl3_per_socket = 1\ncores_per_l3 = 2\nsmt = 1\n";
         let topology = Topology::from_machine(text, "drawn").unwrap();
         let cpus: Vec<CpuId> = topology.cpus.iter().map(|cpu| cpu.id).collect();
@@ -63,8 +67,7 @@ impl World {
         let script = Arc::new(Script { clock: AtomicU64::new(1_000_000 * US) });
         let remotes = (0..2).map(|_| remote(Box::new(Scripted(script.clone())))).collect();
         let pin_to = vec![CpuSet::default(); 2];
-        let shared =
-            shared("test".into(), remotes, machine, PolicyKind::Home, Duration::from_millis(1), pin_to);
+        let shared = shared("test".into(), remotes, machine, policy, Duration::from_millis(1), pin_to);
         let worker = Worker::new(Arc::new(shared), CpuId(0), Rc::new(OpBudget::new()));
         Self { script, worker }
     }
@@ -443,12 +446,36 @@ fn a_tenants_poll_stands_for_as_many_as_when_it_began() {
     end_all(&world, [short]);
 }
 
+/// Yields once, and uses up the waker or keeps it.
+async fn yield_by(is_by_val: bool) {
+    let mut has_yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut has_yielded, true) {
+            return Poll::Ready(());
+        }
+        let own = cx.waker().clone();
+        match is_by_val {
+            true => own.wake(),
+            false => own.wake_by_ref(),
+        }
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Thirty tasks yield after each poll. One that a thread wakes runs before them, and so does one that this task wakes in turn; where
 /// polls are short all run in order of arrival.
 #[test]
 fn who_is_woken_passes_those_that_yield() {
-    for (poll, expected) in [(10 * US, 0..=2), (US, 58..=62)] {
-        let world = World::new();
+    // The costs of a move, which are not learned here, are taken to be four polls: with the default tasks with polls of 10 µs wait in the
+    // run queue, and there is a LIFO slot.
+    let rings = PolicyKind::Changed(Home { lifo_order_min_cost: Nanos(u64::MAX), ..Home::DEFAULT });
+    let home = PolicyKind::Home;
+    let cases = [(home, 10 * US, 0..=2), (rings, 10 * US, 0..=0), (home, US, 58..=62), (rings, US, 58..=62)];
+    for ((policy, poll, expected), is_by_val) in
+        cases.into_iter().flat_map(|case| [(case.clone(), true), (case, false)])
+    {
+        let world = World::with(policy);
         let _being = context::set_current(&world.worker);
         let polls = Arc::new(AtomicU64::new(0));
         let spawn_hog = || {
@@ -457,7 +484,7 @@ fn who_is_woken_passes_those_that_yield() {
                 loop {
                     script.clock.fetch_add(poll, Relaxed);
                     polls.fetch_add(1, Relaxed);
-                    crate::yield_now().await;
+                    yield_by(is_by_val).await;
                 }
             })
         };

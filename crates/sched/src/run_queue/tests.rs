@@ -555,13 +555,13 @@ fn a_tenant_is_owed_where_it_had_less() {
 }
 
 /// The order in which the tasks of a round run, of which three are woken after the first one ran, and too many later.
-fn round_with_woken(order: QueueOrder) -> Vec<u32> {
+fn round_with_passing(order: QueueOrder) -> Vec<u32> {
     let mut queue = RunQueue::new(Arc::default(), true);
     (0..3).for_each(|n| queue.push(Alike(n)));
     let mut ran = vec![queue.pop(0, || order).unwrap().0];
-    (10..13).for_each(|n| queue.push_woken(Alike(n)));
+    (10..13).for_each(|n| queue.push_passing(Alike(n), order, 0));
     ran.push(queue.pop(0, || order).unwrap().0);
-    (13..50).for_each(|n| queue.push_woken(Alike(n)));
+    (13..50).for_each(|n| queue.push_passing(Alike(n), order, 0));
     ran.extend(std::iter::from_fn(|| queue.pop(0, || order)).map(|item| item.0));
     ran
 }
@@ -570,18 +570,25 @@ fn round_with_woken(order: QueueOrder) -> Vec<u32> {
 fn who_passes_runs_first_in_its_round_up_to_a_limit() {
     let of = |parts: [&[u32]; 4]| parts.concat();
     let first: Vec<u32> = (10..46).collect();
-    assert_eq!(round_with_woken(QueueOrder::Fifo), of([&[0], &first, &[1, 2], &[46, 47, 48, 49]]));
-    assert_eq!(round_with_woken(QueueOrder::Lifo), of([&[2], &first, &[1, 0], &[49, 48, 47, 46]]));
+    assert_eq!(round_with_passing(QueueOrder::Fifo), of([&[0], &first, &[1, 2], &[46, 47, 48, 49]]));
+    assert_eq!(round_with_passing(QueueOrder::Lifo), of([&[2], &first, &[1, 0], &[49, 48, 47, 46]]));
 }
 
-/// Also where no round has begun.
+/// Also where no round has begun. Too many wait for the next round.
 #[test]
 fn who_passes_first_of_all_does_not_run_last() {
-    let mut queue = RunQueue::new(Arc::default(), true);
-    queue.push_woken(Alike(0));
-    queue.push(Alike(1));
-    (2..14).for_each(|n| queue.push_woken(Alike(n)));
-    let ran: Vec<u32> = std::iter::from_fn(|| queue.pop(0, || QueueOrder::Fifo)).map(|item| item.0).collect();
-    assert_eq!(ran, [&[0], &(2..13).collect::<Vec<u32>>()[..], &[1, 13]].concat());
-    assert_eq!((queue.len(), queue.stealable()), (0, 0));
+    for (order, more, expected) in [
+        (QueueOrder::Fifo, 20, [0, 2, 3, 4, 5, 1, 99]),
+        (QueueOrder::Lifo, 20, [0, 2, 3, 4, 5, 99, 1]),
+        (QueueOrder::Fifo, 2, [0, 2, 3, 1, 4, 5, 99]),
+    ] {
+        let mut queue = RunQueue::new(Arc::default(), true);
+        queue.push_passing(Alike(0), order, more);
+        queue.push(Alike(1));
+        (2..=5).for_each(|n| queue.push_passing(Alike(n), order, more));
+        queue.push(Alike(99));
+        let ran: Vec<u32> = std::iter::from_fn(|| queue.pop(0, || order)).map(|item| item.0).collect();
+        assert_eq!(ran, expected, "{order:?}, {more} more");
+        assert_eq!((queue.len(), queue.stealable()), (0, 0));
+    }
 }

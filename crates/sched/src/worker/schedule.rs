@@ -4,8 +4,9 @@
 //! polled last go into its run queue. The policy places any other task. While the worker sleeps in its driver, a task that comes
 //! here also ends the park.
 //!
-//! A task that yields lets those pass that are woken: twelve for each yield, and for each task that waits. They go into the run queue,
-//! before its other tasks, and run before those of the ring.
+//! A task that yields lets those pass that are woken or spawned: twelve for each yield, and at maintenance no more than twelve for each
+//! task that waits. They go into the run queue, before its other tasks, and run before those of the ring. A task for the LIFO slot
+//! runs early anyway.
 
 use super::*;
 use crate::policy::LIFO_POLLS;
@@ -133,7 +134,8 @@ impl<H: Host> Core<H> {
     /// Puts a task into this worker's ring or run queue.
     fn schedule_local(&self, host: &H, task: H::Task, is_in_poll: bool) {
         let policy = host.workers().policy();
-        let passes = !is_in_poll && self.passes_yielded();
+        let is_lifo = !is_in_poll && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
+        let passes = !is_in_poll && !is_lifo && self.passes_yielded();
         let task = match self.push_ring_unless(passes, task) {
             Ok(waiting) => return self.pushed_to_ring(host, waiting, is_in_poll),
             Err(task) => task,
@@ -142,7 +144,6 @@ impl<H: Host> Core<H> {
         if is_in_poll && policy.defers_yields() {
             return self.deferred.borrow_mut().push_back(queued);
         }
-        let is_lifo = !is_in_poll && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
         let (waiting, in_slot) = self.push(host, queued, is_lifo, passes);
         if is_in_poll {
             self.count_yield();
@@ -183,6 +184,14 @@ impl<H: Host> Core<H> {
         passes
     }
 
+    #[inline]
+    fn push_queue(&self, queue: &mut RunQueue<Queued<H::Task>>, queued: Queued<H::Task>, passes: bool) {
+        match passes {
+            true => queue.push_passing(queued, self.order.get(), self.may_pass.get()),
+            false => queue.push(queued),
+        }
+    }
+
     fn set_may_pass(&self, left: u32) {
         self.may_pass.set(left);
         self.update_pushes_ring();
@@ -198,9 +207,9 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// No more may pass than twelve for each task that waits here.
+    /// No more may pass than twelve for each task that waits here, and none where polls are short.
     pub(super) fn limit_may_pass(&self) {
-        let most = LIFO_POLLS * self.num_queued();
+        let most = if self.lets_pass.get() { LIFO_POLLS * self.num_queued() } else { 0 };
         self.set_may_pass(self.may_pass.get().min(most));
     }
 
@@ -228,7 +237,7 @@ impl<H: Host> Core<H> {
             Err(task) => {
                 let queue = run_queue.get_or_insert_with(|| ignore_poison(self.remote.run_queue.lock()));
                 let queued = Queued { task, since };
-                if passes { queue.push_woken(queued) } else { queue.push(queued) }
+                self.push_queue(queue, queued, passes);
             }
         }
     }
@@ -260,11 +269,7 @@ impl<H: Host> Core<H> {
         let in_slot = if is_lifo && !(closes_slot && queue.ends_lifo_polls(self.max_lifo_polls.get())) {
             queue.push_lifo(queued)
         } else {
-            if passes {
-                queue.push_woken(queued)
-            } else {
-                queue.push(queued)
-            }
+            self.push_queue(&mut queue, queued, passes);
             false
         };
         host.workers().publish_status(&self.remote, &mut queue, self.now());
