@@ -93,7 +93,7 @@ struct Class<T> {
     batch: VecDeque<T>,
     /// How many tasks of it pass and run first, unless some were stolen.
     passing: usize,
-    /// How many more may come.
+    /// How many more may pass.
     may_pass: usize,
     /// The next round.
     next_batch: VecDeque<T>,
