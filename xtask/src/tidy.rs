@@ -80,7 +80,7 @@ fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     // The goals are 15 000 lines of the product, 20 000 of the tools, and 600 files. Until they are reached, the limits
     // are near the present counts.
     Ok(vec![
-        row("lines of code, product", product, 22_489.0, product_parts),
+        row("lines of code, product", product, 22_485.0, product_parts),
         row("lines of code, tools", tools, 31_966.0, tools_parts),
         row("lines with a pronoun, per 100 lines with a comment", pronouns, 0.5, pronoun_parts),
         row("lines with a name that was replaced", words.len() as f64, 0.0, words),

@@ -60,9 +60,9 @@ impl Worker {
         self.core.me()
     }
 
-    /// Whether this thread polls the task, where that is asked: a task that yields lets others pass.
+    /// Whether this thread polls the task. Asked in a poll, or inside the driver; between two polls the last task counts as polled.
     pub(crate) fn is_polling(&self, task: *const Header) -> bool {
-        self.core.lets_pass() && self.polled.get() == task && !self.core.is_in_driver()
+        self.polled.get() == task && !self.core.is_in_driver()
     }
 
     /// The runtime's part of this worker.

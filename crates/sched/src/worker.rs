@@ -139,7 +139,7 @@ pub struct Core<H: Host> {
     uses_ring: Cell<bool>,
     /// Whether a light task that is woken now goes there: `uses_ring`, the thread is not inside the driver, and `may_pass` is 0.
     pushes_ring: Cell<bool>,
-    /// Whether a task that yields lets others pass.
+    /// Whether a task that yields lets others pass. Where polls are short, that would cost more than the wait.
     lets_pass: Cell<bool>,
     /// Whether the task that is polled has woken itself. `has_yielded`: one has in this event interval.
     yields: Cell<bool>,
@@ -294,19 +294,13 @@ impl<H: Host> Core<H> {
         self.update_pushes_ring();
     }
 
-    /// Whether a task that yields lets those pass that are woken. Where polls are short, that would cost more than the wait.
-    #[inline]
-    pub fn lets_pass(&self) -> bool {
-        self.lets_pass.get()
-    }
-
-    /// Tells that the task that is polled wakes itself. [`schedule`](Self::schedule) follows.
+    /// Tells that the task that is polled wakes itself. [`schedule`](Self::schedule) follows, or [`forget_yield`](Self::forget_yield).
     #[inline]
     pub fn note_yield(&self) {
         self.yields.set(self.lets_pass.get());
     }
 
-    /// The task that was polled is not queued again.
+    /// Tells that the task that was polled has ended, and so is not queued again.
     #[inline]
     pub fn forget_yield(&self) {
         self.yields.set(false);

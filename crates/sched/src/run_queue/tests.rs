@@ -554,7 +554,7 @@ fn a_tenant_is_owed_where_it_had_less() {
     assert_eq!((queue.lagging(1), queue.lagging(2_000_000).len()), (vec![2], 2));
 }
 
-/// The order in which the tasks of a round run, of which three are woken after the first one ran, and too many later.
+/// The order in which the tasks of a round run, which three others pass after the first one ran, and too many later.
 fn round_with_passing(order: QueueOrder) -> Vec<u32> {
     let mut queue = RunQueue::new(Arc::default(), true);
     (0..3).for_each(|n| queue.push(Alike(n)));
