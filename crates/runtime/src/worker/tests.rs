@@ -499,7 +499,22 @@ fn who_is_woken_passes_those_that_yield() {
             }
             Poll::Pending
         }));
-        // The worker learns how long polls are, and both fall asleep.
+        // In its second poll another thread wakes it.
+        let (third_bell, polls_between) = (Bell::default(), Arc::new(AtomicU64::new(u64::MAX)));
+        let (slept, counted, between) = (third_bell.clone(), polls.clone(), polls_between.clone());
+        let mut polled_at = vec![];
+        let third = TaskBuilder::of(&world.worker.shared).spawn(poll_fn(move |cx| {
+            let waker = cx.waker().clone();
+            polled_at.push(counted.load(Relaxed));
+            match polled_at[..] {
+                [_] => *ignore_poison(slept.lock()) = Some(waker),
+                [_, _] => std::thread::scope(|scope| _ = scope.spawn(|| waker.wake())),
+                [_, before, now] => between.store(now - before, Relaxed),
+                _ => {}
+            }
+            Poll::Pending
+        }));
+        // The worker learns how long polls are, and all three fall asleep.
         (0..200).for_each(|_| assert!(world.step()));
         let before = polls.load(Relaxed);
         let waker = ignore_poison(first_bell.lock()).clone().expect("it sleeps");
@@ -511,6 +526,13 @@ fn who_is_woken_passes_those_that_yield() {
         }
         let passed = polls.load(Relaxed) - before;
         assert!(expected.contains(&passed), "{passed} polls of {poll} ns before those that were woken");
-        end_all(&world, hogs.into_iter().chain([first, second]));
+        ring(&third_bell);
+        while polls_between.load(Relaxed) == u64::MAX {
+            world.step_unmeasured();
+        }
+        // The one that is woken waits for one round at most, and the two one after the other for two.
+        let between = polls_between.load(Relaxed);
+        assert!(between <= expected.end() / 2, "{between} polls of {poll} ns before the one woken in its poll");
+        end_all(&world, hogs.into_iter().chain([first, second, third]));
     }
 }

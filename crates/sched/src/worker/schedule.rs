@@ -24,7 +24,7 @@ impl<H: Host> Core<H> {
     /// ([`note_yield`](Self::note_yield)) or by another thread.
     #[inline]
     pub fn schedule(&self, host: &H, task: H::Task, is_in_poll: bool) {
-        if (self.pushes_ring.get() || (is_in_poll && self.uses_ring.get() && !self.in_driver.get()))
+        if (self.pushes_ring.get() || (is_in_poll && self.yields.get() && self.uses_ring.get()))
             && task.state().is_for_ring_of(self.me)
         {
             self.record_wake(host, &task, is_in_poll);
@@ -135,7 +135,8 @@ impl<H: Host> Core<H> {
     fn schedule_local(&self, host: &H, task: H::Task, is_in_poll: bool) {
         let policy = host.workers().policy();
         let is_lifo = !is_in_poll && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
-        let passes = !is_in_poll && !is_lifo && self.passes_yielded();
+        let yields = is_in_poll && self.yields.get();
+        let passes = !yields && !is_lifo && self.passes_yielded();
         let task = match self.push_ring_unless(passes, task) {
             Ok(waiting) => return self.pushed_to_ring(host, waiting, is_in_poll),
             Err(task) => task,
