@@ -98,6 +98,17 @@ struct Run<'a> {
     times: Vec<(String, f64, f64)>,
 }
 
+/// What all steps together leave in an empty `target/`, in GB, with some to spare.
+const NEEDED_GB: u64 = 10;
+
+/// The free space of the folder's file system, by `df`. `None`: it did not say.
+fn free_gb(folder: &Path) -> Option<u64> {
+    let output = Command::new("df").arg("-Pk").arg(folder).output().ok()?;
+    let text = String::from_utf8(output.stdout).ok()?;
+    let kilobytes: u64 = text.lines().nth(1)?.split_whitespace().nth(3)?.parse().ok()?;
+    Some(kilobytes / 1_000_000)
+}
+
 /// Runs the steps of these levels that can run on this machine and would end within `limit`, and before those of
 /// [`Level::Test`] checks the lock files. Fails if a step or the check fails, or if no test passed.
 pub fn run(root: &Path, range: Range, limit: Duration) -> anyhow::Result<()> {
@@ -121,6 +132,12 @@ pub fn run(root: &Path, range: Range, limit: Duration) -> anyhow::Result<()> {
         failed: Vec::new(),
         times: Vec::new(),
     };
+    if let Some(free) = free_gb(&run.folder).filter(|free| *free < NEEDED_GB) {
+        let why = format!(
+            "{free} GB are free in target/, a run takes up to {NEEDED_GB}: the next errors may be that"
+        );
+        run.live.line(&format!("note  {:<28} {why}", "disk"));
+    }
     if range.contains(Level::Test) && !locks::check(root)? {
         run.failed.push("lock files".to_owned());
     }

@@ -532,7 +532,10 @@ fn who_is_woken_passes_those_that_yield() {
         }
         // The one that is woken waits for one round at most, and the two one after the other for two.
         let between = polls_between.load(Relaxed);
-        assert!(between <= expected.end() / 2, "{between} polls of {poll} ns before the one woken in its poll");
+        assert!(
+            between <= expected.end() / 2,
+            "{between} polls of {poll} ns before the one woken in its poll"
+        );
         end_all(&world, hogs.into_iter().chain([first, second, third]));
     }
 }
