@@ -19,7 +19,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::sync::Arc;
 use warmcore_driver::OpBudget;
-use warmcore_sched::{Charge, Core, Inbox, MIN_STEAL_DELAY, Next};
+use warmcore_sched::{Core, Inbox, Next};
 use warmcore_types::{CpuId, Nanos};
 
 mod long_poll;
@@ -92,7 +92,7 @@ impl Worker {
 
     #[inline]
     fn poll(&self, task: RunnableTask) {
-        let charge = self.core.begin_poll(&self.shared, &task);
+        self.core.begin_poll(&self.shared, &task);
         self.budget.begin_poll();
         let running = task.start();
         self.polled.set(running.as_ptr());
@@ -114,21 +114,6 @@ impl Worker {
             self.budget.was_woken_in_poll();
         }
         self.core.end_poll(is_awake);
-        if charge.is_some() {
-            self.charge(charge);
-        }
-    }
-
-    /// Charges a poll that has ended to its tenant.
-    #[inline(never)]
-    fn charge(&self, charge: Charge) {
-        let Some((share, since)) = charge else { return };
-        let mut ran = self.core.read_clock(&self.shared).0.saturating_sub(since.0);
-        if ran >= MIN_STEAL_DELAY.0 {
-            // Other threads may have had the CPU meanwhile. The two system calls that say so are less than 1 % of such a poll.
-            ran = ran.saturating_sub(self.core.take_lost(&self.shared)).max(1);
-        }
-        self.core.charge(share, ran);
     }
 
     /// Serves sockets and timers that are due, without waiting.

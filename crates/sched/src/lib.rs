@@ -35,5 +35,5 @@ pub use run_queue::Share;
 pub use shares::{Pace, Shares};
 pub use task_state::TaskState;
 pub use warmcore_topo::Distance;
-pub use worker::{Charge, Core, Next, RECENT, SAMPLE_MASK};
+pub use worker::{Core, Next, RECENT, SAMPLE_MASK};
 pub use workers::{Remote, WorkerStatus, Workers};

@@ -13,8 +13,8 @@ mod shared_queue;
 pub use home::Home;
 pub use home::MIN_STEAL_DELAY;
 pub(crate) use home::{
-    HANDOVER_COST, INTERVAL_MAX, LIFO_POLLS, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST,
-    distance_factor, has_idle, kick_price,
+    INTERVAL_MAX, LIFO_POLLS, MIGRATION_COST_MAX, MIGRATION_COST_PER_POLL, WAKEUP_COST, distance_factor,
+    has_idle, kick_price,
 };
 pub use kind::{PolicyKind, UnknownPolicy};
 pub use near::may;

@@ -14,7 +14,7 @@
 //! The worker and the threads that steal from it access the queue under the worker's lock.
 
 use crate::policy::LIFO_POLLS;
-use crate::virtual_time::{BATCH, TENANTS_KEPT, VirtualTime, VirtualTimes, virtual_time};
+use crate::virtual_time::{TENANTS_KEPT, VirtualTime, VirtualTimes, virtual_time};
 use crate::{Allowed, QueueOrder, Queued, StealOrder, Task};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -84,8 +84,6 @@ const RANDOM_STEAL_SCAN_MAX: usize = 64;
 struct Class<T> {
     share: Share,
     vtime: Arc<VirtualTime>,
-    /// Virtual time that was measured at this worker and is not added to `vtime` yet.
-    pending: u64,
     /// The remainder of the division in `virtual_time`.
     rest: u64,
     order: QueueOrder,
@@ -103,11 +101,6 @@ impl<T: Entry> Class<T> {
     #[inline]
     fn len(&self) -> usize {
         self.batch.len() + self.next_batch.len()
-    }
-
-    /// The tenant's virtual time, without what other workers have not added yet. It never decreases.
-    fn vtime(&self) -> u64 {
-        self.vtime.get() + self.pending
     }
 
     #[cold]
@@ -184,6 +177,9 @@ pub(crate) struct RunQueue<T> {
     pinned: u32,
     /// Classes with waiting tasks.
     busy: u32,
+    /// The class of the task that was removed last to run here. `came`: meanwhile another one began to wait.
+    served: ClassId,
+    came: bool,
     /// Picks among several classes so far.
     picks: u32,
     virtual_times: Arc<VirtualTimes>,
@@ -204,6 +200,8 @@ impl<T: Entry> RunQueue<T> {
             len: 0,
             pinned: 0,
             busy: 0,
+            served: 0,
+            came: false,
             picks: 0,
             virtual_times,
         }
@@ -236,7 +234,7 @@ impl<T: Entry> RunQueue<T> {
         let alone = self.lifo_slot.as_ref().map(Entry::share).map(|share| self.class(share));
         let waiting =
             self.classes.iter().enumerate().filter(|(id, class)| class.len() > 0 || alone == Some(*id));
-        waiting.map(|(_, class)| class.vtime()).min().unwrap_or(u64::MAX)
+        waiting.map(|(_, class)| class.vtime.get()).min().unwrap_or(u64::MAX)
     }
 
     /// Queues a task behind all others of its tenant.
@@ -271,8 +269,8 @@ impl<T: Entry> RunQueue<T> {
     #[inline(always)]
     fn push_in_class(&mut self, item: T) {
         let share = item.share();
-        let class = match self.classes.first_mut() {
-            Some(first) if first.share.tenant == share.tenant => first,
+        let class = match self.classes.get_mut(self.served) {
+            Some(served) if served.share.tenant == share.tenant => served,
             _ => {
                 let id = self.class_by_tenant(share);
                 &mut self.classes[id]
@@ -294,6 +292,7 @@ impl<T: Entry> RunQueue<T> {
     #[inline]
     pub(crate) fn push_lifo(&mut self, item: T) -> bool {
         self.pinned += u32::from(item.is_pinned());
+        self.came |= self.class(item.share()) != self.served;
         let before = self.lifo_slot.replace(item);
         let was_empty = before.is_none();
         if let Some(before) = before {
@@ -320,10 +319,10 @@ impl<T: Entry> RunQueue<T> {
 
     #[inline]
     fn class(&mut self, share: Share) -> ClassId {
-        if let Some(first) = self.classes.first()
-            && first.share.tenant == share.tenant
+        if let Some(served) = self.classes.get(self.served)
+            && served.share.tenant == share.tenant
         {
-            return 0;
+            return self.served;
         }
         self.class_by_tenant(share)
     }
@@ -344,11 +343,10 @@ impl<T: Entry> RunQueue<T> {
         let vtime = self.virtual_times.of(share.tenant);
         let order = QueueOrder::Fifo;
         let (passing, may_pass) = (0, 0);
-        let class = Class { share, vtime, pending: 0, rest: 0, order, batch, passing, may_pass, next_batch };
+        let class = Class { share, vtime, rest: 0, order, batch, passing, may_pass, next_batch };
         let id = reused.unwrap_or(self.classes.len());
         if reused.is_some() {
             let before = std::mem::replace(&mut self.classes[id], class);
-            before.vtime.add(before.pending);
             self.by_tenant.remove(&before.share.tenant);
         } else {
             self.classes.push(class);
@@ -362,22 +360,23 @@ impl<T: Entry> RunQueue<T> {
     #[inline(never)]
     fn begin_to_wait(&mut self, id: ClassId) {
         self.busy += 1;
+        self.came |= id != self.served;
         if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
             T::unaccounted(|| self.waiting.reserve(5 * self.classes.len()));
         }
         let others = self.classes.iter().enumerate().filter(|(other, class)| *other != id && class.len() > 0);
-        let least = others.map(|(_, class)| class.vtime()).min();
+        let least = others.map(|(_, class)| class.vtime.get()).min();
         let class = &self.classes[id];
-        self.virtual_times.reactivate(&class.vtime, class.pending, least);
+        self.virtual_times.reactivate(&class.vtime, least);
         if self.busy == 2 {
             // If both have the same virtual time, the class that comes new runs before the one that was alone.
             let alone = self.classes.iter().enumerate().position(|(i, class)| i != id && class.len() > 0);
             if let Some(alone) = alone {
-                self.classes[alone].pending += 1;
+                self.classes[alone].vtime.add(1);
             }
             self.collect_waiting();
         } else if self.busy > 2 {
-            self.waiting.push(Reverse((class.vtime(), id)));
+            self.waiting.push(Reverse((class.vtime.get(), id)));
             if self.waiting.len() > 4 * self.classes.len() {
                 self.collect_waiting();
             }
@@ -389,7 +388,14 @@ impl<T: Entry> RunQueue<T> {
     fn collect_waiting(&mut self) {
         self.waiting.clear();
         let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-        self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime(), id))));
+        self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime.get(), id))));
+    }
+
+    /// Whether tasks of a tenant began to wait, since the last call, other than the one whose task was removed last to run. So the
+    /// virtual times must be up to date.
+    #[inline]
+    pub(crate) fn take_came(&mut self) -> bool {
+        std::mem::take(&mut self.came)
     }
 
     /// Removes the task that runs next.
@@ -410,6 +416,7 @@ impl<T: Entry> RunQueue<T> {
             let is_alone = self.busy == u32::from(waits);
             if is_alone && (self.lifo_polls < max_lifo_polls || !waits) {
                 self.lifo_polls = self.lifo_polls.saturating_add(1);
+                self.served = own;
                 return Some(task);
             }
             if is_alone {
@@ -424,11 +431,12 @@ impl<T: Entry> RunQueue<T> {
             return None;
         }
         let id = self.pick();
+        self.served = id;
         let class = &mut self.classes[id];
         let item = class.pop(order)?;
         self.record_dequeue(id);
         if self.busy > 1 && self.classes[id].len() > 0 {
-            self.waiting.push(Reverse((self.classes[id].vtime(), id)));
+            self.waiting.push(Reverse((self.classes[id].vtime.get(), id)));
         }
         if let Some(behind) = behind {
             self.push_back_in_class(behind);
@@ -489,7 +497,7 @@ impl<T: Entry> RunQueue<T> {
             let Reverse((had, id)) = *self.waiting.peek().expect("several classes wait");
             let class = &self.classes[id];
             // Other workers may have added to it, and may be adding.
-            let now = class.vtime();
+            let now = class.vtime.get();
             if class.len() > 0 && now <= had {
                 return id;
             }
@@ -509,15 +517,12 @@ impl<T: Entry> RunQueue<T> {
         }
     }
 
-    /// Adds the run time of a poll, in ns, to the tenant's virtual time.
+    /// Adds run time, in ns, to the tenant's virtual time.
     pub(crate) fn charge(&mut self, share: Share, ns: u64) {
         let id = self.class(share);
         let class = &mut self.classes[id];
-        self.virtual_times.advance(class.vtime());
-        class.pending += virtual_time(ns, class.share.weight, &mut class.rest);
-        if class.pending >= BATCH {
-            class.vtime.add(std::mem::take(&mut class.pending));
-        }
+        self.virtual_times.advance(class.vtime.get());
+        class.vtime.add(virtual_time(ns, class.share.weight, &mut class.rest));
     }
 
     /// When the task was queued that [`steal`](RunQueue::steal) would take for [`StealOrder::Oldest`]. `None`: no task
@@ -564,13 +569,13 @@ impl<T: Entry> RunQueue<T> {
         may: &impl Fn(&T) -> bool,
     ) -> Option<(ClassId, T)> {
         if self.is_first_alone() {
-            let is_below = below == u64::MAX || self.classes[0].vtime() < below;
+            let is_below = below == u64::MAX || self.classes[0].vtime.get() < below;
             return is_below.then(|| self.classes[0].steal(steal_order, may)).flatten().map(|item| (0, item));
         }
         // Sorted by virtual times as they are now, because other workers add to them meanwhile.
         self.by_vtime.clear();
         let waiting = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-        self.by_vtime.extend(waiting.map(|(id, class)| (class.vtime(), id)).filter(|key| key.0 < below));
+        self.by_vtime.extend(waiting.map(|(id, class)| (class.vtime.get(), id)).filter(|key| key.0 < below));
         self.by_vtime.sort_unstable();
         let classes = &mut self.classes;
         self.by_vtime.iter().find_map(|(_, id)| Some((*id, classes[*id].steal(steal_order, may)?)))

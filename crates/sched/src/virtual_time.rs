@@ -8,15 +8,14 @@
 //! at a neighbour chosen at random, a waiting task of a tenant that lags by more than [`LAG_MIN`] behind all tenants
 //! that wait at this worker takes the task, if the policy lets busy workers take tasks.
 //!
-//! A worker adds up the virtual time of its polls, and writes the sum to the shared word only when it reaches
-//! [`BATCH`]. With m workers, polls of at most c ns and tasks of two tenants waiting at each worker, one tenant leads
-//! the other by at most (2m − 1)(BATCH + c × 100 / weight) of virtual time.
+//! A worker polls tasks of one tenant for a slice (`worker/slice.rs`), and then adds its virtual time to the shared word. With m workers,
+//! slices of at most s ns and polls of at most c ns, and tasks of two tenants waiting at each worker, one tenant leads the other by at
+//! most (2m − 1)(s + c) × 100 / weight of virtual time: when a worker picks it, m − 1 others may have slices of it that are not charged
+//! yet, and after that each of the m may still be within one.
 //!
 //! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
 use crate::Share;
-use crate::estimate::UPKEEP_SHARE;
-use crate::policy::HANDOVER_COST;
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -35,10 +34,6 @@ pub(crate) const MAX_CREDIT: u64 = 4_000_000;
 /// are not worth a move.
 pub(crate) const LAG_MIN: u64 = MAX_CREDIT / 2;
 
-/// Virtual time that a worker collects before it adds it to the shared word. That moves the word's cache line, as to hand over a task
-/// does, and is to cost one part in `UPKEEP_SHARE`.
-pub(crate) const BATCH: u64 = HANDOVER_COST.0 * UPKEEP_SHARE;
-
 /// Number of tenants from which on a tenant that no run queue refers to may be dropped.
 pub(crate) const TENANTS_KEPT: usize = 64;
 
@@ -53,7 +48,7 @@ pub(crate) struct VirtualTimes {
     known: Padded<AtomicU32>,
     /// Whether tasks without a tenant are among them. Written under the lock.
     knows_tasks_without: AtomicBool,
-    /// The highest virtual time that a tenant had before a poll, or up to [`BATCH`] less. Written by the workers.
+    /// The highest virtual time that a tenant had before a slice. Written by the workers.
     floor: Padded<AtomicU64>,
     /// By the tenant's serial number plus 1; 0 is for tasks without a tenant.
     all: Mutex<HashMap<u64, Arc<VirtualTime>>>,
@@ -98,23 +93,22 @@ impl VirtualTimes {
     }
 
     /// Raises the virtual time of a tenant that has a task waiting at a worker again, so that it is at most
-    /// [`MAX_CREDIT`] behind. `pending` is the tenant's virtual time at this worker that was not added to `vtime` yet.
-    /// `there` is the least virtual time of the tenants whose tasks wait at the worker. If tasks can't move, `there`
+    /// [`MAX_CREDIT`] behind. `there` is the least virtual time of the tenants whose tasks wait at the worker. If tasks can't move, `there`
     /// may be far below the virtual times of tenants at other workers. The lower of `there` and `floor` counts, so that
     /// the tenant does not wait until the tenants at this worker have caught up with the others. A tenant that never
     /// ran gets no credit.
-    pub(crate) fn reactivate(&self, vtime: &VirtualTime, pending: u64, there: Option<u64>) {
+    pub(crate) fn reactivate(&self, vtime: &VirtualTime, there: Option<u64>) {
         let floor = self.floor.load(Relaxed);
-        let kept = if vtime.get() + pending == 0 { 0 } else { MAX_CREDIT };
-        let least = there.map_or(floor, |there| there.min(floor)).saturating_sub(kept + pending);
+        let kept = if vtime.get() == 0 { 0 } else { MAX_CREDIT };
+        let least = there.map_or(floor, |there| there.min(floor)).saturating_sub(kept);
         if vtime.get() < least {
             vtime.0.fetch_max(least, Relaxed);
         }
     }
 
-    /// Records the virtual time that a tenant had before a poll of its task.
+    /// Records the virtual time that a tenant had before a slice.
     pub(crate) fn advance(&self, had: u64) {
-        if had > self.floor.load(Relaxed) + BATCH {
+        if had > self.floor.load(Relaxed) {
             self.floor.fetch_max(had, Relaxed);
         }
     }

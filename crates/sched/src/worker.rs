@@ -12,7 +12,7 @@
 //!
 //! The files below this one each have one part: `schedule.rs` a task that is woken on the worker's thread,
 //! `maintenance.rs` what a busy worker does now and then, `park.rs` how it parks and wakes, `steal.rs` how it takes tasks
-//! from others, `serve.rs` how one worker takes what threads outside spawn, `sample.rs` which polls are measured.
+//! from others, `serve.rs` how one worker takes what threads outside spawn, `sample.rs` which polls are measured, `slice.rs` what is charged to tenants.
 //!
 //! A core belongs to one thread. Its fields are cells, because a task that is polled wakes others through the same
 //! core. What other workers may see is in [`Workers`](crate::Workers).
@@ -42,6 +42,7 @@ mod park;
 mod sample;
 mod schedule;
 mod serve;
+mod slice;
 mod steal;
 
 pub use sample::{RECENT, SAMPLE_MASK};
@@ -64,9 +65,6 @@ pub enum Next<T> {
     Shutdown,
 }
 
-/// The run time of this poll is charged to a tenant: the tenant's share, and when the poll began.
-pub type Charge = Option<(Share, Nanos)>;
-
 /// What a worker is doing between two polls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Mode {
@@ -85,6 +83,15 @@ struct Round {
     passing: u32,
     ring: u32,
     run_queue: u32,
+}
+
+/// The polls of one tenant's tasks that are not charged to it yet: `slice.rs`.
+#[derive(Debug, Clone, Copy)]
+struct Slice {
+    share: Share,
+    since: Nanos,
+    /// [`Core::lost`] at that time.
+    lost: u64,
 }
 
 /// The decisions of one worker: see the module's documentation.
@@ -167,6 +174,8 @@ pub struct Core<H: Host> {
     /// When the polls were last checked for a long one, and how many polls that were.
     checked_at: Cell<Nanos>,
     checked_polls: Cell<u64>,
+    /// `lost` at that time.
+    checked_lost: Cell<u64>,
     /// The answer of [`Host::thread_usage`], and when that was. `None`: not asked for since the worker parked or polls were short.
     usage: Cell<Option<(ThreadUsage, Nanos)>>,
     /// The limit above which a poll is long.
@@ -174,6 +183,9 @@ pub struct Core<H: Host> {
     balance_at: Cell<Nanos>,
     /// What the worker knows of its neighbours' polls.
     shares: RefCell<Shares>,
+    slice: Cell<Option<Slice>>,
+    /// What other threads had of the CPU, as far as it was asked for, in ns.
+    lost: Cell<u64>,
     /// How long the task that was polled last sleeps on average, in ns. 0: it did not fall asleep, or nothing is known.
     sleeper: Cell<u32>,
     /// The longest of those since the clock was read, in ns.
@@ -241,10 +253,13 @@ impl<H: Host> Core<H> {
             measured_again_at: Cell::new(now),
             checked_at: Cell::new(now),
             checked_polls: Cell::new(polls / 2),
+            checked_lost: Cell::new(0),
             usage: Cell::new(None),
             long_poll,
             balance_at: Cell::new(now),
             shares: RefCell::default(),
+            slice: Cell::new(None),
+            lost: Cell::new(0),
             sleeper: Cell::new(0),
             longest_sleeper: Cell::new(0),
             window: Cell::new(Nanos(0)),
@@ -393,29 +408,34 @@ impl<H: Host> Core<H> {
     fn pop_run_queue(&self, host: &H) -> Option<Queued<H::Task>> {
         let remote = &*self.remote;
         let mut queue = ignore_poison(remote.run_queue.lock());
+        let ends_slice = queue.take_came() && {
+            self.read_clock(host);
+            self.charge_slice_in(host, &mut queue)
+        };
         let queued = queue.pop(self.max_lifo_polls.get(), || self.order.get())?;
+        if ends_slice {
+            self.slice.set(Some(self.slice_of(queued.task.share())));
+        }
         host.workers().publish_status(remote, &mut queue, self.now());
         Some(queued)
     }
 
-    /// Called before the task is polled. If it returns a tenant, the host passes that to [`charge`](Self::charge) after the
-    /// poll.
+    /// Called before the task is polled.
     #[inline]
-    pub fn begin_poll(&self, host: &H, task: &H::Task) -> Charge {
+    pub fn begin_poll(&self, host: &H, task: &H::Task) {
         if !task.state().is_prev_worker(self.me) {
             self.count_move(host, task);
             task.state().set_prev_worker(self.me);
         }
-        let is_shared = self.virtual_times.has_several_tenants();
-        let charge = is_shared.then(|| (task.share(), host.now(self.me)));
+        if self.virtual_times.has_several_tenants() {
+            self.serve_tenant(host, task.share());
+        }
         let polls = &self.remote.status.poll_seq;
         polls.store(polls.load(Relaxed) + 1, Relaxed);
         self.sleeper.set(0);
-        charge
     }
 
-    /// Called after the poll. `is_awake`: the task was woken during its poll. If the poll is charged to a tenant, the host
-    /// calls [`charge`](Self::charge) next.
+    /// Called after the poll. `is_awake`: the task was woken during its poll.
     #[inline]
     pub fn end_poll(&self, is_awake: bool) {
         let polls = &self.remote.status.poll_seq;
@@ -427,11 +447,6 @@ impl<H: Host> Core<H> {
             self.sleeper.set(0);
         }
         self.ticks_left.set(self.ticks_left.get() - 1);
-    }
-
-    /// Charges the run time of a poll to its tenant.
-    pub fn charge(&self, share: Share, ran: u64) {
-        ignore_poison(self.remote.run_queue.lock()).charge(share, ran);
     }
 
     #[cold]

@@ -13,8 +13,8 @@ const FIXTURE: &str = include_str!("../../../fixtures/script.txt");
 /// The seed of the fixture.
 const SEED: u64 = 24;
 
-/// The seed of scripts in which each rule decides something. A hot window does so in one script of three.
-const SEED_OF_RULES: u64 = 2;
+/// The seed of scripts in which each rule decides something. A hot window does so in seven scripts of eight.
+const SEED_OF_RULES: u64 = 3;
 
 struct Counting;
 

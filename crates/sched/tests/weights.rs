@@ -3,7 +3,7 @@
 mod common;
 
 use common::host::TestHost;
-use common::script::Scripted;
+use common::script::{Random, Scripted};
 use warmcore_sched::{Allowed, Core, Next, PolicyKind};
 use warmcore_types::{CpuId, Nanos};
 
@@ -29,14 +29,11 @@ fn one_task_of_a_tenant_and_one_without_share_a_worker_by_weight() {
             Next::Run(queued) => {
                 let task = queued.task;
                 polls[TestHost::number(&task) as usize] += 1;
-                let charge = core.begin_poll(&host, &task);
+                core.begin_poll(&host, &task);
                 now += POLL;
                 host.set_clock(Nanos(now));
                 core.schedule(&host, task, true);
                 core.end_poll(true);
-                if let Some((share, since)) = charge {
-                    core.charge(share, now - since.0);
-                }
             }
             Next::Maintain => core.maintained(&host),
             other => panic!("{other:?}"),
@@ -44,4 +41,111 @@ fn one_task_of_a_tenant_and_one_without_share_a_worker_by_weight() {
     }
     let ratio = f64::from(polls[1]) / f64::from(polls[0]);
     assert!((2.9..3.1).contains(&ratio), "{polls:?}");
+}
+
+/// A worker that polls tasks of tenants 1 and 3, whose weights are 100 and 300, and what these tenants got.
+struct Served<'a> {
+    host: &'a TestHost,
+    core: Core<TestHost>,
+    now: u64,
+    /// Virtual time of tenants 1 and 3: what their tasks ran, times 100, divided by the weight.
+    got: [f64; 2],
+    /// When maintenance last ended, and the longest time between two, with the poll before it.
+    maintained: u64,
+    interval: u64,
+}
+
+impl<'a> Served<'a> {
+    fn new(host: &'a TestHost) -> Self {
+        let now = 1_000_000;
+        host.set_clock(Nanos(now));
+        let core = Core::new(host, CpuId(0), Nanos(1_000_000));
+        Self { host, core, now, got: [0.0; 2], maintained: now, interval: 0 }
+    }
+
+    /// Queues a task of each number. Even ones belong to tenant 1, odd ones to tenant 3.
+    fn spawn(&self, tasks: std::ops::Range<u32>) {
+        for number in tasks {
+            let task = self.host.task(number, Allowed::Anywhere, 1 + 2 * u64::from(number % 2));
+            self.core.begin_poll(self.host, &task);
+            self.core.schedule(self.host, task, true);
+            self.core.end_poll(true);
+        }
+        // So many polls without a look would have been more than the first interval.
+        self.core.set_event_interval(8);
+    }
+
+    /// Polls the next task for so many ns. Returns it.
+    fn poll(&mut self, takes: u64) -> <TestHost as warmcore_sched::Host>::Task {
+        loop {
+            match self.core.next(self.host) {
+                Next::Run(queued) => {
+                    let of = TestHost::number(&queued.task) as usize % 2;
+                    self.core.begin_poll(self.host, &queued.task);
+                    self.now += takes;
+                    self.host.set_clock(Nanos(self.now));
+                    self.got[of] += takes as f64 / [1.0, 3.0][of];
+                    return queued.task;
+                }
+                Next::Maintain => {
+                    self.interval = self.interval.max(self.now - self.maintained);
+                    self.core.maintained(self.host);
+                    self.maintained = self.now;
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+
+    fn queue(&self, task: <TestHost as warmcore_sched::Host>::Task) {
+        self.core.schedule(self.host, task, true);
+        self.core.end_poll(true);
+    }
+}
+
+#[test]
+fn no_tenant_leads_by_more_than_a_slice() {
+    for longest in [2_000, 20_000, 60_000, 200_000] {
+        let host = TestHost::new(PolicyKind::Home);
+        let mut served = Served::new(&host);
+        served.spawn(0..7);
+        let mut rng = Random(longest);
+        let mut leads = 0.0_f64;
+        for _ in 0..20_000 {
+            let task = served.poll(1_000 + rng.below(longest));
+            served.queue(task);
+            leads = leads.max((served.got[0] - served.got[1]).abs());
+        }
+        let most = (served.interval + longest) as f64;
+        assert!(leads <= most, "a tenant led by {leads} ns of {most}, polls of up to {longest} ns");
+        assert!(served.interval < 900_000 + longest, "an event interval took {} ns", served.interval);
+    }
+}
+
+#[test]
+fn a_task_that_comes_runs_next_if_its_tenant_is_behind() {
+    let host = TestHost::new(PolicyKind::Home);
+    let mut served = Served::new(&host);
+    // One task of tenant 3, which sleeps at times, and others of tenant 1, which do not.
+    [0, 1, 2, 4].into_iter().for_each(|number| served.spawn(number..number + 1));
+    let mut rng = Random(3);
+    let (mut asleep, mut wakes) = (None, 0);
+    for _ in 0..50_000 {
+        let task = served.poll(20_000);
+        match TestHost::number(&task) {
+            1 if rng.below(8) == 0 => {
+                asleep = Some(task);
+                served.core.end_poll(false);
+            }
+            _ => served.queue(task),
+        }
+        if let Some(task) = asleep.take_if(|_| served.got[1] + 20_000.0 < served.got[0]) {
+            served.core.schedule(&host, task, false);
+            let next = served.poll(20_000);
+            assert_eq!(TestHost::number(&next), 1, "{:?}", served.got);
+            served.queue(next);
+            wakes += 1;
+        }
+    }
+    assert!(wakes > 500, "it slept {wakes} times");
 }

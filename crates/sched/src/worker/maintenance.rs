@@ -23,6 +23,7 @@ impl<H: Host> Core<H> {
     #[cold]
     pub(super) fn begin_maintenance(&self, host: &H) {
         let now = self.read_clock(host);
+        self.charge_slice(host);
         self.check_long_poll(host, now);
         let took = now.0.saturating_sub(self.interval_start.get().0);
         self.tune_interval(host, took.saturating_sub(self.waited.replace(0)));
@@ -47,6 +48,8 @@ impl<H: Host> Core<H> {
             workers.notify_parked(host, self.me, now);
         }
         let now = self.read_clock(host);
+        // Maintenance is charged to no tenant.
+        self.slice.set(self.slice.get().map(|slice| self.slice_of(slice.share)));
         self.learn_maintenance_cost(now);
         self.interval_start.set(now);
         self.restart_long_poll_check(now);

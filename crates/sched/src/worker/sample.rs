@@ -85,10 +85,10 @@ impl<H: Host> Core<H> {
 
     /// Whether a measured poll that took so many ns, and has just ended, is a long one.
     pub fn is_long(&self, host: &H, ran: u64) -> bool {
-        ran > self.long_poll.0 && ran.saturating_sub(self.lost(host)) > self.long_poll.0
+        ran > self.long_poll.0 && ran.saturating_sub(self.lost_by_now(host)) > self.long_poll.0
     }
 
-    /// Asks what the kernel has counted of the thread if polls are short or tenants share the worker, so that [`lost`](Self::lost) is known.
+    /// Asks what the kernel has counted of the thread if polls are short or tenants share the worker, so that what other threads had is known.
     pub(super) fn record_usage(&self, host: &H) {
         // A lone task that yields cuts intervals short.
         let is_recent = |(_, at): (_, Nanos)| self.now().0 < at.0 + self.event_interval_ns();
@@ -102,21 +102,23 @@ impl<H: Host> Core<H> {
     /// How long other threads have had the CPU since that was recorded, in ns. 0: not known, or the thread was not
     /// preempted, or it waited in the kernel too: a poll that does so counts as running.
     #[cold]
-    fn lost(&self, host: &H) -> u64 {
-        let (before, now) = (self.usage.get(), host.thread_usage(self.me));
-        let Some(((before, at), now)) = before.zip(now) else { return 0 };
+    fn lost_since(&self, now: Option<ThreadUsage>) -> u64 {
+        let Some(((before, at), now)) = self.usage.get().zip(now) else { return 0 };
         let (wall, ran) = (self.now().0.saturating_sub(at.0), now.cpu.0.saturating_sub(before.cpu.0));
         let was_preempted = now.preempted > before.preempted && now.waited == before.waited;
         if was_preempted { wall.saturating_sub(ran) } else { 0 }
     }
 
-    /// The same, which counts for no other poll then.
+    fn lost_by_now(&self, host: &H) -> u64 {
+        self.lost_since(host.thread_usage(self.me))
+    }
+
+    /// The same, which is added to [`lost`](Self::lost), and counts for no other time then.
     pub fn take_lost(&self, host: &H) -> u64 {
-        let lost = self.lost(host);
-        if lost > 0 {
-            self.usage.set(None);
-            self.record_usage(host);
-        }
+        let now = host.thread_usage(self.me);
+        let lost = self.lost_since(now);
+        self.usage.set(now.map(|now| (now, self.now())));
+        self.lost.set(self.lost.get() + lost);
         lost
     }
 
@@ -124,7 +126,7 @@ impl<H: Host> Core<H> {
     pub fn was_preempted(&self, host: &H) -> bool {
         let now = self.read_clock(host);
         let wall = self.usage.get().map_or(0, |(_, at)| now.0.saturating_sub(at.0));
-        let lost = self.lost(host);
+        let lost = self.lost_by_now(host);
         lost > 0 && wall - lost <= self.long_poll.0
     }
 
@@ -136,6 +138,7 @@ impl<H: Host> Core<H> {
     pub(super) fn restart_long_poll_check(&self, now: Nanos) {
         self.checked_at.set(now);
         self.checked_polls.set(self.remote.status.poll_seq.load(Relaxed) / 2);
+        self.checked_lost.set(self.lost.get());
     }
 
     /// Called when the clock was read: looks for a long poll among those since the last check, and returns whether there
@@ -145,9 +148,13 @@ impl<H: Host> Core<H> {
         let status = &self.remote.status;
         let took = now.0.saturating_sub(self.checked_at.get().0);
         let polls = (status.poll_seq.load(Relaxed) / 2).wrapping_sub(self.checked_polls.get());
+        let lost_before = self.checked_lost.get();
         self.restart_long_poll_check(now);
         let has_long = |took| is_one_long(took, polls, status.mean_poll_ns.load(Relaxed), self.long_poll);
-        let is_one_long = has_long(took) && has_long(took.saturating_sub(self.take_lost(host)));
+        let is_one_long = has_long(took) && {
+            self.take_lost(host);
+            has_long(took.saturating_sub(self.lost.get() - lost_before))
+        };
         if is_one_long {
             host.found_long_poll(self);
         } else if now >= self.all_measured_until.get() {

@@ -256,12 +256,8 @@ impl<'a, H: Scripted> Player<'a, H> {
             Next::Run(queued) => {
                 let task = queued.task;
                 self.log.add("run", format_args!("{} on {me}, queued {}", H::number(&task), queued.since.0));
-                let charge = core.begin_poll(host, &task);
+                core.begin_poll(host, &task);
                 let is_sampled = core.is_sampled() && !core.is_after_move();
-                if let Some((share, since)) = charge {
-                    // Charged at once: what matters is that both hosts charge the same.
-                    core.charge(share, 1_000 + self.now - since.0);
-                }
                 Doing::Polls { task, since: Nanos(self.now), is_sampled }
             }
             Next::Maintain => {

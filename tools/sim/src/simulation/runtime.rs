@@ -31,7 +31,7 @@ use crate::memory::LineId;
 use crate::trace::{Observer, SwitchReason};
 use driver::Reactor;
 use host::{SimHost, SimTask};
-use warmcore_sched::{Charge, Core, Host as _, Next, Policy};
+use warmcore_sched::{Core, Host as _, Next, Policy};
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
@@ -42,8 +42,6 @@ pub struct RuntimeCpu {
     is_parked: bool,
     /// When the current poll began, and whether it is the first after a move, if it is measured.
     sampled_since: Option<(Nanos, bool)>,
-    /// The tenant that pays for the current poll.
-    charge: Charge,
     /// Until when the worker parks, and how often its reactor was served before that.
     parked_until: Option<Nanos>,
     served_at_park: u64,

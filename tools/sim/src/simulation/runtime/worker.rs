@@ -55,12 +55,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         if is_awake {
             cost = self.yield_task(cpu, id);
         }
-        let charge = self.state.cpus[cpu as usize].sched.charge.take();
-        let (core, host) = self.core(cpu);
-        core.end_poll(is_awake);
-        if let Some((share, since)) = charge {
-            core.charge(share, core.read_clock(host).0 - since.0);
-        }
+        self.core(cpu).0.end_poll(is_awake);
         if reason == SwitchReason::Exited {
             self.reap_task(id);
         }
@@ -132,7 +127,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         let observed = prev.map(|(id, reason)| (TaskId(id), reason));
         self.observer.switch(now, CpuId(cpu), observed, Some(TaskId(id)));
         let (core, host) = self.core(cpu);
-        let charge = core.begin_poll(host, task);
+        core.begin_poll(host, task);
         let is_sampled = core.is_sampled();
         let is_after_move = is_sampled && core.is_after_move();
         if is_sampled && !is_after_move {
@@ -141,7 +136,6 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
         let is_measured = if is_after_move { self.settings.learns_moves } else { is_sampled };
         let at = &mut self.state.cpus[cpu as usize];
         at.sched.sampled_since = is_measured.then_some((now, is_after_move));
-        at.sched.charge = charge;
         at.set_state(CpuState::Running);
         at.current = id;
         self.give_cpu(cpu, id, prev.is_some_and(|(before, _)| before == id));

@@ -1,0 +1,68 @@
+//! Slice: how run time is charged to tenants.
+//!
+//! While a runtime knows several tenants, a worker's polls form slices: a slice is the time in which it polls the tasks of one tenant.
+//! It is charged when it ends, with one reading of the clock; no poll is left out and none is estimated. It ends
+//!
+//! - when a task of another tenant is polled,
+//! - before the next pick, if the first task of another tenant came to the run queue: it may be that tenant's turn,
+//! - at maintenance, and
+//! - when no task is left, or another thread runs the worker.
+//!
+//! So a slice takes an event interval and a poll at most. What other threads had of the CPU meanwhile is taken off.
+
+use super::*;
+use crate::policy::MIN_STEAL_DELAY;
+
+impl<H: Host> Core<H> {
+    /// Called before a poll: begins a slice, unless one of this tenant is under way.
+    #[inline]
+    pub(super) fn serve_tenant(&self, host: &H, share: Share) {
+        if self.slice.get().is_none_or(|slice| slice.share.tenant != share.tenant) {
+            self.begin_slice(host, share);
+        }
+    }
+
+    #[inline(never)]
+    fn begin_slice(&self, host: &H, share: Share) {
+        self.read_clock(host);
+        self.charge_slice(host);
+        self.slice.set(Some(self.slice_of(share)));
+    }
+
+    /// A slice that begins when the clock was read last.
+    pub(super) fn slice_of(&self, share: Share) -> Slice {
+        Slice { share, since: self.now(), lost: self.lost.get() }
+    }
+
+    /// Charges the slice up to the time when the clock was read last, which is just now. It goes on.
+    pub(super) fn charge_slice(&self, host: &H) {
+        if self.slice.get().is_some() {
+            let mut queue = ignore_poison(self.remote.run_queue.lock());
+            self.charge_slice_in(host, &mut queue);
+        }
+    }
+
+    /// The same, for a caller that has the lock. False: no slice is under way.
+    #[inline(never)]
+    pub(super) fn charge_slice_in(&self, host: &H, queue: &mut RunQueue<Queued<H::Task>>) -> bool {
+        let Some(slice) = self.slice.get() else { return false };
+        let mut ran = self.now().0.saturating_sub(slice.since.0);
+        if ran >= MIN_STEAL_DELAY.0 {
+            // The two system calls that say what other threads had are less than 2 % of such a slice.
+            self.take_lost(host);
+            ran = ran.saturating_sub(self.lost.get() - slice.lost).max(1);
+        }
+        queue.charge(slice.share, ran);
+        self.slice.set(Some(self.slice_of(slice.share)));
+        true
+    }
+
+    /// Ends the slice. Called by the host before another thread runs the worker.
+    pub fn end_slice(&self, host: &H) {
+        if self.slice.get().is_some() {
+            self.read_clock(host);
+            self.charge_slice(host);
+            self.slice.set(None);
+        }
+    }
+}
