@@ -55,7 +55,7 @@ pub(crate) struct VirtualTimes {
 }
 
 impl VirtualTimes {
-    /// Whether several tenants are known, so that run time must be measured. A tenant stays known after its tasks have
+    /// Whether several tenants are known, so that run time is charged. A tenant stays known after its tasks have
     /// ended, at least until [`TENANTS_KEPT`] tenants are known.
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
