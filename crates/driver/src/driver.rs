@@ -2,8 +2,8 @@
 //! a way for other threads to end the park.
 //!
 //! `TokioDriver` implements it with tokio. The models and the tests of `warmcore-runtime` implement it without sockets.
-//! A poll calls `now` if it is measured, or if the runtime knows several tenants; in the second case `thread_usage`
-//! follows a poll of 200 µs or more. It is also called after a poll that seems to be long, and about once in 400 µs while polls are
+//! A poll calls `now` if it is measured, or if the runtime knows several tenants and another one's turn comes; in the second case
+//! `thread_usage` is called if the tenant before had 200 µs or more. It is also called after a poll that seems to be long, and about once in 400 µs while polls are
 //! short or there are several tenants. A poll without a reading of the clock calls none of these methods.
 
 use crate::park;

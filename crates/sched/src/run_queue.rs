@@ -346,6 +346,7 @@ impl<T: Entry> RunQueue<T> {
         let class = Class { share, vtime, rest: 0, order, batch, passing, may_pass, next_batch };
         let id = reused.unwrap_or(self.classes.len());
         if reused.is_some() {
+            self.came |= id == self.served;
             let before = std::mem::replace(&mut self.classes[id], class);
             self.by_tenant.remove(&before.share.tenant);
         } else {
@@ -402,6 +403,8 @@ impl<T: Entry> RunQueue<T> {
     #[inline]
     pub(crate) fn pop(&mut self, max_lifo_polls: u32, order: impl Fn() -> QueueOrder) -> Option<T> {
         let item = self.pop_any(max_lifo_polls, order)?;
+        // Who came meanwhile, from the LIFO slot, took part in the choice.
+        self.came = false;
         self.pinned -= u32::from(item.is_pinned());
         Some(item)
     }

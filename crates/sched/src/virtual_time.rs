@@ -9,9 +9,10 @@
 //! that wait at this worker takes the task, if the policy lets busy workers take tasks.
 //!
 //! A worker polls tasks of one tenant for a slice (`worker/slice.rs`), and then adds its virtual time to the shared word. With m workers,
-//! slices of at most s ns and polls of at most c ns, and tasks of two tenants waiting at each worker, one tenant leads the other by at
-//! most (2m − 1)(s + c) × 100 / weight of virtual time: when a worker picks it, m − 1 others may have slices of it that are not charged
-//! yet, and after that each of the m may still be within one.
+//! slices of at most s ns, and tasks of two tenants waiting at each worker, one tenant leads the other by at most m × s × 100 / weight of
+//! virtual time. When a worker last picked it, its word was not above the other's, which is not above what the other ran. Since then no
+//! worker has begun a slice of it, so that it ran what its word says and one slice a worker. Picks in turn, and the 1 that breaks a tie,
+//! come on top.
 //!
 //! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
@@ -59,7 +60,7 @@ impl VirtualTimes {
     /// ended, at least until [`TENANTS_KEPT`] tenants are known.
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
-        // ORDERING: Relaxed; if the second tenant is seen late, one poll is not measured.
+        // ORDERING: Relaxed; if the second tenant is seen late, what runs until then is not charged.
         self.known.load(Relaxed) > 1
     }
 

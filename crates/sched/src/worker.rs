@@ -408,10 +408,11 @@ impl<H: Host> Core<H> {
     fn pop_run_queue(&self, host: &H) -> Option<Queued<H::Task>> {
         let remote = &*self.remote;
         let mut queue = ignore_poison(remote.run_queue.lock());
-        let ends_slice = queue.take_came() && {
+        let ends_slice = queue.take_came() && self.slice.get().is_some();
+        if ends_slice {
             self.read_clock(host);
-            self.charge_slice_in(host, &mut queue)
-        };
+            self.charge_slice_in(host, &mut queue);
+        }
         let queued = queue.pop(self.max_lifo_polls.get(), || self.order.get())?;
         if ends_slice {
             self.slice.set(Some(self.slice_of(queued.task.share())));

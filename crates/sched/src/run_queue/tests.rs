@@ -370,11 +370,12 @@ impl Workers {
     }
 }
 
-/// At any time the virtual times of any two tenants differ by no more than the polls that are under way on the workers
-/// each of which is a slice here.
+/// At any time the virtual times of any two tenants differ by no more than the polls that are under way on the
+/// workers, each of which is a slice here. In some runs they differ by more than half of that.
 #[test]
 fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
     let lengths = [(2_000, 2_000), (20_000, 20_000), (200_000, 200_000), (2_000, 200_000)];
+    let mut reached = 0.0_f64;
     for (workers, poll_ns) in
         [1, 2, 5].into_iter().flat_map(|workers| lengths.map(|poll_ns| (workers, poll_ns)))
     {
@@ -386,7 +387,8 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
                 for (f, g) in (0..weights.len()).flat_map(|f| (0..weights.len()).map(move |g| (f, g))) {
                     let (had, other) =
                         (virtual_time(all.ran[f], weights[f]), virtual_time(all.ran[g], weights[g]));
-                    let most = (2 * workers as i64 - 1) * virtual_time(poll_ns.1, weights[f]) + 1;
+                    let most = workers as i64 * (virtual_time(poll_ns.1, weights[f]) + 1);
+                    reached = reached.max((had - other) as f64 / most as f64);
                     assert!(
                         had - other <= most,
                         "{workers} workers, {poll_ns:?} ns, weights {weights:?}: {f} leads {g} by {} of {most}",
@@ -396,6 +398,7 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
             }
         }
     }
+    assert!(reached > 0.5, "the bound is reached to {reached:.2} only");
 }
 
 #[test]

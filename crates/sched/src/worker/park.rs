@@ -26,8 +26,9 @@ impl<H: Host> Core<H> {
     /// Looks for tasks of other workers: the answer to [`Next::Search`]. [`next`](Self::next) says what comes of it.
     #[inline(never)]
     pub fn search(&self, host: &H) {
-        self.end_slice(host);
         let now = self.read_clock(host);
+        self.charge_slice(host);
+        self.slice.set(None);
         if self.check_long_poll(host, now) || self.waits_for_task(host, now) {
             // The report of a long poll may have woken a task here.
             return;

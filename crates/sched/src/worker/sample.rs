@@ -153,6 +153,7 @@ impl<H: Host> Core<H> {
         let has_long = |took| is_one_long(took, polls, status.mean_poll_ns.load(Relaxed), self.long_poll);
         let is_one_long = has_long(took) && {
             self.take_lost(host);
+            self.checked_lost.set(self.lost.get());
             has_long(took.saturating_sub(self.lost.get() - lost_before))
         };
         if is_one_long {

@@ -8,7 +8,8 @@
 //! - at maintenance, and
 //! - when no task is left, or another thread runs the worker.
 //!
-//! So a slice takes an event interval and a poll at most. What other threads had of the CPU meanwhile is taken off.
+//! So a slice takes at most the time between two maintenances: 400 µs and a poll, or as many polls as that was, if they have become longer
+//! since. What other threads had of the CPU meanwhile is taken off slices of 200 µs and more.
 
 use super::*;
 use crate::policy::MIN_STEAL_DELAY;
@@ -42,10 +43,10 @@ impl<H: Host> Core<H> {
         }
     }
 
-    /// The same, for a caller that has the lock. False: no slice is under way.
+    /// The same, for a caller that has the lock.
     #[inline(never)]
-    pub(super) fn charge_slice_in(&self, host: &H, queue: &mut RunQueue<Queued<H::Task>>) -> bool {
-        let Some(slice) = self.slice.get() else { return false };
+    pub(super) fn charge_slice_in(&self, host: &H, queue: &mut RunQueue<Queued<H::Task>>) {
+        let Some(slice) = self.slice.get() else { return };
         let mut ran = self.now().0.saturating_sub(slice.since.0);
         if ran >= MIN_STEAL_DELAY.0 {
             // The two system calls that say what other threads had are less than 2 % of such a slice.
@@ -54,15 +55,11 @@ impl<H: Host> Core<H> {
         }
         queue.charge(slice.share, ran);
         self.slice.set(Some(self.slice_of(slice.share)));
-        true
     }
 
-    /// Ends the slice. Called by the host before another thread runs the worker.
-    pub fn end_slice(&self, host: &H) {
-        if self.slice.get().is_some() {
-            self.read_clock(host);
-            self.charge_slice(host);
-            self.slice.set(None);
-        }
+    /// Charges what the thread has polled until now. Called by the host before another thread runs the worker; if none does, the slice goes on.
+    pub fn charge_until_now(&self, host: &H) {
+        self.read_clock(host);
+        self.charge_slice(host);
     }
 }
