@@ -70,9 +70,9 @@ impl<'a> Served<'a> {
             self.core.begin_poll(self.host, &task);
             self.core.schedule(self.host, task, true);
             self.core.end_poll(true);
+            // No interval ends meanwhile.
+            self.core.set_event_interval(8);
         }
-        // So many polls without a look would have been more than the first interval.
-        self.core.set_event_interval(8);
     }
 
     /// Polls the next task for so many ns. Returns it.

@@ -135,7 +135,7 @@ impl<H: Host> Core<H> {
     fn schedule_local(&self, host: &H, task: H::Task, is_in_poll: bool) {
         let policy = host.workers().policy();
         let is_lifo = !is_in_poll && !self.in_driver.get() && self.max_lifo_polls.get() > 0;
-        let passes = !(is_in_poll && self.yields.get()) && !is_lifo && self.passes_yielded();
+        let passes = !(is_lifo || is_in_poll && self.yields.get()) && self.passes_yielded();
         let task = match self.push_ring_unless(passes, task) {
             Ok(waiting) => return self.pushed_to_ring(host, waiting, is_in_poll),
             Err(task) => task,
