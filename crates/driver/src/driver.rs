@@ -3,8 +3,8 @@
 //!
 //! `TokioDriver` implements it with tokio. The models and the tests of `warmcore-runtime` implement it without sockets.
 //! A poll calls `now` if it is measured, or if the runtime knows several tenants and another one's turn comes; in the second case
-//! `thread_usage` is called if the tenant before had 200 µs or more. It is also called after a poll that seems to be long, and about once in 400 µs while polls are
-//! short or there are several tenants. A poll without a reading of the clock calls none of these methods.
+//! `thread_usage` is called if the tenant before had 200 µs or more. It is also called after a poll that seems to be long,
+//! and about once in 400 µs while polls are short or there are several tenants. A poll without a reading of the clock calls none of these methods.
 
 use crate::park;
 use std::fmt;

@@ -9,7 +9,8 @@ pub(crate) const WEIGHT: u32 = 8;
 /// A sample counts as at most this many times the estimate. One time slice of another process says little about the next.
 pub(crate) const SAMPLE_MAX: u64 = 4;
 
-/// Maintenance, and moves for the sake of equal shares, each take about one part in this many of a worker's time or polls. Maintenance takes more where other tasks would wait too long for it.
+/// Maintenance, and moves for the sake of equal shares, each take about one part in this many of a worker's time or polls.
+/// Maintenance takes more where other tasks would wait too long for it.
 pub(crate) const UPKEEP_SHARE: u64 = 160;
 
 /// The new average, in ns, after a sample.

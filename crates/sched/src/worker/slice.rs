@@ -49,7 +49,7 @@ impl<H: Host> Core<H> {
         let Some(slice) = self.slice.get() else { return };
         let mut ran = self.now().0.saturating_sub(slice.since.0);
         if ran >= MIN_STEAL_DELAY.0 {
-            // The two system calls that say what other threads had are less than 2 % of such a slice.
+            // The two system calls that say what other threads had take 0.4 µs.
             self.take_lost(host);
             ran = ran.saturating_sub(self.lost.get() - slice.lost).max(1);
         }
@@ -57,7 +57,8 @@ impl<H: Host> Core<H> {
         self.slice.set(Some(self.slice_of(slice.share)));
     }
 
-    /// Charges what the thread has polled until now. Called by the host before another thread runs the worker; if none does, the slice goes on.
+    /// Charges what the thread has polled until now. Called by the host before another thread runs the worker; if none
+    /// does, the slice goes on.
     pub fn charge_until_now(&self, host: &H) {
         self.read_clock(host);
         self.charge_slice(host);
