@@ -172,7 +172,10 @@ fn weights_hold_over_two_workers() {
 #[test]
 fn weights_hold_over_two_workers_where_tasks_wait_for_room() {
     let case = |weights, poll_us| Case { weights, tasks: 16, poll_us, workers: 2, has_budgets: true };
-    judge_all([case(THREE, 20), case(TEN, 200)]);
+    // Without optimization, waits for room and changes of tenants are 40 % of the time beside polls of 20 µs. A tenant
+    // pays for its own, which is not counted here as its work, so the ratio of the work was 2.2 to 4.1 in 26 runs. With
+    // polls of 100 µs it was 2.8 to 3.5.
+    judge_all([case(THREE, if cfg!(debug_assertions) { 100 } else { 20 }), case(TEN, 200)]);
 }
 
 #[test]
