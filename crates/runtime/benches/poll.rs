@@ -37,8 +37,12 @@ struct Case {
 #[derive(Clone, Copy, PartialEq)]
 enum How {
     Plain,
-    /// The tasks belong to a tenant.
-    Tenant,
+    /// All tasks belong to tenants: each pair to one of those that are `awake`, the first task of all to the first. A task of each
+    /// that is `asleep` waits.
+    Tenants {
+        awake: usize,
+        asleep: usize,
+    },
     /// `warmcore top` could observe the runtime, but does not.
     Observable,
     /// The polls are recorded, of tokio's tasks by `Recorded`. Counted only: the recorder is the process's.
@@ -50,7 +54,30 @@ const CASES: &[Case] = &[
     Case { name: "8 tasks yield", make: yields, times: 8, how: How::Plain },
     Case { name: "1 pair, channels", make: channels, times: 1, how: How::Plain },
     Case { name: "8 pairs, channels", make: channels, times: 8, how: How::Plain },
-    Case { name: "8 pairs, of a tenant", make: channels, times: 8, how: How::Tenant },
+    Case {
+        name: "8 pairs, of a tenant",
+        make: channels,
+        times: 8,
+        how: How::Tenants { awake: 1, asleep: 0 },
+    },
+    Case {
+        name: "8 pairs, of 2 tenants",
+        make: channels,
+        times: 8,
+        how: How::Tenants { awake: 2, asleep: 0 },
+    },
+    Case {
+        name: "100 pairs, of 2 tenants",
+        make: channels,
+        times: 100,
+        how: How::Tenants { awake: 2, asleep: 0 },
+    },
+    Case {
+        name: "100 pairs, of 1000 tenants",
+        make: channels,
+        times: 100,
+        how: How::Tenants { awake: 100, asleep: 900 },
+    },
     Case { name: "8 pairs, observable", make: channels, times: 8, how: How::Observable },
     Case { name: "8 pairs, recorded", make: channels, times: 8, how: How::Recorded },
     Case { name: "1 pair, oneshots", make: oneshots, times: 1, how: How::Plain },
@@ -133,7 +160,7 @@ impl Host {
         };
         match self {
             Self::Ours(runtime) => {
-                let spawn = spawner(case.how);
+                let spawn = spawner(case.how, case.how.tenants());
                 let tasks: Vec<_> = runtime.with_context(|| works.map(spawn).collect());
                 run_for_a_while();
                 tasks.into_iter().for_each(|task| runtime.block_on(task).expect("it ends by itself"));
@@ -154,13 +181,19 @@ impl Host {
         let works = self.works(case, &count).into_iter();
         match self {
             Self::Ours(runtime) => {
-                let spawn = spawner(case.how);
-                let all = runtime.spawn(async move {
+                let tenants = case.how.tenants();
+                let first = tenants.first().cloned();
+                let spawn = spawner(case.how, tenants);
+                let all = async move {
                     let tasks: Vec<_> = works.map(spawn).collect();
                     for task in tasks {
                         task.await.expect("it ends by itself");
                     }
-                });
+                };
+                let all = match first {
+                    Some(tenant) => runtime.spawn_in(&tenant, all),
+                    None => runtime.spawn(all),
+                };
                 runtime.block_on(all).expect("it ends by itself");
             }
             Self::Tokio(runtime) => {
@@ -182,12 +215,36 @@ impl Host {
     }
 }
 
-/// Spawns on the current thread's runtime.
-fn spawner(how: How) -> impl Fn(Work) -> warmcore_runtime::JoinHandle<()> + Send {
-    let tenant = (how == How::Tenant).then(|| Tenant::builder().name("bench").build());
-    move |work| match &tenant {
-        None => warmcore_runtime::spawn(work),
-        Some(tenant) => warmcore_runtime::spawn_in(tenant, work),
+impl How {
+    /// The tenants of the tasks; those that sleep come last.
+    fn tenants(self) -> Vec<Tenant> {
+        let Self::Tenants { awake, asleep } = self else { return Vec::new() };
+        (0..awake + asleep).map(|_| Tenant::builder().name("bench").build()).collect()
+    }
+
+    fn asleep(self) -> usize {
+        if let Self::Tenants { asleep, .. } = self { asleep } else { 0 }
+    }
+}
+
+/// Spawns on the current thread's runtime: two tasks each in the tenants that are awake, in turn.
+fn spawner(
+    how: How,
+    mut tenants: Vec<Tenant>,
+) -> impl FnMut(Work) -> warmcore_runtime::JoinHandle<()> + Send {
+    let asleep = tenants.split_off(tenants.len() - how.asleep());
+    let mut spawned = 0;
+    move |work| {
+        if spawned == 0 {
+            asleep
+                .iter()
+                .for_each(|tenant| drop(warmcore_runtime::spawn_in(tenant, std::future::pending::<()>())));
+        }
+        spawned += 1;
+        match tenants.len() {
+            0 => warmcore_runtime::spawn(work),
+            all => warmcore_runtime::spawn_in(&tenants[(spawned - 1) / 2 % all], work),
+        }
     }
 }
 
@@ -329,7 +386,7 @@ fn main() -> ExitCode {
             // number is set.
             let host = if whose == "ours" { Host::ours(case.how) } else { Host::tokio(Some(127)) };
             println!("polls {}", host.count(case, polls));
-            let is_counted = whose == "ours" && case.how == How::Tenant;
+            let is_counted = whose == "ours" && matches!(case.how, How::Tenants { .. });
             println!("uses {}", if is_counted { warmcore_percpu::backend().name() } else { "nothing" });
         }
         _ => {

@@ -68,7 +68,7 @@ impl Header {
             vtable,
             scheduler,
             link: AtomicPtr::default(),
-            sched: TaskState::new(allowed, share_of(attrs.as_deref())),
+            sched: TaskState::new(allowed),
             owned_slot: AtomicU32::new(NOT_OWNED),
             owner: AtomicU32::new(0),
             join_waker: JoinWaker::new(),

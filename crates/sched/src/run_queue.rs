@@ -8,8 +8,9 @@
 //! cache, but at most `max_lifo_polls` times in a row, and never before the tasks of another tenant.
 //!
 //! # Cost
-//! With one tenant a push is a comparison and a store, a pop a load and two comparisons. A queue allocates memory only
-//! when more tasks wait than ever before, or when a tenant's first task comes.
+//! With one tenant a push is a comparison and a store, a pop a load and two comparisons; with several, a look into a heap of those
+//! whose tasks wait. A queue allocates memory only when more tasks wait than ever before, or when a tenant's first task comes: about
+//! 250 bytes a tenant, and what its tasks take that wait at a time. From [`TENANTS_KEPT`] tenants on those that sleep are forgotten.
 //!
 //! The worker and the threads that steal from it access the queue under the worker's lock.
 
@@ -95,6 +96,8 @@ struct Class<T> {
     may_pass: usize,
     /// The next round.
     next_batch: VecDeque<T>,
+    /// Its index in `busy` while tasks of it wait.
+    at: usize,
 }
 
 impl<T: Entry> Class<T> {
@@ -175,10 +178,14 @@ pub(crate) struct RunQueue<T> {
     len: u32,
     /// Waiting tasks that may run on this worker only.
     pinned: u32,
-    /// Classes with waiting tasks.
-    busy: u32,
-    /// The class of the task that was removed last to run here. `came`: meanwhile another one began to wait.
+    /// The classes with waiting tasks, in any order.
+    busy: Vec<ClassId>,
+    /// The class after the one that was last used for another tenant.
+    reused: ClassId,
+    /// The class of the task that was removed last to run here, or runs here. `rests`: no slice is under way. `came`: meanwhile
+    /// another class began to wait.
     served: ClassId,
+    rests: bool,
     came: bool,
     /// Picks among several classes so far.
     picks: u32,
@@ -199,8 +206,10 @@ impl<T: Entry> RunQueue<T> {
             waiting: BinaryHeap::new(),
             len: 0,
             pinned: 0,
-            busy: 0,
+            busy: Vec::new(),
+            reused: 0,
             served: 0,
+            rests: true,
             came: false,
             picks: 0,
             virtual_times,
@@ -231,10 +240,9 @@ impl<T: Entry> RunQueue<T> {
 
     /// The least virtual time of a tenant that has tasks waiting here; `u64::MAX` if no task waits.
     pub(crate) fn min_vtime(&mut self) -> u64 {
-        let alone = self.lifo_slot.as_ref().map(Entry::share).map(|share| self.class(share));
-        let waiting =
-            self.classes.iter().enumerate().filter(|(id, class)| class.len() > 0 || alone == Some(*id));
-        waiting.map(|(_, class)| class.vtime.get()).min().unwrap_or(u64::MAX)
+        let in_slot = self.lifo_slot.as_ref().map(Entry::share).map(|share| self.class(share));
+        let waiting = self.busy.iter().copied().chain(in_slot);
+        waiting.map(|id| self.classes[id].vtime.get()).min().unwrap_or(u64::MAX)
     }
 
     /// Queues a task behind all others of its tenant.
@@ -268,21 +276,14 @@ impl<T: Entry> RunQueue<T> {
 
     #[inline(always)]
     fn push_in_class(&mut self, item: T) {
-        let share = item.share();
-        let class = match self.classes.get_mut(self.served) {
-            Some(served) if served.share.tenant == share.tenant => served,
-            _ => {
-                let id = self.class_by_tenant(share);
-                &mut self.classes[id]
-            }
-        };
+        let id = self.class(item.share());
+        let class = &mut self.classes[id];
         if class.next_batch.len() == class.next_batch.capacity() {
             class.grow();
         }
         class.next_batch.push_back(item);
         self.len += 1;
         if class.len() == 1 {
-            let id = self.class(share);
             self.begin_to_wait(id);
         }
     }
@@ -337,63 +338,98 @@ impl<T: Entry> RunQueue<T> {
 
     #[cold]
     fn new_class(&mut self, share: Share) -> ClassId {
-        let is_full = self.classes.len() >= TENANTS_KEPT;
-        let reused = self.classes.iter().position(|class| is_full && class.len() == 0);
+        let all = self.classes.len();
+        // From one idle class to the next, so that each is found soon where many tenants sleep.
+        let from_last = || (self.reused..all).chain(0..self.reused.min(all));
+        let reused = from_last().find(|id| all >= TENANTS_KEPT && self.classes[*id].len() == 0);
         let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
         let vtime = self.virtual_times.of(share.tenant);
         let order = QueueOrder::Fifo;
         let (passing, may_pass) = (0, 0);
-        let class = Class { share, vtime, rest: 0, order, batch, passing, may_pass, next_batch };
-        let id = reused.unwrap_or(self.classes.len());
+        let class = Class { share, vtime, rest: 0, order, batch, passing, may_pass, next_batch, at: 0 };
+        let id = reused.unwrap_or(all);
         if reused.is_some() {
+            self.reused = id + 1;
             self.came |= id == self.served;
             let before = std::mem::replace(&mut self.classes[id], class);
             self.by_tenant.remove(&before.share.tenant);
         } else {
             self.classes.push(class);
             self.by_vtime.reserve(self.classes.len());
+            self.busy.reserve(self.classes.len() - self.busy.len());
         }
         self.by_tenant.insert(share.tenant, id);
         id
     }
 
-    /// Called when the first task of a class waits: limits how far its tenant is behind the others.
+    /// Called when the first task of a class waits.
     #[inline(never)]
     fn begin_to_wait(&mut self, id: ClassId) {
-        self.busy += 1;
         self.came |= id != self.served;
         if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
             T::unaccounted(|| self.waiting.reserve(5 * self.classes.len()));
         }
-        let others = self.classes.iter().enumerate().filter(|(other, class)| *other != id && class.len() > 0);
-        let least = others.map(|(_, class)| class.vtime.get()).min();
-        let class = &self.classes[id];
-        self.virtual_times.reactivate(&class.vtime, least);
-        if self.busy == 2 {
-            // If both have the same virtual time, the class that comes new runs before the one that was alone.
-            let alone = self.classes.iter().enumerate().position(|(i, class)| i != id && class.len() > 0);
-            if let Some(alone) = alone {
-                self.classes[alone].vtime.add(1);
-            }
-            self.collect_waiting();
-        } else if self.busy > 2 {
-            self.waiting.push(Reverse((class.vtime.get(), id)));
-            if self.waiting.len() > 4 * self.classes.len() {
+        self.end_absence(id);
+        self.classes[id].at = self.busy.len();
+        self.busy.push(id);
+        match self.busy[..] {
+            [_] => {}
+            [alone, _] => {
+                // The class that comes new runs before the one that was alone.
+                if self.classes[alone].vtime.get() == self.classes[id].vtime.get() {
+                    self.classes[alone].vtime.add(1);
+                }
                 self.collect_waiting();
             }
+            _ => {
+                self.waiting.push(Reverse((self.classes[id].vtime.get(), id)));
+                if self.waiting.len() > 4 * self.classes.len() {
+                    self.collect_waiting();
+                }
+            }
         }
+    }
+
+    /// Limits how far a tenant is behind the others, unless a task of it waited or ran here until now.
+    fn end_absence(&mut self, id: ClassId) {
+        if id == self.served && !self.rests {
+            return;
+        }
+        let least = match self.busy[..] {
+            [] => None,
+            [alone] => Some(self.classes[alone].vtime.get()),
+            _ => {
+                // Where the class is in the heap still, it counts as it will be pushed.
+                let first = self.first_of_several(Some(id));
+                Some(self.classes[first].vtime.get())
+            }
+        };
+        self.virtual_times.reactivate(&self.classes[id].vtime, least);
     }
 
     /// Builds the heap anew. A class that was emptied by steals stays in the heap, once for each time, until its turn
     /// comes.
     fn collect_waiting(&mut self) {
         self.waiting.clear();
-        let busy = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-        self.waiting.extend(busy.map(|(id, class)| Reverse((class.vtime.get(), id))));
+        self.waiting.extend(self.busy.iter().map(|id| Reverse((self.classes[*id].vtime.get(), *id))));
     }
 
-    /// Whether tasks of a tenant began to wait, since the last call, other than the one whose task was removed last to run. So the
-    /// virtual times must be up to date.
+    /// A slice of this tenant begins, whose task may have come from elsewhere.
+    pub(crate) fn set_served(&mut self, share: Share) {
+        let id = self.class(share);
+        if self.classes[id].len() == 0 {
+            self.end_absence(id);
+        }
+        (self.served, self.rests) = (id, false);
+    }
+
+    /// No slice is under way any more.
+    pub(crate) fn rest(&mut self) {
+        self.rests = true;
+    }
+
+    /// Whether tasks of a tenant began to wait, since the last call, other than the one whose task runs. So the virtual times must be
+    /// up to date.
     #[inline]
     pub(crate) fn take_came(&mut self) -> bool {
         std::mem::take(&mut self.came)
@@ -416,7 +452,7 @@ impl<T: Entry> RunQueue<T> {
             self.len -= 1;
             let own = self.class(task.share());
             let waits = self.classes[own].len() > 0;
-            let is_alone = self.busy == u32::from(waits);
+            let is_alone = self.busy.len() == usize::from(waits);
             if is_alone && (self.lifo_polls < max_lifo_polls || !waits) {
                 self.lifo_polls = self.lifo_polls.saturating_add(1);
                 self.served = own;
@@ -438,7 +474,7 @@ impl<T: Entry> RunQueue<T> {
         let class = &mut self.classes[id];
         let item = class.pop(order)?;
         self.record_dequeue(id);
-        if self.busy > 1 && self.classes[id].len() > 0 {
+        if self.busy.len() > 1 && self.classes[id].len() > 0 {
             self.waiting.push(Reverse((self.classes[id].vtime.get(), id)));
         }
         if let Some(behind) = behind {
@@ -455,14 +491,14 @@ impl<T: Entry> RunQueue<T> {
 
     #[inline(never)]
     fn pick_of_several(&mut self) -> ClassId {
-        if self.busy > 1 {
+        if self.busy.len() > 1 {
             self.picks = self.picks.wrapping_add(1);
             if self.picks.is_multiple_of(IN_TURN) {
                 return self.pick_in_turn();
             }
         }
-        let id = self.first_class_of_several();
-        if self.busy > 1 {
+        let id = self.first_class();
+        if self.busy.len() > 1 {
             self.waiting.pop();
         }
         id
@@ -478,34 +514,31 @@ impl<T: Entry> RunQueue<T> {
         id
     }
 
-    /// The class with waiting tasks whose tenant has the least virtual time.
-    #[inline]
-    fn first_class(&mut self) -> ClassId {
-        if self.is_first_alone() { 0 } else { self.first_class_of_several() }
-    }
-
-    /// Whether tasks wait in the first class only. It is the only class if no task has a tenant.
+    /// Whether tasks wait in the first class only. It is the only class if all tasks belong to one tenant, or none does.
     #[inline]
     fn is_first_alone(&self) -> bool {
-        self.busy == 1 && self.classes[0].len() > 0
+        self.busy[..] == [0]
     }
 
+    /// The class with waiting tasks whose tenant has the least virtual time.
     #[inline(never)]
-    fn first_class_of_several(&mut self) -> ClassId {
-        if self.busy == 1 {
-            let alone = self.classes.iter().position(|class| class.len() > 0);
-            return alone.expect("a task waits");
-        }
+    fn first_class(&mut self) -> ClassId {
+        if self.busy.len() == 1 { self.busy[0] } else { self.first_of_several(None) }
+    }
+
+    /// The same, if several wait, among those that are not `left_out`, which loses its place in the heap.
+    fn first_of_several(&mut self, left_out: Option<ClassId>) -> ClassId {
         loop {
             let Reverse((had, id)) = *self.waiting.peek().expect("several classes wait");
             let class = &self.classes[id];
             // Other workers may have added to it, and may be adding.
             let now = class.vtime.get();
-            if class.len() > 0 && now <= had {
+            let waits = class.len() > 0 && Some(id) != left_out;
+            if waits && now <= had {
                 return id;
             }
             self.waiting.pop();
-            if class.len() > 0 {
+            if waits {
                 self.waiting.push(Reverse((now, id)));
             }
         }
@@ -516,7 +549,11 @@ impl<T: Entry> RunQueue<T> {
     fn record_dequeue(&mut self, id: ClassId) {
         self.len -= 1;
         if self.classes[id].len() == 0 {
-            self.busy -= 1;
+            let at = self.classes[id].at;
+            self.busy.swap_remove(at);
+            if let Some(moved) = self.busy.get(at) {
+                self.classes[*moved].at = at;
+            }
         }
     }
 
@@ -535,9 +572,9 @@ impl<T: Entry> RunQueue<T> {
             return None;
         }
         let mut oldest = None;
-        if self.busy > 0 {
+        if !self.busy.is_empty() {
             let first = self.first_class();
-            let all = std::iter::once(first).chain(0..self.classes.len());
+            let all = std::iter::once(first).chain(self.busy.iter().copied());
             oldest = all.into_iter().find_map(|id| self.classes[id].oldest());
         }
         oldest.or(self.lifo_slot.as_ref().filter(|_| self.steals_lifo_slot)).map(Entry::waits_since)
@@ -577,8 +614,8 @@ impl<T: Entry> RunQueue<T> {
         }
         // Sorted by virtual times as they are now, because other workers add to them meanwhile.
         self.by_vtime.clear();
-        let waiting = self.classes.iter().enumerate().filter(|(_, class)| class.len() > 0);
-        self.by_vtime.extend(waiting.map(|(id, class)| (class.vtime.get(), id)).filter(|key| key.0 < below));
+        let keys = self.busy.iter().map(|id| (self.classes[*id].vtime.get(), *id));
+        self.by_vtime.extend(keys.filter(|key| key.0 < below));
         self.by_vtime.sort_unstable();
         let classes = &mut self.classes;
         self.by_vtime.iter().find_map(|(_, id)| Some((*id, classes[*id].steal(steal_order, may)?)))
@@ -589,7 +626,7 @@ impl<T: Entry> RunQueue<T> {
     #[inline(never)]
     pub(crate) fn steal_random(&mut self, random: u32, may: impl Fn(&T) -> bool) -> Option<T> {
         self.steal_any(may, |queue, may| {
-            let waiting: usize = queue.classes.iter().map(Class::len).sum();
+            let waiting: usize = queue.busy.iter().map(|id| queue.classes[*id].len()).sum();
             let scanned = 0..waiting.min(RANDOM_STEAL_SCAN_MAX);
             scanned.map(|i| (random as usize % waiting + i) % waiting).find_map(|at| queue.steal_at(at, may))
         })
@@ -597,7 +634,8 @@ impl<T: Entry> RunQueue<T> {
 
     /// Removes the task at this index among all tasks in classes, if it `may` go.
     fn steal_at(&mut self, mut at: usize, may: &impl Fn(&T) -> bool) -> Option<(ClassId, T)> {
-        for (id, class) in self.classes.iter_mut().enumerate() {
+        for id in self.busy.iter().copied() {
+            let class = &mut self.classes[id];
             for queue in [&mut class.batch, &mut class.next_batch] {
                 match queue.get(at) {
                     Some(item) if may(item) => return queue.remove(at).map(|item| (id, item)),

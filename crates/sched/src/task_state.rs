@@ -6,11 +6,10 @@
 
 use crate::estimate::WEIGHT;
 use crate::sync::{AtomicU32, AtomicU64, Ordering::*};
-use crate::{Allowed, Share, SleepHistory, Wakee};
+use crate::{Allowed, SleepHistory, Wakee};
 use warmcore_types::{CpuId, Nanos};
 
-/// The bit of `TaskState::prev_worker` of a task that never enters a [`Ring`](crate::Ring): it may not run on every worker,
-/// or it has a tenant.
+/// The bit of `TaskState::prev_worker` of a task that never enters a [`Ring`](crate::Ring): it may not run on every worker.
 const RESTRICTED: u32 = 1 << 31;
 
 /// The worker of `prev_worker` before the first poll.
@@ -41,10 +40,10 @@ pub struct TaskState {
 
 impl TaskState {
     /// A task that has not run.
-    pub fn new(allowed: Allowed, share: Share) -> Self {
-        let is_restricted = allowed != Allowed::Anywhere || share.tenant != Share::NO_TENANT.tenant;
+    pub fn new(allowed: Allowed) -> Self {
+        let flag = if allowed == Allowed::Anywhere { 0 } else { RESTRICTED };
         Self {
-            prev_worker: AtomicU32::new(NOWHERE | if is_restricted { RESTRICTED } else { 0 }),
+            prev_worker: AtomicU32::new(NOWHERE | flag),
             poll_ns: AtomicU32::new(0),
             accrued_cost: AtomicU32::new(0),
             sleep_ns: AtomicU32::new(0),

@@ -3,8 +3,8 @@
 //! A tenant's virtual time is the run time of its tasks on all workers, times 100, divided by its weight. Of the
 //! tenants whose tasks wait at a worker, the worker next runs a task of the tenant with the least virtual time; one
 //! choice of 65 536 goes in turn instead (`run_queue.rs`). So two tenants whose tasks wait at all workers get run time
-//! in proportion to their weights, whatever the number of their tasks. A tenant that had no task waiting, because its
-//! tasks slept or waited for their budget, resumes at most [`MAX_CREDIT`] behind the others. A busy worker that finds,
+//! in proportion to their weights, whatever the number of their tasks. A tenant of which no task waited or ran at a worker, because they
+//! slept or waited for their budget, resumes there at most [`MAX_CREDIT`] behind the others. A busy worker that finds,
 //! at a neighbour chosen at random, a waiting task of a tenant that lags by more than [`LAG_MIN`] behind all tenants
 //! that wait at this worker takes the task, if the policy lets busy workers take tasks.
 //!
@@ -16,8 +16,7 @@
 //!
 //! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
-use crate::Share;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
+use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering::*};
 use std::collections::HashMap;
 use std::sync::Arc;
 use warmcore_line::Padded;
@@ -45,35 +44,38 @@ pub(crate) struct VirtualTime(Padded<AtomicU64>);
 /// The virtual times of all tenants of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTimes {
-    /// Number of tenants. Written under the lock, read before every poll.
-    known: Padded<AtomicU32>,
-    /// Whether tasks without a tenant are among them. Written under the lock.
-    knows_tasks_without: AtomicBool,
+    /// Whether several tenants are known. Written once, read before every poll.
+    has_several: Padded<AtomicBool>,
+    /// The first tenant's number plus 1. 0: none is known.
+    first: AtomicU64,
     /// The highest virtual time that a tenant had before a slice. Written by the workers.
     floor: Padded<AtomicU64>,
-    /// By the tenant's serial number plus 1; 0 is for tasks without a tenant.
+    /// By the tenant's number.
     all: Mutex<HashMap<u64, Arc<VirtualTime>>>,
 }
 
 impl VirtualTimes {
-    /// Whether several tenants are known, so that run time is charged. A tenant stays known after its tasks have
-    /// ended, at least until [`TENANTS_KEPT`] tenants are known.
+    /// Whether tasks of several tenants have run, so that run time is charged from now on. Tasks without a tenant are those of one more.
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
         // ORDERING: Relaxed; if the second tenant is seen late, what runs until then is not charged.
-        self.known.load(Relaxed) > 1
+        self.has_several.load(Relaxed)
     }
 
-    /// Whether tasks of a tenant are known, and none without a tenant.
+    /// A task of this tenant is going to run.
     #[inline]
-    pub(crate) fn has_tenants_alone(&self) -> bool {
-        self.known.load(Relaxed) > 0 && !self.knows_tasks_without.load(Relaxed)
+    pub(crate) fn know(&self, tenant: u64) {
+        if self.first.load(Relaxed) != tenant + 1 && !self.has_several_tenants() {
+            self.know_another(tenant);
+        }
     }
 
-    /// Makes tasks without a tenant known: they run in rings, which know no tenants.
     #[cold]
-    pub(crate) fn add_tasks_without_tenant(&self) {
-        drop(self.of(Share::NO_TENANT.tenant));
+    fn know_another(&self, tenant: u64) {
+        let first = self.first.compare_exchange(0, tenant + 1, Relaxed, Relaxed);
+        if first.is_err_and(|first| first != tenant + 1) {
+            self.has_several.store(true, Relaxed);
+        }
     }
 
     /// The virtual time of a tenant, which is added if it is not known yet.
@@ -88,8 +90,7 @@ impl VirtualTimes {
         }
         let vtime = Arc::<VirtualTime>::default();
         all.insert(tenant, vtime.clone());
-        self.knows_tasks_without.store(all.contains_key(&Share::NO_TENANT.tenant), Relaxed);
-        self.known.store(all.len() as u32, Relaxed);
+        self.know(tenant);
         vtime
     }
 

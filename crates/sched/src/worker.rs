@@ -18,7 +18,7 @@
 //! core. What other workers may see is in [`Workers`](crate::Workers).
 //!
 //! Light tasks wait in the worker's [`Ring`], in order of arrival. All others are in its run queue, which has a lock: tasks
-//! that may not run everywhere, or have a tenant, or come while the ring is full; and every task of a worker whose tasks cost so
+//! that may not run everywhere, or come while the ring is full; and every task of a worker whose tasks cost so
 //! much to move that their order counts (`Policy::queue_order`), or while several tenants share the workers.
 //!
 //! # Cost
@@ -410,8 +410,9 @@ impl<H: Host> Core<H> {
         let mut queue = ignore_poison(remote.run_queue.lock());
         let ends_slice = queue.take_came() && self.slice.get().is_some();
         if ends_slice {
-            self.read_clock(host);
-            self.charge_slice_in(host, &mut queue);
+            drop(queue);
+            self.charge_until_now(host);
+            queue = ignore_poison(remote.run_queue.lock());
         }
         let queued = queue.pop(self.max_lifo_polls.get(), || self.order.get())?;
         if ends_slice {
@@ -452,6 +453,7 @@ impl<H: Host> Core<H> {
 
     #[cold]
     fn count_move(&self, host: &H, task: &H::Task) {
+        self.virtual_times.know(task.share().tenant);
         let counters = &self.remote.counters;
         let Some(home) = task.state().prev_worker() else { return Counters::add(&counters.first_polls, 1) };
         let counter = match host.workers().machine().distance(home, self.me) {

@@ -1,4 +1,4 @@
-//! Weights between a tenant's task, which waits in the run queue, and a task without a tenant, which waits in the ring.
+//! Weights of tenants on whole cores. Tasks without a tenant count as those of one more.
 
 mod common;
 
@@ -148,4 +148,95 @@ fn a_task_that_comes_runs_next_if_its_tenant_is_behind() {
         }
     }
     assert!(wakes > 500, "it slept {wakes} times");
+}
+
+#[test]
+fn what_other_threads_had_of_the_cpu_is_charged_to_no_tenant() {
+    const RUNS: u64 = 300_000;
+    const LOSES: u64 = 700_000;
+    let host = TestHost::new(PolicyKind::Home);
+    let mut served = Served::new(&host);
+    served.spawn(0..6);
+    for _ in 0..2_000 {
+        let task = served.poll(RUNS);
+        if TestHost::number(&task).is_multiple_of(2) {
+            // The polls of tenant 1 are preempted.
+            served.now += LOSES;
+            host.set_clock(Nanos(served.now));
+            let (lost, preempted, waited) = host.lost.get();
+            host.lost.set((lost + LOSES, preempted + 1, waited));
+        }
+        served.queue(task);
+    }
+    let difference = (served.got[0] - served.got[1]).abs();
+    assert!(difference <= 3.0 * (RUNS + LOSES) as f64, "a tenant leads by {difference} ns: {:?}", served.got);
+    assert!(served.got[0] > 100.0 * LOSES as f64);
+}
+
+/// A worker charges what it has polled before another thread is to run it. If no thread can be started, its poll goes on.
+#[test]
+fn a_poll_is_charged_once_if_it_is_charged_in_between() {
+    let host = TestHost::new(PolicyKind::Home);
+    let mut served = Served::new(&host);
+    served.spawn(0..6);
+    for _ in 0..20_000 {
+        let task = served.poll(20_000);
+        if TestHost::number(&task).is_multiple_of(2) {
+            served.core.charge_until_now(&host);
+        }
+        served.queue(task);
+    }
+    let difference = (served.got[0] - served.got[1]).abs();
+    assert!(
+        difference <= (served.interval + 20_000) as f64,
+        "a tenant leads by {difference} ns: {:?}",
+        served.got
+    );
+}
+
+/// A tenant whose only task was the last one that ran at a worker, and then slept, has no more credit than any that comes back.
+#[test]
+fn a_tenant_has_no_credit_for_the_time_in_which_its_last_worker_was_idle() {
+    let host = TestHost::new(PolicyKind::Home);
+    let mut first = Served::new(&host);
+    first.spawn(0..2);
+    // From the first maintenance on tenants have slices.
+    while first.interval == 0 {
+        let task = first.poll(20_000);
+        first.queue(task);
+    }
+    // The other tenant's task sleeps first.
+    loop {
+        let task = first.poll(20_000);
+        if TestHost::number(&task) == 0 {
+            break first.core.end_poll(false);
+        }
+        first.queue(task);
+    }
+    let sleeper = first.poll(20_000);
+    first.core.end_poll(false);
+    assert!(matches!(first.core.next(&host), Next::Search));
+    first.core.search(&host);
+    assert!(matches!(first.core.next(&host), Next::Park(_)));
+    let mut second = Served::new(&host);
+    (second.core, second.now) = (Core::new(&host, CpuId(1), Nanos(1_000_000)), first.now);
+    [0, 2].into_iter().for_each(|number| second.spawn(number..number + 1));
+    for _ in 0..10_000 {
+        let task = second.poll(100_000);
+        second.queue(task);
+    }
+    first.now = second.now;
+    host.set_clock(Nanos(first.now));
+    first.core.schedule(&host, sleeper, false);
+    first.core.unparked(&host);
+    first.core.resume(&host);
+    [4, 6].into_iter().for_each(|number| first.spawn(number..number + 1));
+    let mut of_sleeper = 0;
+    for _ in 0..1_000 {
+        let task = first.poll(100_000);
+        of_sleeper += u32::from(TestHost::number(&task) == 1);
+        first.queue(task);
+    }
+    // Three of four, and 4 ms of virtual time before, which are 12 ms.
+    assert!((750..900).contains(&of_sleeper), "{of_sleeper} of 1000 polls");
 }

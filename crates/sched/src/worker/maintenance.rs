@@ -119,10 +119,6 @@ impl<H: Host> Core<H> {
     /// Decides whether light tasks go into the ring from now on.
     fn choose_queue(&self, host: &H) {
         let workers = host.workers();
-        if self.virtual_times.has_tenants_alone() && !self.remote.ring.is_empty() {
-            // Tasks without a tenant run besides. From now on run time is measured, and shared in the run queues.
-            self.virtual_times.add_tasks_without_tenant();
-        }
         let uses_ring = workers.uses_rings(self.order.get(), self.max_lifo_polls.get());
         let left_ring = self.uses_ring.replace(uses_ring) && !uses_ring;
         self.limit_may_pass();

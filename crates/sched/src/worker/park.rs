@@ -27,8 +27,7 @@ impl<H: Host> Core<H> {
     #[inline(never)]
     pub fn search(&self, host: &H) {
         let now = self.read_clock(host);
-        self.charge_slice(host);
-        self.slice.set(None);
+        self.end_slices(host);
         if self.check_long_poll(host, now) || self.waits_for_task(host, now) {
             // The report of a long poll may have woken a task here.
             return;

@@ -9,7 +9,8 @@
 //! - when no task is left, or another thread runs the worker.
 //!
 //! So a slice takes at most the time between two maintenances: 400 µs and a poll, or as many polls as that was, if they have become longer
-//! since. What other threads had of the CPU meanwhile is taken off slices of 200 µs and more.
+//! since. What other threads had of the CPU meanwhile is taken off slices of 200 µs and more; and what they had in maintenance before, which is
+//! a hundredth of the time at most.
 
 use super::*;
 use crate::policy::MIN_STEAL_DELAY;
@@ -26,7 +27,14 @@ impl<H: Host> Core<H> {
     #[inline(never)]
     fn begin_slice(&self, host: &H, share: Share) {
         self.read_clock(host);
-        self.charge_slice(host);
+        let ended = self.end_slice(host);
+        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        if let Some((share, ran)) = ended {
+            queue.charge(share, ran);
+        }
+        // The task may have come from elsewhere.
+        queue.set_served(share);
+        drop(queue);
         self.slice.set(Some(self.slice_of(share)));
     }
 
@@ -35,30 +43,39 @@ impl<H: Host> Core<H> {
         Slice { share, since: self.now(), lost: self.lost.get() }
     }
 
-    /// Charges the slice up to the time when the clock was read last, which is just now. It goes on.
-    pub(super) fn charge_slice(&self, host: &H) {
-        if self.slice.get().is_some() {
-            let mut queue = ignore_poison(self.remote.run_queue.lock());
-            self.charge_slice_in(host, &mut queue);
+    /// Ends the slice when the clock was read last, which is just now. Returns whose it was, and how long it ran.
+    fn end_slice(&self, host: &H) -> Option<(Share, u64)> {
+        let slice = self.slice.take()?;
+        let ran = self.now().0.saturating_sub(slice.since.0);
+        if ran < MIN_STEAL_DELAY.0 {
+            return Some((slice.share, ran));
         }
+        // The two system calls that say what other threads had take 0.4 µs.
+        self.take_lost(host);
+        Some((slice.share, ran.saturating_sub(self.lost.get() - slice.lost).max(1)))
     }
 
-    /// The same, for a caller that has the lock.
+    /// Charges the slice until when the clock was read last, which is just now. It goes on.
     #[inline(never)]
-    pub(super) fn charge_slice_in(&self, host: &H, queue: &mut RunQueue<Queued<H::Task>>) {
-        let Some(slice) = self.slice.get() else { return };
-        let mut ran = self.now().0.saturating_sub(slice.since.0);
-        if ran >= MIN_STEAL_DELAY.0 {
-            // The two system calls that say what other threads had take 0.4 µs.
-            self.take_lost(host);
-            ran = ran.saturating_sub(self.lost.get() - slice.lost).max(1);
+    pub(super) fn charge_slice(&self, host: &H) {
+        if let Some((share, ran)) = self.end_slice(host) {
+            ignore_poison(self.remote.run_queue.lock()).charge(share, ran);
+            self.slice.set(Some(self.slice_of(share)));
         }
-        queue.charge(slice.share, ran);
-        self.slice.set(Some(self.slice_of(slice.share)));
     }
 
-    /// Charges what the thread has polled until now. Called by the host before another thread runs the worker; if none
-    /// does, the slice goes on.
+    /// Ends the slice without a next one: no task is left.
+    pub(super) fn end_slices(&self, host: &H) {
+        if let Some((share, ran)) = self.end_slice(host) {
+            let mut queue = ignore_poison(self.remote.run_queue.lock());
+            queue.charge(share, ran);
+            queue.rest();
+        }
+    }
+
+    /// Charges what the thread has polled until now. The host calls it before another thread runs the worker; if none does, the slice
+    /// goes on.
+    #[inline(never)]
     pub fn charge_until_now(&self, host: &H) {
         self.read_clock(host);
         self.charge_slice(host);

@@ -161,18 +161,13 @@ fn check(searchers: u32, limit: u32, queue: fn(&Model)) {
 }
 
 fn push_external(model: &Model) {
-    model.workers.schedule_external(
-        model,
-        Item(TaskState::new(Allowed::Anywhere, Share::NO_TENANT)),
-        Some(CpuId(0)),
-    );
+    model.workers.schedule_external(model, Item(TaskState::new(Allowed::Anywhere)), Some(CpuId(0)));
 }
 
 /// The second task reaches the number at which a worker is notified.
 fn queue_two(model: &Model) {
     let core = model.core(0);
-    (0..2)
-        .for_each(|_| core.schedule(model, Item(TaskState::new(Allowed::Anywhere, Share::NO_TENANT)), false));
+    (0..2).for_each(|_| core.schedule(model, Item(TaskState::new(Allowed::Anywhere)), false));
 }
 
 #[test]

@@ -179,8 +179,7 @@ impl Host for TestHost {
 
 impl Scripted for TestHost {
     fn task(&self, number: u32, allowed: Allowed, tenant: u64) -> TestTask {
-        let share = Share { tenant, ..Share::NO_TENANT };
-        TestTask(Rc::new((number, tenant, TaskState::new(allowed, share))))
+        TestTask(Rc::new((number, tenant, TaskState::new(allowed))))
     }
 
     fn number(task: &TestTask) -> u32 {

@@ -27,7 +27,7 @@ struct Inner {
 impl SimTask {
     /// `kind`: see [`Task::kind`].
     pub(super) fn new(index: u32, kind: usize, allowed: Allowed, share: Share) -> Self {
-        Self(Rc::new(Inner { index, kind, share, state: TaskState::new(allowed, share) }))
+        Self(Rc::new(Inner { index, kind, share, state: TaskState::new(allowed) }))
     }
 
     /// The task's index in the simulation.
