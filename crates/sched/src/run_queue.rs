@@ -224,13 +224,8 @@ impl<T: Entry> RunQueue<T> {
     /// How many waiting tasks could run on another worker.
     #[inline]
     pub(crate) fn stealable(&self) -> u32 {
-        let stealable = self.len - self.pinned;
-        if self.steals_lifo_slot { stealable } else { stealable - u32::from(self.keeps_slot()) }
-    }
-
-    /// Whether the LIFO slot has a task that could run elsewhere.
-    fn keeps_slot(&self) -> bool {
-        self.lifo_slot.as_ref().is_some_and(|task| !task.is_pinned())
+        let keeps_slot = || self.lifo_slot.as_ref().is_some_and(|task| !task.is_pinned());
+        self.len - self.pinned - u32::from(!self.steals_lifo_slot && keeps_slot())
     }
 
     /// How many waiting tasks may run on this worker only.
@@ -298,7 +293,7 @@ impl<T: Entry> RunQueue<T> {
         let was_empty = before.is_none();
         if let Some(before) = before {
             self.len -= 1;
-            self.push_back_in_class(before);
+            self.push_in_class(before);
         }
         self.len += 1;
         was_empty
@@ -311,11 +306,6 @@ impl<T: Entry> RunQueue<T> {
             self.lifo_polls = 0;
         }
         ends
-    }
-
-    #[inline(never)]
-    fn push_back_in_class(&mut self, item: T) {
-        self.push_in_class(item);
     }
 
     #[inline]
@@ -339,9 +329,10 @@ impl<T: Entry> RunQueue<T> {
     #[cold]
     fn new_class(&mut self, share: Share) -> ClassId {
         let all = self.classes.len();
-        // From one idle class to the next, so that each is found soon where many tenants sleep.
-        let from_last = || (self.reused..all).chain(0..self.reused.min(all));
-        let reused = from_last().find(|id| all >= TENANTS_KEPT && self.classes[*id].len() == 0);
+        let is_idle =
+            |id: &ClassId| all >= TENANTS_KEPT && *id != self.served && self.classes[*id].len() == 0;
+        // From one to the next, so that one is found soon where many tenants sleep.
+        let reused = (0..all).map(|i| (self.reused + i) % all).find(is_idle);
         let (batch, next_batch) = (VecDeque::new(), VecDeque::new());
         let vtime = self.virtual_times.of(share.tenant);
         let order = QueueOrder::Fifo;
@@ -350,13 +341,14 @@ impl<T: Entry> RunQueue<T> {
         let id = reused.unwrap_or(all);
         if reused.is_some() {
             self.reused = id + 1;
-            self.came |= id == self.served;
             let before = std::mem::replace(&mut self.classes[id], class);
             self.by_tenant.remove(&before.share.tenant);
         } else {
             self.classes.push(class);
             self.by_vtime.reserve(self.classes.len());
-            self.busy.reserve(self.classes.len() - self.busy.len());
+            self.busy.reserve(self.classes.len());
+            // `begin_to_wait` keeps it to four of each class.
+            self.waiting.reserve(5 * self.classes.len());
         }
         self.by_tenant.insert(share.tenant, id);
         id
@@ -366,9 +358,6 @@ impl<T: Entry> RunQueue<T> {
     #[inline(never)]
     fn begin_to_wait(&mut self, id: ClassId) {
         self.came |= id != self.served;
-        if self.waiting.capacity() - self.waiting.len() <= self.classes.len() {
-            T::unaccounted(|| self.waiting.reserve(5 * self.classes.len()));
-        }
         self.end_absence(id);
         self.classes[id].at = self.busy.len();
         self.busy.push(id);
@@ -455,6 +444,9 @@ impl<T: Entry> RunQueue<T> {
             let is_alone = self.busy.len() == usize::from(waits);
             if is_alone && (self.lifo_polls < max_lifo_polls || !waits) {
                 self.lifo_polls = self.lifo_polls.saturating_add(1);
+                if !waits {
+                    self.end_absence(own);
+                }
                 self.served = own;
                 return Some(task);
             }
@@ -462,14 +454,14 @@ impl<T: Entry> RunQueue<T> {
                 // Pushed after the next task is taken: in a LIFO round it would be that task.
                 behind = Some(task);
             } else {
-                self.push_back_in_class(task);
+                self.push_in_class(task);
             }
         }
         self.lifo_polls = 0;
         if self.len == 0 {
             return None;
         }
-        let id = self.pick();
+        let id = if let [alone] = self.busy[..] { alone } else { self.pick_of_several() };
         self.served = id;
         let class = &mut self.classes[id];
         let item = class.pop(order)?;
@@ -478,29 +470,20 @@ impl<T: Entry> RunQueue<T> {
             self.waiting.push(Reverse((self.classes[id].vtime.get(), id)));
         }
         if let Some(behind) = behind {
-            self.push_back_in_class(behind);
+            self.push_in_class(behind);
         }
         Some(item)
     }
 
-    /// The class with waiting tasks whose tenant has the least virtual time. Removes it from the heap.
-    #[inline]
-    fn pick(&mut self) -> ClassId {
-        if self.is_first_alone() { 0 } else { self.pick_of_several() }
-    }
-
+    /// The class that runs next, which loses its place in the heap.
     #[inline(never)]
     fn pick_of_several(&mut self) -> ClassId {
-        if self.busy.len() > 1 {
-            self.picks = self.picks.wrapping_add(1);
-            if self.picks.is_multiple_of(IN_TURN) {
-                return self.pick_in_turn();
-            }
+        self.picks = self.picks.wrapping_add(1);
+        if self.picks.is_multiple_of(IN_TURN) {
+            return self.pick_in_turn();
         }
-        let id = self.first_class();
-        if self.busy.len() > 1 {
-            self.waiting.pop();
-        }
+        let id = self.first_of_several(None);
+        self.waiting.pop();
         id
     }
 
@@ -514,19 +497,8 @@ impl<T: Entry> RunQueue<T> {
         id
     }
 
-    /// Whether tasks wait in the first class only. It is the only class if all tasks belong to one tenant, or none does.
-    #[inline]
-    fn is_first_alone(&self) -> bool {
-        self.busy[..] == [0]
-    }
-
-    /// The class with waiting tasks whose tenant has the least virtual time.
-    #[inline(never)]
-    fn first_class(&mut self) -> ClassId {
-        if self.busy.len() == 1 { self.busy[0] } else { self.first_of_several(None) }
-    }
-
-    /// The same, if several wait, among those that are not `left_out`, which loses its place in the heap.
+    /// The class with waiting tasks whose tenant has the least virtual time, if several wait that are not `left_out`, which loses its
+    /// place in the heap.
     fn first_of_several(&mut self, left_out: Option<ClassId>) -> ClassId {
         loop {
             let Reverse((had, id)) = *self.waiting.peek().expect("several classes wait");
@@ -573,7 +545,7 @@ impl<T: Entry> RunQueue<T> {
         }
         let mut oldest = None;
         if !self.busy.is_empty() {
-            let first = self.first_class();
+            let first = if let [alone] = self.busy[..] { alone } else { self.first_of_several(None) };
             let all = std::iter::once(first).chain(self.busy.iter().copied());
             oldest = all.into_iter().find_map(|id| self.classes[id].oldest());
         }
@@ -608,10 +580,6 @@ impl<T: Entry> RunQueue<T> {
         steal_order: StealOrder,
         may: &impl Fn(&T) -> bool,
     ) -> Option<(ClassId, T)> {
-        if self.is_first_alone() {
-            let is_below = below == u64::MAX || self.classes[0].vtime.get() < below;
-            return is_below.then(|| self.classes[0].steal(steal_order, may)).flatten().map(|item| (0, item));
-        }
         // Sorted by virtual times as they are now, because other workers add to them meanwhile.
         self.by_vtime.clear();
         let keys = self.busy.iter().map(|id| (self.classes[*id].vtime.get(), *id));

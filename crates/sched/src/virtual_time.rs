@@ -16,7 +16,7 @@
 //!
 //! Based on SFQ(D), "Interposed proportional sharing for a storage service utility", SIGMETRICS 2004.
 
-use crate::sync::{AtomicBool, AtomicU64, Mutex, Ordering::*};
+use crate::sync::{AtomicU64, Mutex, Ordering::*};
 use std::collections::HashMap;
 use std::sync::Arc;
 use warmcore_line::Padded;
@@ -37,6 +37,8 @@ pub(crate) const LAG_MIN: u64 = MAX_CREDIT / 2;
 /// Number of tenants from which on a tenant that no run queue refers to may be dropped.
 pub(crate) const TENANTS_KEPT: usize = 64;
 
+const SEVERAL: u64 = u64::MAX;
+
 /// One tenant's virtual time. Written by every worker that runs its tasks; it never decreases.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTime(Padded<AtomicU64>);
@@ -44,10 +46,8 @@ pub(crate) struct VirtualTime(Padded<AtomicU64>);
 /// The virtual times of all tenants of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTimes {
-    /// Whether several tenants are known. Written once, read before every poll.
-    has_several: Padded<AtomicBool>,
-    /// The first tenant's number plus 1. 0: none is known.
-    first: AtomicU64,
+    /// The number of the only tenant whose tasks have run, plus 1; 0: there is none; or [`SEVERAL`]. Read before every poll.
+    only: Padded<AtomicU64>,
     /// The highest virtual time that a tenant had before a slice. Written by the workers.
     floor: Padded<AtomicU64>,
     /// By the tenant's number.
@@ -59,22 +59,18 @@ impl VirtualTimes {
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
         // ORDERING: Relaxed; if the second tenant is seen late, what runs until then is not charged.
-        self.has_several.load(Relaxed)
+        self.only.load(Relaxed) == SEVERAL
     }
 
     /// A task of this tenant is going to run.
     #[inline]
     pub(crate) fn know(&self, tenant: u64) {
-        if self.first.load(Relaxed) != tenant + 1 && !self.has_several_tenants() {
-            self.know_another(tenant);
+        if [SEVERAL, tenant + 1].contains(&self.only.load(Relaxed)) {
+            return;
         }
-    }
-
-    #[cold]
-    fn know_another(&self, tenant: u64) {
-        let first = self.first.compare_exchange(0, tenant + 1, Relaxed, Relaxed);
+        let first = self.only.compare_exchange(0, tenant + 1, Relaxed, Relaxed);
         if first.is_err_and(|first| first != tenant + 1) {
-            self.has_several.store(true, Relaxed);
+            self.only.store(SEVERAL, Relaxed);
         }
     }
 

@@ -411,7 +411,8 @@ impl<H: Host> Core<H> {
         let ends_slice = queue.take_came() && self.slice.get().is_some();
         if ends_slice {
             drop(queue);
-            self.charge_until_now(host);
+            self.read_clock(host);
+            self.charge_slice(host, true);
             queue = ignore_poison(remote.run_queue.lock());
         }
         let queued = queue.pop(self.max_lifo_polls.get(), || self.order.get())?;

@@ -182,7 +182,8 @@ fn a_poll_is_charged_once_if_it_is_charged_in_between() {
     for _ in 0..20_000 {
         let task = served.poll(20_000);
         if TestHost::number(&task).is_multiple_of(2) {
-            served.core.charge_until_now(&host);
+            served.core.read_clock(&host);
+            served.core.charge_slice(&host, true);
         }
         served.queue(task);
     }

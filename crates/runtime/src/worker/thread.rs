@@ -30,7 +30,8 @@ impl Worker {
             // This thread is inside the driver, and the worker's park belongs to the frame below.
             return false;
         }
-        self.core.charge_until_now(&self.shared);
+        self.core.read_clock(&self.shared);
+        self.core.charge_slice(&self.shared, true);
         // Before the other thread starts, since it owns these numbers from then on. An even `poll_seq` says: not in a poll.
         let remote = self.core.remote();
         let polls = remote.status.poll_seq.load(Relaxed);

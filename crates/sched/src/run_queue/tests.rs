@@ -227,9 +227,9 @@ fn many_tenants_are_told_apart_and_forgotten() {
         let mut seen: Vec<u64> = (0..500).map(|_| queue.pop(0, || QueueOrder::Fifo).unwrap().0).collect();
         seen.sort();
         assert_eq!(seen, (0..500).collect::<Vec<_>>(), "round {round}");
-        // All classes are empty, so the next tenants reuse them.
+        // All classes are empty, so the next tenants reuse them, but not the last one that was served.
         (600..1000).for_each(|tenant| queue.push(Item(tenant)));
-        assert!(queue.classes.len() <= 500, "{}", queue.classes.len());
+        assert!(queue.classes.len() <= 501, "{}", queue.classes.len());
         (600..1000).for_each(|_| assert!(queue.pop(0, || QueueOrder::Fifo).is_some()));
     }
     assert_eq!((queue.len(), queue.busy.len()), (0, 0));
@@ -463,6 +463,22 @@ fn a_tenant_that_comes_back_catches_up_a_slice_and_no_more() {
     }
     let slice = MAX_CREDIT / 100_000;
     assert!((slice - 1..=slice + 2).contains(&in_a_row), "{in_a_row} polls of 100 µs in a row");
+}
+
+/// A tenant that comes back by the LIFO slot, while a slice of another is under way, has no more credit than others.
+#[test]
+fn the_lifo_slot_ends_an_absence_too() {
+    let mut queue = RunQueue::new(Arc::default(), true);
+    let (old, new) = (Weighed { tenant: 1, weight: 100 }, Weighed { tenant: 2, weight: 100 });
+    queue.set_served(new.share());
+    queue.charge(new.share(), 1_000);
+    queue.set_served(old.share());
+    (0..2).for_each(|_| queue.charge(old.share(), 1_000_000_000));
+    queue.push_lifo(new);
+    let task = queue.pop(12, || QueueOrder::Fifo).unwrap();
+    queue.set_served(task.share());
+    queue.push(task);
+    assert_eq!(queue.min_vtime(), 1_000_000_000 - MAX_CREDIT);
 }
 
 /// The only task of a queue is in no class, but its run time counts.

@@ -23,7 +23,7 @@ impl<H: Host> Core<H> {
     #[cold]
     pub(super) fn begin_maintenance(&self, host: &H) {
         let now = self.read_clock(host);
-        self.charge_slice(host);
+        self.charge_slice(host, true);
         self.check_long_poll(host, now);
         let took = now.0.saturating_sub(self.interval_start.get().0);
         self.tune_interval(host, took.saturating_sub(self.waited.replace(0)));

@@ -27,7 +27,7 @@ impl<H: Host> Core<H> {
     #[inline(never)]
     pub fn search(&self, host: &H) {
         let now = self.read_clock(host);
-        self.end_slices(host);
+        self.charge_slice(host, false);
         if self.check_long_poll(host, now) || self.waits_for_task(host, now) {
             // The report of a long poll may have woken a task here.
             return;

@@ -55,29 +55,16 @@ impl<H: Host> Core<H> {
         Some((slice.share, ran.saturating_sub(self.lost.get() - slice.lost).max(1)))
     }
 
-    /// Charges the slice until when the clock was read last, which is just now. It goes on.
+    /// Charges the slice until when the clock was read last, which is just now. It goes on, unless no task is left. The host calls it
+    /// before another thread runs the worker; if none does, the slice goes on.
     #[inline(never)]
-    pub(super) fn charge_slice(&self, host: &H) {
-        if let Some((share, ran)) = self.end_slice(host) {
-            ignore_poison(self.remote.run_queue.lock()).charge(share, ran);
-            self.slice.set(Some(self.slice_of(share)));
+    pub fn charge_slice(&self, host: &H, goes_on: bool) {
+        let Some((share, ran)) = self.end_slice(host) else { return };
+        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        queue.charge(share, ran);
+        match goes_on {
+            true => self.slice.set(Some(self.slice_of(share))),
+            false => queue.rest(),
         }
-    }
-
-    /// Ends the slice without a next one: no task is left.
-    pub(super) fn end_slices(&self, host: &H) {
-        if let Some((share, ran)) = self.end_slice(host) {
-            let mut queue = ignore_poison(self.remote.run_queue.lock());
-            queue.charge(share, ran);
-            queue.rest();
-        }
-    }
-
-    /// Charges what the thread has polled until now. The host calls it before another thread runs the worker; if none does, the slice
-    /// goes on.
-    #[inline(never)]
-    pub fn charge_until_now(&self, host: &H) {
-        self.read_clock(host);
-        self.charge_slice(host);
     }
 }

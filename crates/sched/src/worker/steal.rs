@@ -203,8 +203,7 @@ impl<H: Host> Core<H> {
             // The tasks that were handed to the worker are in its inbox until its poll ends.
             remote.inbox.take(|task| taken.push(Queued { task, since: now }));
         }
-        Self::publish_stolen(workers, remote, &mut queue);
-        drop(queue);
+        Self::publish_stolen(workers, remote, queue);
         // Not into the run queue: the worker may have ended its poll and parked meanwhile, which its inbox knows.
         let back = taken.extract_if(of_queue.., |queued| !may(&queued.task));
         back.for_each(|queued| workers.push_inbox(host, queued.task, from));
@@ -225,9 +224,8 @@ impl<H: Host> Core<H> {
         let mut queue = ignore_poison(remote.run_queue.lock());
         let left = at_most - taken.len() as u32;
         taken.extend((0..left).map_while(|_| queue.steal_random(self.next_rand(), may)));
-        Self::publish_stolen(workers, remote, &mut queue);
-        drop(queue);
         let had_run = taken.iter().filter(|queued| queued.task.state().prev_worker().is_some()).count();
+        Self::publish_stolen(workers, remote, queue);
         (self.push_stolen(host, remote, &mut taken, usize::MAX, now), had_run as u32)
     }
 
@@ -239,18 +237,16 @@ impl<H: Host> Core<H> {
         let mut queue = ignore_poison(remote.run_queue.lock());
         let Some(queued) = queue.steal_lagging(below, workers.policy().steal_order(), may) else { return 0 };
         taken.push(queued);
-        Self::publish_stolen(workers, remote, &mut queue);
-        drop(queue);
+        Self::publish_stolen(workers, remote, queue);
         self.push_stolen(host, remote, &mut taken, usize::MAX, now)
     }
 
-    /// Publishes the status of a worker from which tasks were taken, and keeps since when it has a backlog. The caller holds
-    /// the lock of its queue.
+    /// Publishes the status of a worker from which tasks were taken, and keeps since when it has a backlog. Unlocks its queue.
     fn publish_stolen(
         workers: &Workers<H>,
         remote: &Remote<H>,
-        queue: &mut crate::run_queue::RunQueue<Queued<H::Task>>,
+        mut queue: MutexGuard<'_, RunQueue<Queued<H::Task>>>,
     ) {
-        workers.publish_status(remote, queue, Nanos(remote.status.backlog_since.load(Relaxed)));
+        workers.publish_status(remote, &mut queue, Nanos(remote.status.backlog_since.load(Relaxed)));
     }
 }
