@@ -126,14 +126,25 @@ type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
 type Make = fn(&Arc<Count>, &Host) -> Vec<Work>;
 
 enum Host {
-    Ours(Runtime),
+    /// The runtime, and the tenants of its tasks that are awake.
+    Ours(Runtime, Vec<Tenant>),
     Tokio(tokio::runtime::Runtime),
 }
 
 impl Host {
     fn ours(how: How) -> Self {
         let builder = Runtime::builder().worker_threads(1).observe(how == How::Observable);
-        Self::Ours(builder.build().expect("threads and descriptors can be had"))
+        let runtime = builder.build().expect("threads and descriptors can be had");
+        let How::Tenants { awake, asleep } = how else { return Self::Ours(runtime, Vec::new()) };
+        let mut tenants: Vec<_> =
+            (0..awake + asleep).map(|_| Tenant::builder().name("bench").build()).collect();
+        let sleepers = tenants.split_off(awake);
+        let all = runtime.spawn_in(&tenants[0], async move {
+            let sleep = |tenant| drop(warmcore_runtime::spawn_in(tenant, std::future::pending::<()>()));
+            sleepers.iter().for_each(sleep);
+        });
+        runtime.block_on(all).expect("it ends by itself");
+        Self::Ours(runtime, tenants)
     }
 
     /// `turns` is the number of polls after which the worker looks at the shared queue. If it is `None`, tokio adapts
@@ -159,8 +170,8 @@ impl Host {
             count.is_over.store(true, Relaxed);
         };
         match self {
-            Self::Ours(runtime) => {
-                let spawn = spawner(case.how, case.how.tenants());
+            Self::Ours(runtime, tenants) => {
+                let spawn = spawner(tenants.clone());
                 let tasks: Vec<_> = runtime.with_context(|| works.map(spawn).collect());
                 run_for_a_while();
                 tasks.into_iter().for_each(|task| runtime.block_on(task).expect("it ends by itself"));
@@ -180,18 +191,16 @@ impl Host {
         let count = Count::new(polls / case.times as u64);
         let works = self.works(case, &count).into_iter();
         match self {
-            Self::Ours(runtime) => {
-                let tenants = case.how.tenants();
-                let first = tenants.first().cloned();
-                let spawn = spawner(case.how, tenants);
+            Self::Ours(runtime, tenants) => {
+                let spawn = spawner(tenants.clone());
                 let all = async move {
                     let tasks: Vec<_> = works.map(spawn).collect();
                     for task in tasks {
                         task.await.expect("it ends by itself");
                     }
                 };
-                let all = match first {
-                    Some(tenant) => runtime.spawn_in(&tenant, all),
+                let all = match tenants.first() {
+                    Some(tenant) => runtime.spawn_in(tenant, all),
                     None => runtime.spawn(all),
                 };
                 runtime.block_on(all).expect("it ends by itself");
@@ -215,31 +224,10 @@ impl Host {
     }
 }
 
-impl How {
-    /// The tenants of the tasks; those that sleep come last.
-    fn tenants(self) -> Vec<Tenant> {
-        let Self::Tenants { awake, asleep } = self else { return Vec::new() };
-        (0..awake + asleep).map(|_| Tenant::builder().name("bench").build()).collect()
-    }
-
-    fn asleep(self) -> usize {
-        if let Self::Tenants { asleep, .. } = self { asleep } else { 0 }
-    }
-}
-
-/// Spawns on the current thread's runtime: two tasks each in the tenants that are awake, in turn.
-fn spawner(
-    how: How,
-    mut tenants: Vec<Tenant>,
-) -> impl FnMut(Work) -> warmcore_runtime::JoinHandle<()> + Send {
-    let asleep = tenants.split_off(tenants.len() - how.asleep());
+/// Spawns on the current thread's runtime: two tasks each in the tenants, in turn.
+fn spawner(tenants: Vec<Tenant>) -> impl FnMut(Work) -> warmcore_runtime::JoinHandle<()> + Send {
     let mut spawned = 0;
     move |work| {
-        if spawned == 0 {
-            asleep
-                .iter()
-                .for_each(|tenant| drop(warmcore_runtime::spawn_in(tenant, std::future::pending::<()>())));
-        }
         spawned += 1;
         match tenants.len() {
             0 => warmcore_runtime::spawn(work),
@@ -249,7 +237,7 @@ fn spawner(
 }
 
 fn yields(count: &Arc<Count>, host: &Host) -> Vec<Work> {
-    let (count, is_ours) = (count.clone(), matches!(host, Host::Ours(_)));
+    let (count, is_ours) = (count.clone(), matches!(host, Host::Ours(..)));
     vec![Box::pin(async move {
         let mut polls = 0;
         while count.goes_on(polls) {
@@ -324,7 +312,7 @@ fn batches(count: &Arc<Count>, host: &Host) -> Vec<Work> {
         }
         spawned
     }
-    let (count, is_ours) = (count.clone(), matches!(host, Host::Ours(_)));
+    let (count, is_ours) = (count.clone(), matches!(host, Host::Ours(..)));
     vec![Box::pin(async move {
         let spawned = if is_ours {
             batches(&count, || warmcore_runtime::spawn(async {})).await

@@ -149,7 +149,10 @@ impl Header {
     /// The tenant that is charged for the task's polls, and its weight.
     #[inline]
     pub(crate) fn share(&self) -> Share {
-        share_of(self.attrs.as_deref())
+        match self.tenant() {
+            None => Share::NO_TENANT,
+            Some(TenantRef { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
+        }
     }
 
     #[inline]
@@ -177,13 +180,5 @@ impl Header {
     #[inline]
     pub(crate) fn record(&self) -> Option<&TaskRecord> {
         self.attrs.as_ref().and_then(|attrs| attrs.record.as_ref())
-    }
-}
-
-#[inline]
-fn share_of(attrs: Option<&TaskAttrs>) -> Share {
-    match attrs.and_then(|attrs| attrs.tenant.as_ref()) {
-        None => Share::NO_TENANT,
-        Some(TenantRef { tenant, .. }) => Share { tenant: tenant.serial() + 1, weight: tenant.weight() },
     }
 }

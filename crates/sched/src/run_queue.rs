@@ -9,8 +9,9 @@
 //!
 //! # Cost
 //! With one tenant a push is a comparison and a store, a pop a load and two comparisons; with several, a look into a heap of those
-//! whose tasks wait. A queue allocates memory only when more tasks wait than ever before, or when a tenant's first task comes: about
-//! 250 bytes a tenant, and what its tasks take that wait at a time. From [`TENANTS_KEPT`] tenants on those that sleep are forgotten.
+//! whose tasks wait. A queue allocates memory only when more tasks wait than ever before, or when a tenant's first task comes: 250
+//! to 500 bytes a tenant, and what its tasks take that wait at a time. From [`TENANTS_KEPT`] tenants on those that sleep may be forgotten
+//! when a new one comes.
 //!
 //! The worker and the threads that steal from it access the queue under the worker's lock.
 
@@ -539,17 +540,11 @@ impl<T: Entry> RunQueue<T> {
 
     /// When the task was queued that [`steal`](RunQueue::steal) would take for [`StealOrder::Oldest`]. `None`: no task
     /// could run elsewhere.
-    pub(crate) fn oldest_since(&mut self) -> Option<Nanos> {
-        if self.stealable() == 0 {
-            return None;
-        }
-        let mut oldest = None;
-        if !self.busy.is_empty() {
-            let first = if let [alone] = self.busy[..] { alone } else { self.first_of_several(None) };
-            let all = std::iter::once(first).chain(self.busy.iter().copied());
-            oldest = all.into_iter().find_map(|id| self.classes[id].oldest());
-        }
-        oldest.or(self.lifo_slot.as_ref().filter(|_| self.steals_lifo_slot)).map(Entry::waits_since)
+    pub(crate) fn oldest_since(&self) -> Option<Nanos> {
+        let oldest = |id: &ClassId| Some((self.classes[*id].vtime.get(), *id, self.classes[*id].oldest()?));
+        let of_first = self.busy.iter().filter_map(oldest).min_by_key(|(vtime, id, _)| (*vtime, *id));
+        let in_slot = self.lifo_slot.as_ref().filter(|task| self.steals_lifo_slot && !task.is_pinned());
+        of_first.map(|(.., task)| task).or(in_slot).map(Entry::waits_since)
     }
 
     /// Removes a task for another worker: the one that would run last or the one that has waited longest, of the tenant

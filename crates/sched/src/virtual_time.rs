@@ -46,7 +46,7 @@ pub(crate) struct VirtualTime(Padded<AtomicU64>);
 /// The virtual times of all tenants of a runtime.
 #[derive(Debug, Default)]
 pub(crate) struct VirtualTimes {
-    /// The number of the only tenant whose tasks have run, plus 1; 0: there is none; or [`SEVERAL`]. Read before every poll.
+    /// The number of the only tenant whose tasks have run or waited, plus 1; 0: there is none; or [`SEVERAL`]. Read before every poll.
     only: Padded<AtomicU64>,
     /// The highest virtual time that a tenant had before a slice. Written by the workers.
     floor: Padded<AtomicU64>,
@@ -55,7 +55,7 @@ pub(crate) struct VirtualTimes {
 }
 
 impl VirtualTimes {
-    /// Whether tasks of several tenants have run, so that run time is charged from now on. Tasks without a tenant are those of one more.
+    /// Whether tasks of several tenants have run, or waited in a run queue, so that run time is charged from now on. Tasks without a tenant are those of one more.
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
         // ORDERING: Relaxed; if the second tenant is seen late, what runs until then is not charged.

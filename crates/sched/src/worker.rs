@@ -19,7 +19,7 @@
 //!
 //! Light tasks wait in the worker's [`Ring`], in order of arrival. All others are in its run queue, which has a lock: tasks
 //! that may not run everywhere, or come while the ring is full; and every task of a worker whose tasks cost so
-//! much to move that their order counts (`Policy::queue_order`), or while several tenants share the workers.
+//! much to move that their order counts (`Policy::queue_order`), or once tasks of several tenants have run.
 //!
 //! # Cost
 //! Around a poll of a light task: one locked instruction, and two stores on the worker's status line.
@@ -210,6 +210,8 @@ impl<H: Host> Core<H> {
         let (max_lifo_polls, order) =
             (policy.max_lifo_polls(Nanos(0), Nanos(0)), policy.queue_order(Nanos(0)));
         let uses_ring = workers.uses_rings(order, max_lifo_polls);
+        // A thread that has handed the worker over had a slice.
+        ignore_poison(remote.run_queue.lock()).rest();
         Self {
             me,
             bit: workers.machine().bit(me),

@@ -7,7 +7,7 @@ use common::script::{Random, Scripted};
 use warmcore_sched::{Allowed, Core, Next, PolicyKind};
 use warmcore_types::{CpuId, Nanos};
 
-/// How long a poll takes: so little that tasks without a tenant go into the ring.
+/// How long a poll takes: so little that the tasks go into the ring until the first maintenance.
 const POLL: u64 = 2_000;
 
 #[test]
@@ -198,10 +198,20 @@ fn a_poll_is_charged_once_if_it_is_charged_in_between() {
 /// A tenant whose only task was the last one that ran at a worker, and then slept, has no more credit than any that comes back.
 #[test]
 fn a_tenant_has_no_credit_for_the_time_in_which_its_last_worker_was_idle() {
+    comes_back_without_credit(false);
+}
+
+/// The same if its thread has handed the worker over in that poll, to one that found no task.
+#[test]
+fn a_tenant_has_no_credit_for_the_time_after_a_hand_off() {
+    comes_back_without_credit(true);
+}
+
+fn comes_back_without_credit(is_handed_off: bool) {
     let host = TestHost::new(PolicyKind::Home);
     let mut first = Served::new(&host);
     first.spawn(0..2);
-    // From the first maintenance on tenants have slices.
+    // From the first maintenance on tasks wait in the run queue.
     while first.interval == 0 {
         let task = first.poll(20_000);
         first.queue(task);
@@ -215,7 +225,13 @@ fn a_tenant_has_no_credit_for_the_time_in_which_its_last_worker_was_idle() {
         first.queue(task);
     }
     let sleeper = first.poll(20_000);
-    first.core.end_poll(false);
+    if is_handed_off {
+        first.core.read_clock(&host);
+        first.core.charge_slice(&host, true);
+        first.core = Core::new(&host, CpuId(0), Nanos(1_000_000));
+    } else {
+        first.core.end_poll(false);
+    }
     assert!(matches!(first.core.next(&host), Next::Search));
     first.core.search(&host);
     assert!(matches!(first.core.next(&host), Next::Park(_)));

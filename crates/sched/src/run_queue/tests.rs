@@ -481,6 +481,21 @@ fn the_lifo_slot_ends_an_absence_too() {
     assert_eq!(queue.min_vtime(), 1_000_000_000 - MAX_CREDIT);
 }
 
+/// While the task of one tenant runs and tasks of all others wait, a new tenant comes: it takes no class over.
+#[test]
+fn a_new_tenant_is_not_taken_for_the_one_that_runs() {
+    let mut queue = RunQueue::new(Arc::default(), true);
+    let all = TENANTS_KEPT as u64 + 1;
+    (0..all).for_each(|tenant| queue.push(Weighed { tenant, weight: 100 }));
+    let runs = queue.pop(0, || QueueOrder::Fifo).unwrap();
+    queue.set_served(runs.share());
+    for tenant in 0..all {
+        (0..2).for_each(|_| queue.charge(Share { tenant, weight: 100 }, 1_000_000_000));
+    }
+    queue.push(Weighed { tenant: all, weight: 100 });
+    assert!(queue.min_vtime() >= 1_000_000_000, "{}", queue.min_vtime());
+}
+
 /// The only task of a queue is in no class, but its run time counts.
 #[test]
 fn a_task_that_runs_alone_leaves_nothing_to_be_caught_up() {

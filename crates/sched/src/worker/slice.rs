@@ -55,8 +55,8 @@ impl<H: Host> Core<H> {
         Some((slice.share, ran.saturating_sub(self.lost.get() - slice.lost).max(1)))
     }
 
-    /// Charges the slice until when the clock was read last, which is just now. It goes on, unless no task is left. The host calls it
-    /// before another thread runs the worker; if none does, the slice goes on.
+    /// Charges the slice until when the clock was read last: call [`read_clock`](Self::read_clock) before. The slice goes on, unless no
+    /// task is left. The host calls this before another thread runs the worker; if none does, the slice goes on.
     #[inline(never)]
     pub fn charge_slice(&self, host: &H, goes_on: bool) {
         let Some((share, ran)) = self.end_slice(host) else { return };
