@@ -113,7 +113,7 @@ impl<H: Host> Core<H> {
         self.lost_since(host.thread_usage(self.me))
     }
 
-    /// The same, which is added to [`lost`](Self::lost), and counts for no other time then.
+    /// The same, which is added to `lost`, and counts for no other time then.
     pub fn take_lost(&self, host: &H) -> u64 {
         let now = host.thread_usage(self.me);
         let lost = self.lost_since(now);
