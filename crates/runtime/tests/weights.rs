@@ -168,6 +168,7 @@ fn judge_all(cases: impl IntoIterator<Item = Case>) {
 const THREE: &[u32] = &[300, 100];
 const TEN: &[u32] = &[1000, 100];
 const FIVE: &[u32] = &[100, 100, 100, 500];
+
 /// Long enough that what a poll takes besides its work counts for little, and that tenants which shared polls instead of time would show.
 const MIXED: &[u64] = if cfg!(debug_assertions) { &[100, 200, 400] } else { &[20, 60, 200] };
 
@@ -192,8 +193,7 @@ fn weights_hold_over_two_workers() {
 fn weights_hold_over_two_workers_where_tasks_wait_for_room() {
     let case = |weights, poll_us| Case { weights, tasks: 16, poll_us, workers: 2, has_budgets: true };
     // Without optimization, waits for room and changes of tenants are 40 % of the time beside polls of 20 µs. A tenant
-    // pays for its own, which is not counted here as its work, so the ratio of the work was 2.2 to 4.1 in 26 runs. With
-    // polls of 100 µs it was 2.8 to 3.5.
+    // pays for its own, which is not counted here as its work, so the ratio of the work was 2.2 to 4.1 in 48 runs.
     judge_all([case(THREE, if cfg!(debug_assertions) { &[100] } else { &[20] }), case(TEN, &[200])]);
 }
 

@@ -37,6 +37,7 @@ pub(crate) const LAG_MIN: u64 = MAX_CREDIT / 2;
 /// Number of tenants from which on a tenant that no run queue refers to may be dropped.
 pub(crate) const TENANTS_KEPT: usize = 64;
 
+/// `VirtualTimes::only`: there are several.
 const SEVERAL: u64 = u64::MAX;
 
 /// One tenant's virtual time. Written by every worker that runs its tasks; it never decreases.
@@ -55,7 +56,8 @@ pub(crate) struct VirtualTimes {
 }
 
 impl VirtualTimes {
-    /// Whether tasks of several tenants have run, or waited in a run queue, so that run time is charged from now on. Tasks without a tenant are those of one more.
+    /// Whether tasks of several tenants have run, or waited in a run queue, so that run time is charged from now on. Tasks without a
+    /// tenant are those of one more.
     #[inline]
     pub(crate) fn has_several_tenants(&self) -> bool {
         // ORDERING: Relaxed; if the second tenant is seen late, what runs until then is not charged.

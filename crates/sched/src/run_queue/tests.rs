@@ -404,7 +404,7 @@ fn no_tenant_leads_by_more_than_a_slice_beyond_its_share_of_all_workers() {
     let mut reached = 0.0_f64;
     let runs: u64 = if cfg!(debug_assertions) { 500 } else { 10_000 };
     for run in 1..=runs {
-        let mut random = Random((run).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let mut random = Random(run.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let workers = random.from(1, 16) as usize;
         let weights: Vec<u32> = (0..random.from(2, 5)).map(|_| 4_u32.pow(random.from(1, 6) as u32)).collect();
         let longest = [2_000, 20_000, 200_000][random.from(0, 2) as usize];
