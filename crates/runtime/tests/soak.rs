@@ -7,7 +7,7 @@
 //! first seven rounds, and no more threads and descriptors than after the first round.
 //!
 //! By default the rounds go on until tasks were polled 2 million times, which takes some seconds.
-//! `WARMCORE_SOAK=1000000000` takes a night.
+//! `WARMCORE_SOAK=1000000000` takes 12 minutes on two CPUs.
 
 #![cfg(target_os = "linux")]
 
