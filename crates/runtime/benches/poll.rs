@@ -33,6 +33,13 @@ struct Case {
     how: How,
 }
 
+impl Case {
+    /// Pairs of tasks of tenants.
+    const fn of_tenants(name: &'static str, pairs: usize, awake: usize, asleep: usize) -> Self {
+        Self { name, make: channels, times: pairs, how: How::Tenants { awake, asleep } }
+    }
+}
+
 /// Options of this runtime and its tasks. Of them tokio's runtime has [`How::Recorded`] alone.
 #[derive(Clone, Copy, PartialEq)]
 enum How {
@@ -54,30 +61,10 @@ const CASES: &[Case] = &[
     Case { name: "8 tasks yield", make: yields, times: 8, how: How::Plain },
     Case { name: "1 pair, channels", make: channels, times: 1, how: How::Plain },
     Case { name: "8 pairs, channels", make: channels, times: 8, how: How::Plain },
-    Case {
-        name: "8 pairs, of a tenant",
-        make: channels,
-        times: 8,
-        how: How::Tenants { awake: 1, asleep: 0 },
-    },
-    Case {
-        name: "8 pairs, of 2 tenants",
-        make: channels,
-        times: 8,
-        how: How::Tenants { awake: 2, asleep: 0 },
-    },
-    Case {
-        name: "100 pairs, of 2 tenants",
-        make: channels,
-        times: 100,
-        how: How::Tenants { awake: 2, asleep: 0 },
-    },
-    Case {
-        name: "100 pairs, of 1000 tenants",
-        make: channels,
-        times: 100,
-        how: How::Tenants { awake: 100, asleep: 900 },
-    },
+    Case::of_tenants("8 pairs, of a tenant", 8, 1, 0),
+    Case::of_tenants("8 pairs, of 2 tenants", 8, 2, 0),
+    Case::of_tenants("100 pairs, of 2 tenants", 100, 2, 0),
+    Case::of_tenants("100 pairs, of 1000 tenants", 100, 100, 900),
     Case { name: "8 pairs, observable", make: channels, times: 8, how: How::Observable },
     Case { name: "8 pairs, recorded", make: channels, times: 8, how: How::Recorded },
     Case { name: "1 pair, oneshots", make: oneshots, times: 1, how: How::Plain },
