@@ -66,6 +66,9 @@ pub const WOKEN_IN_POLL: u32 = 2;
 /// [`RecordKind::Poll`]: the thread was on another CPU when the poll ended.
 pub const CHANGED_CPU: u32 = 4;
 
+/// [`RecordKind::Worker`]: the worker is of Warmcore's runtime.
+pub const OF_WARMCORE: u32 = 1;
+
 /// What a record says. The words are `a` to `d`; the fifth holds this kind, two CPUs and three flags ([`tag`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -81,7 +84,8 @@ pub enum RecordKind {
     Name = 2,
     /// A new base: `c` and `d` are the low and high half of the stamp from which `b` of the next records counts.
     Base = 3,
-    /// The thread runs another worker from `b` on: `c` its index, or [`NOT_KNOWN`] for none.
+    /// The thread runs another worker from `b` on: `c` its index, or [`NOT_KNOWN`] for none; `d` [`OF_WARMCORE`] if the worker is
+    /// of Warmcore's runtime.
     Worker = 4,
     /// Records are missing: the thread's ring was full from `b` on for `c`, and `d` records were dropped.
     Gap = 5,

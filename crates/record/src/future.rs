@@ -8,7 +8,7 @@
 //! one locked instruction more, where a waker is used up by its wake.
 
 use crate::recorder;
-use crate::task::{TaskRecord, Wake, set_worker};
+use crate::task::{TaskRecord, Wake, set_worker_of};
 use std::fmt;
 use std::panic::Location;
 use std::pin::Pin;
@@ -121,7 +121,7 @@ impl Task {
             return future.poll(cx);
         }
         if let Some(worker_index) = self.worker_index {
-            set_worker(worker_index());
+            set_worker_of(worker_index(), 0);
         }
         if !matches!(&self.waker, Some((own, _)) if own.inner.will_wake(cx.waker())) {
             self.make_waker(cx.waker());

@@ -41,6 +41,8 @@ pub enum Event {
         at: u64,
         /// The worker's index. `None`: the thread runs no worker now.
         worker: Option<u32>,
+        /// Whether it is of Warmcore's runtime. No recording of an older version says so.
+        is_warmcore: bool,
     },
     /// Records of a thread are missing. Between `from` and `to` any task may have been polled there, so it is not known
     /// which of its polls was the last one before.
@@ -391,7 +393,8 @@ impl<R: Read> Recording<R> {
                     (at, Event::Name { task: a, name })
                 }
                 RecordKind::Worker => {
-                    (at, Event::Worker { thread, at, worker: Some(c).filter(|c| *c != NOT_KNOWN) })
+                    let (worker, is_warmcore) = (Some(c).filter(|c| *c != NOT_KNOWN), d == OF_WARMCORE);
+                    (at, Event::Worker { thread, at, worker, is_warmcore })
                 }
                 RecordKind::Drop => (at, Event::Drop { task: a, thread, at }),
                 RecordKind::Gap => {

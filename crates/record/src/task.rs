@@ -276,11 +276,16 @@ fn next_number() -> Option<u32> {
     Some(number)
 }
 
-/// The current thread runs this worker from now on, or none. Costs a load while the recorder is off.
+/// The current thread runs this worker of Warmcore's runtime from now on, or none. Costs a load while the recorder is off.
 #[inline]
 pub fn set_worker(worker: Option<usize>) {
+    set_worker_of(worker, OF_WARMCORE);
+}
+
+#[inline]
+pub(crate) fn set_worker_of(worker: Option<usize>, of: u32) {
     if recorder::is_on() {
         let worker = worker.and_then(|worker| u32::try_from(worker).ok()).unwrap_or(NOT_KNOWN);
-        with_local(|local| local.set_worker(worker));
+        with_local(|local| local.set_worker(worker, of));
     }
 }

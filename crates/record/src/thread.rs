@@ -184,11 +184,11 @@ impl Local {
         skipped.store(skipped.load(Relaxed) + 1, Relaxed);
     }
 
-    /// The thread runs this worker from now on.
+    /// The thread runs this worker from now on, of a runtime that is Warmcore's if `of` is [`OF_WARMCORE`].
     #[inline]
-    pub(crate) fn set_worker(&self, worker: u32) {
+    pub(crate) fn set_worker(&self, worker: u32, of: u32) {
         let tag = tag(RecordKind::Worker, NO_CPU, NO_CPU, 0);
-        if self.worker.get() != worker && self.push(0, clock::stamp(), [worker, 0], tag) {
+        if self.worker.get() != worker && self.push(0, clock::stamp(), [worker, of], tag) {
             self.worker.set(worker);
         }
     }

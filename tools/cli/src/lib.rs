@@ -16,3 +16,4 @@ pub mod sim;
 pub mod survey;
 pub mod top;
 pub mod topo;
+pub mod what_if;

@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use warmcore_bench::{part, signals};
-use warmcore_cli::{adopt, bench, doctor, predict, record, sim, survey, top, topo};
+use warmcore_cli::{adopt, bench, doctor, predict, record, sim, survey, top, topo, what_if};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -37,6 +37,8 @@ enum Command {
     Adopt(adopt::Args),
     /// Runs a command and records where the tasks of an adopted program are polled, on tokio's scheduler or Warmcore's
     Record(record::Args),
+    /// Says what a recorded program would do on the other scheduler, with other workers, or on another machine
+    WhatIf(what_if::Args),
     /// Shows what a running process does: its workers, by last-level cache
     Top(top::Args),
     /// Reports what this system offers to Warmcore, what limits it, and what to do
@@ -70,6 +72,7 @@ fn main() -> ExitCode {
                 std::process::exit(status);
             }
         }),
+        Command::WhatIf(args) => what_if::command(args),
         Command::Layout(args) => sim::layout_command(args),
         Command::Bench(args) => with_mode().and_then(|()| bench::command(args)),
         Command::BenchPart(args) => with_mode().and_then(|()| bench::part_command(args)),

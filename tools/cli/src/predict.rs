@@ -10,6 +10,7 @@ mod cases;
 mod compare;
 mod probe;
 
+pub(crate) use probe::measured;
 use std::path::PathBuf;
 
 /// Arguments of `warmcore predict`.

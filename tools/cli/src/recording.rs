@@ -146,7 +146,7 @@ fn is_same(a: &Path, b: &Path) -> bool {
     place(a).is_some_and(|a| place(b) == Some(a))
 }
 
-fn end_if_interrupted() {
+pub(crate) fn end_if_interrupted() {
     if INTERRUPTED.load(Relaxed) {
         eprintln!("interrupted: nothing more was written");
         warmcore_bench::signals::end();
@@ -154,16 +154,16 @@ fn end_if_interrupted() {
 }
 
 /// The file of a recording, and how long it was when the command began.
-struct Source<'a> {
+pub(crate) struct Source<'a> {
     path: &'a Path,
     file: File,
-    bytes: u64,
+    pub(crate) bytes: u64,
 }
 
-type Reader<'s> = BufReader<Watched<'s>>;
+pub(crate) type Reader<'s> = BufReader<Watched<'s>>;
 
 impl<'a> Source<'a> {
-    fn of(path: &'a Path) -> anyhow::Result<Self> {
+    pub(crate) fn of(path: &'a Path) -> anyhow::Result<Self> {
         let help =
             || format!("can't read {}; `warmcore record -- COMMAND` writes a recording", path.display());
         let data = std::fs::metadata(path).with_context(help)?;
@@ -177,7 +177,7 @@ impl<'a> Source<'a> {
     }
 
     /// Reads the header. What is read moves the bar.
-    fn open(&self, bar: &ProgressBar) -> Result<Recording<Reader<'_>>, ReadError> {
+    pub(crate) fn open(&self, bar: &ProgressBar) -> Result<Recording<Reader<'_>>, ReadError> {
         let watched = Watched { file: &self.file, at: 0, end: self.bytes, bar: bar.clone() };
         Recording::new(BufReader::with_capacity(1 << 20, watched))
     }
@@ -204,7 +204,7 @@ impl<'a> Source<'a> {
 }
 
 /// Reads the file up to `end`, moves a progress bar, and fails after a signal.
-struct Watched<'s> {
+pub(crate) struct Watched<'s> {
     file: &'s File,
     at: u64,
     end: u64,

@@ -18,7 +18,7 @@ mod timeline;
 mod words;
 
 pub use text::text;
-pub use words::{count, share};
+pub use words::{count, share, time};
 
 use super::markup::palette_css;
 use super::page::printable;

@@ -23,6 +23,7 @@ pub mod memory;
 pub mod policy;
 pub mod program;
 pub mod random;
+pub mod replay;
 pub mod simulation;
 pub mod trace;
 

@@ -192,6 +192,12 @@ pub(crate) enum Op {
         is_sync: bool,
     },
     Wait,
+    /// The own work of a poll begins: see [`Program::begin_poll`].
+    BeginPoll {
+        refill: Nanos,
+    },
+    /// Waits for one wake; yields if there is one already.
+    EndPoll,
     Sleep(Length),
     /// Sleeps until `period` after the time for which the timer was last set: see [`Program::timer`].
     Timer {
@@ -406,6 +412,17 @@ impl Program {
     /// Waits for one wake.
     pub fn wait(self) -> Self {
         self.op(Op::Wait)
+    }
+
+    /// Tells the observer that the own work of a poll begins. `refill`: how much longer the poll takes if the task's poll before was on
+    /// another CPU under the same last-level cache; if that CPU is further away, in proportion to the transfer of a line.
+    pub fn begin_poll(self, refill: Nanos) -> Self {
+        self.op(Op::BeginPoll { refill })
+    }
+
+    /// Ends a poll: waits for one wake, or yields if there is one already.
+    pub(crate) fn end_poll(self) -> Self {
+        self.op(Op::EndPoll)
     }
 
     /// Sleeps for this long.

@@ -47,6 +47,7 @@ use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
 mod account;
+mod arrivals;
 mod call_costs;
 mod channel;
 mod code;
@@ -88,6 +89,8 @@ mod event_class {
     pub(super) const SEARCH: u8 = 6;
     /// An outside thread begins, continues or preempts.
     pub(super) const OUTSIDE: u8 = 7;
+    /// A recorded wake from outside.
+    pub(super) const ARRIVAL: u8 = 8;
 }
 
 /// The CPU, task or thread of an event. `generation`: for STEP, AWAKE and SEARCH that of the CPU when the event was pushed, and
@@ -117,6 +120,7 @@ pub struct Simulation<S: Scheduler, O = ()> {
     wait_queues: Vec<WaitQueue>,
     channels: Vec<Channel>,
     threads: outside::Threads,
+    arrivals: arrivals::Arrivals,
     marks: Vec<(String, u64)>,
     processes: Vec<process::Process>,
     accounts: account::Budgets,
@@ -166,6 +170,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             wait_queues: Vec::new(),
             channels: Vec::new(),
             threads: outside::Threads::default(),
+            arrivals: arrivals::Arrivals::default(),
             marks: Vec::new(),
             processes: Vec::new(),
             accounts: account::Budgets::new(cpus),
@@ -349,6 +354,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             event_class::STEP => return self.finish_step(index),
             event_class::AWAKE => S::finish_wakeup(self, index),
             event_class::OUTSIDE => return self.run_thread(index, generation),
+            event_class::ARRIVAL => self.next_arrivals(),
             event_class::TIMER | event_class::BEGIN if self.state.tasks[index as usize].is_outside => {
                 _ = self.wake_outside(index)
             }

@@ -53,6 +53,11 @@ pub trait Observer {
         let _ = (now, cpu, prev, next);
     }
 
+    /// The own work of a recorded poll begins, after what the scheduler did before it.
+    fn poll_began(&mut self, now: Nanos, cpu: CpuId, task: TaskId) {
+        let _ = (now, cpu, task);
+    }
+
     /// A task was created, with this name.
     fn task_created(&mut self, now: Nanos, task: TaskId, name: &str) {
         let _ = (now, task, name);

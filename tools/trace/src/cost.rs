@@ -112,6 +112,11 @@ impl Rate {
     }
 }
 
+/// Whether an estimate's interval holds 0 as often as it should when the labels are shuffled.
+pub fn is_sound(estimate: &Estimate) -> bool {
+    estimate.shuffles_with_zero >= WITH_ZERO_MIN
+}
+
 fn total(pairs: &[&Pair], moves: &ByOrigin, rate: Rate, probe: &[Probed]) -> Total {
     let moved = moves.moved();
     let of = |basis| Total { basis, micro_cpus: 0, low: 0, high: 0, moved, priced: 0 };
@@ -119,7 +124,6 @@ fn total(pairs: &[&Pair], moves: &ByOrigin, rate: Rate, probe: &[Probed]) -> Tot
         let is_known = moves[Origin::Unknown] == 0 || moves.known() > 0;
         return of(if is_known { Basis::NoMoves } else { Basis::CannotTell });
     }
-    let is_sound = |estimate: &Estimate| estimate.shuffles_with_zero >= WITH_ZERO_MIN;
     let sound = pairs.iter().filter(|pair| pair.cost.measured.as_ref().is_some_and(is_sound));
     let sound: Vec<(u64, &StrataCost)> =
         sound.filter_map(|pair| Some((pair.cost.moved, pair.measured.as_ref()?))).collect();

@@ -16,15 +16,19 @@ mod matrix;
 mod origin;
 mod places;
 mod quantiles;
+mod rebuild;
 mod sentence;
 mod stream;
 mod tasks;
 mod threads;
 mod timeline;
+mod what_if;
 
 pub use analysis::*;
 pub use origin::{ByOrigin, Origin};
+pub use rebuild::{Rebuilt, Wakes, rebuild};
 pub use stream::analyze;
+pub use what_if::{Answer, Change, Check, Question, stratified, what_if};
 
 /// How often the labels *moved* and *not moved* are shuffled to check an interval.
 pub const SHUFFLES: u32 = 100;

@@ -113,7 +113,7 @@ impl<R: Read> Stream<R> {
                 let place = self.place(self.places.location(place), Some(name));
                 self.tasks.get(task, place).place = place;
             }
-            Event::Worker { thread, worker, at } => {
+            Event::Worker { thread, worker, at, .. } => {
                 self.thread(thread).row.worker = worker;
                 let at_ns = self.since_start(at);
                 self.idle.worker(thread.into(), at_ns, worker.is_some());

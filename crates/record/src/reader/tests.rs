@@ -113,7 +113,7 @@ fn a_record_says_all_that_it_can() {
             [0, 0, far as u32, (far >> 32) as u32, tag(RecordKind::Base, NO_CPU, NO_CPU, 0)],
             [7, 1, key as u32, (key >> 32) as u32, tag(RecordKind::Spawn, 8190, NO_CPU, 0)],
             [7, 1, 4, 0, tag(RecordKind::Name, NO_CPU, NO_CPU, 0)],
-            [0, 2, 1, 0, tag(RecordKind::Worker, NO_CPU, NO_CPU, 0)],
+            [0, 2, 1, OF_WARMCORE, tag(RecordKind::Worker, NO_CPU, NO_CPU, 0)],
             [7, 9, 20, 5, tag(RecordKind::Poll, 2, 0, flags)],
             [8, 29, 0, 0, tag(RecordKind::Drop, NO_CPU, NO_CPU, 0)],
             [0, 30, 6, 77, tag(RecordKind::Gap, NO_CPU, NO_CPU, 0)],
@@ -140,11 +140,11 @@ fn a_record_says_all_that_it_can() {
         [
             Event::Spawn(spawn),
             Event::Name { task: 7, name: 0 },
-            Event::Worker { thread: 0, at: far + 2, worker: Some(1) },
+            Event::Worker { thread: 0, at: far + 2, worker: Some(1), is_warmcore: true },
             Event::Poll(expected),
             Event::Drop { task: 8, thread: 0, at: far + 29 },
             Event::Gap { thread: 0, from: far + 30, to: far + 36, records: 77 },
-            Event::Worker { thread: 0, at: far + 40, worker: None },
+            Event::Worker { thread: 0, at: far + 40, worker: None, is_warmcore: false },
             Event::End { why: "it ended".to_owned() },
         ]
     );

@@ -11,9 +11,9 @@ const SCHEMA: u32 = 2;
 
 /// The probe file.
 #[derive(Debug, serde::Serialize)]
-struct ProbeFile<'a> {
+struct ProbeFile {
     schema: u32,
-    command: &'a str,
+    command: &'static str,
     when: String,
     machine: HostInfo,
     /// The size of a core's own cache.
@@ -23,6 +23,19 @@ struct ProbeFile<'a> {
 }
 
 pub(super) fn command(path: &Path) -> anyhow::Result<()> {
+    let file = measure()?;
+    println!("{}", table(&file.calls));
+    write_whole(path, &serde_json::to_vec_pretty(&file)?)?;
+    eprintln!("written: {}", path.display());
+    Ok(())
+}
+
+/// The probe of this machine, as a simulation reads it.
+pub fn measured() -> anyhow::Result<warmcore_sim::cases::ProbeFile> {
+    Ok(serde_json::from_slice(&serde_json::to_vec(&measure()?)?)?)
+}
+
+fn measure() -> anyhow::Result<ProbeFile> {
     let topology = Topology::this_machine().context("can't read this machine's topology")?;
     let l2_kib = topology.cores.first().and_then(|core| core.l2_kib).unwrap_or(1024);
     let bar = warmcore_bench::progress(1, "predict probe");
@@ -32,18 +45,8 @@ pub(super) fn command(path: &Path) -> anyhow::Result<()> {
         bar.set_position(done as u64);
     })?;
     bar.finish_and_clear();
-    println!("{}", table(&calls));
-    let file = ProbeFile {
-        schema: SCHEMA,
-        command: "warmcore predict probe",
-        when,
-        machine: system::machine(),
-        l2_kib,
-        calls,
-    };
-    write_whole(path, &serde_json::to_vec_pretty(&file)?)?;
-    eprintln!("written: {}", path.display());
-    Ok(())
+    let (schema, command) = (SCHEMA, "warmcore predict probe");
+    Ok(ProbeFile { schema, command, when, machine: system::machine(), l2_kib, calls })
 }
 
 /// The numbers, a line each.

@@ -150,6 +150,7 @@ fn takes_time(op: &Op) -> bool {
     !matches!(
         op,
         Op::WakeNamed { .. }
+            | Op::BeginPoll { .. }
             | Op::Wake { .. }
             | Op::Signal(_)
             | Op::Broadcast(_)

@@ -241,7 +241,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         for id in alive() {
             let TaskState::Blocked(what) = tasks[id as usize].state else { continue };
             let (for_what, whom) = match what {
-                BlockedOn::Wake => {
+                BlockedOn::Wake | BlockedOn::Driver => {
                     let wakes = |op: &Op| matches!(op, Op::Wake { task, .. } if task.0 == id);
                     (WaitsFor::Wake, named(&|other| ops(other).iter().any(wakes)))
                 }

@@ -87,9 +87,12 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         task.counts.switches += u64::from(!is_same);
         let from = std::mem::replace(&mut task.prev_cpu, cpu);
         let (process, user) = (task.process, task.user);
+        self.state.task(id).came_from = None;
         if from != NONE && from != cpu {
             let distance = self.state.machine.distance(CpuId(from), CpuId(cpu));
-            self.state.task(id).counts.moves_by_distance[distance as usize] += 1;
+            let task = self.state.task(id);
+            task.came_from = Some(distance);
+            task.counts.moves_by_distance[distance as usize] += 1;
         }
         if process != NONE {
             self.processes[process as usize].enter(user, CpuId(cpu), Nanos(now));
@@ -160,7 +163,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         // state twice.
         let wakeup = match self.settings.calls.unpark_latency.after(self.idle_ns(cpu)) {
             // The CPU is not idle: a thread outside has it.
-            _ if self.threads.is_on(cpu) => 1,
+            _ if self.threads.is_on(cpu) || self.arrivals.are_coming => 1,
             0 => self.times.kick + self.exit_latency(cpu),
             ns => self.varied(cpu, ns),
         };

@@ -9,7 +9,7 @@ use super::scheduler::Scheduler;
 use super::task::{BlockedOn, NONE, TaskState};
 use super::{Simulation, event_class};
 use crate::memory::{Access, ExtentId, Pages};
-use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError};
+use crate::program::{FOREVER, LENGTH_MAX, Op, ProgramError, TaskId};
 use crate::trace::{Observer, SwitchReason};
 use warmcore_types::{CpuId, Nanos};
 
@@ -124,6 +124,10 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                         task.depth -= 1;
                     }
                 }
+                Op::BeginPoll { refill } => {
+                    self.observer.poll_began(Nanos(self.state.now), CpuId(cpu), TaskId(id));
+                    pending += self.refill_ns(id, refill);
+                }
                 Op::Mark(mark) => self.marks[mark as usize].1 += 1,
                 Op::Allow(place) => self.allow(id, self.codes[code as usize].affinities[place as usize]),
                 Op::Wake { task, is_sync } => pending += self.wake_for_wait(task.0, cpu, is_sync),
@@ -186,6 +190,12 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                 }
                 TaskState::Blocked(BlockedOn::Wake)
             }
+            Op::EndPoll if self.state.tasks[id as usize].permits > 0 => {
+                self.state.task(id).permits -= 1;
+                S::prepare_yield(self, cpu);
+                return Ok(StepOutcome::Switch(SwitchReason::Runnable));
+            }
+            Op::EndPoll => TaskState::Blocked(BlockedOn::Wake),
             Op::Sleep(length) => match self.draw(id, length) {
                 0 => return at_once,
                 ns => self.sleep_until(id, now.saturating_add(ns)),

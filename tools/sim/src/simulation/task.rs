@@ -8,7 +8,7 @@
 
 use crate::memory::ExtentId;
 use crate::program::{LOOPS_MAX, TIMERS};
-use warmcore_sched::Allowed;
+use warmcore_sched::{Allowed, Distance};
 use warmcore_types::CpuId;
 
 /// No task, or no CPU.
@@ -36,6 +36,8 @@ pub(crate) enum TaskState {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum BlockedOn {
     Wake,
+    /// A socket or timer of its own is ready, and the driver has not woken it yet. Further wakes are for later waits.
+    Driver,
     Children,
     WaitQueue(u32),
 }
@@ -91,6 +93,8 @@ pub(crate) struct Task<T> {
     pub(crate) allowed: Allowed,
     pub(crate) prev_cpu: u32,
     pub(crate) process: u32,
+    /// How far the CPU before `prev_cpu` is from it. `None`: it is the same.
+    pub(crate) came_from: Option<Distance>,
     pub(crate) depth: u8,
     pub(crate) is_daemon: bool,
     pub(crate) is_forked: bool,
