@@ -79,6 +79,13 @@ pub enum Event {
         /// When.
         at: u64,
     },
+    /// About once a second: for how long all CPUs of the machine together were busy until then, with the work of all processes.
+    Machine {
+        /// When.
+        at: u64,
+        /// For how long, in nanoseconds; from when on is not said.
+        busy_ns: u64,
+    },
     /// The last event. A file that ends with another one is of a process that was killed or still runs.
     End {
         /// Why the recording ended.
@@ -433,6 +440,9 @@ impl<R: Read> Recording<R> {
                 }
                 Some(TextLine::Sampled(shift, at)) => {
                     self.pending.push((at, Event::Sampled { shift, at }));
+                }
+                Some(TextLine::Machine(at, busy_ns)) => {
+                    self.pending.push((at, Event::Machine { at, busy_ns }));
                 }
                 None => {}
             }

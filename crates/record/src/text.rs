@@ -141,6 +141,8 @@ pub enum TextLine {
     /// `sampled SHIFT AT`: from now on the tasks are recorded whose number, times [`SAMPLE_FACTOR`], begins with SHIFT
     /// zero bits, one of 2^SHIFT.
     Sampled(u32, u64),
+    /// `machine AT BUSY_NS`: for how long all CPUs of the machine together were busy until then, with all processes.
+    Machine(u64, u64),
 }
 
 /// Scatters the numbers of tasks, so that a sample of tasks does not follow a pattern in which tasks are spawned.
@@ -156,6 +158,7 @@ impl TextLine {
             "thread" => values.thread(),
             "stats" => values.stats(),
             "sampled" => values.number().zip(values.number()).map(|(shift, at)| Self::Sampled(shift, at)),
+            "machine" => values.number().zip(values.number()).map(|(at, busy_ns)| Self::Machine(at, busy_ns)),
             _ => return Ok(None),
         };
         read.map(Some).ok_or_else(|| format!("a line can't be read: {line:?}"))
@@ -177,6 +180,7 @@ impl fmt::Display for TextLine {
                 write!(f, " {} {} {}", kernel.cpu_ns, kernel.run_delay_ns, kernel.involuntary_switches)
             }
             Self::Sampled(shift, at) => write!(f, "sampled {shift} {at}"),
+            Self::Machine(at, busy_ns) => write!(f, "machine {at} {busy_ns}"),
         }
     }
 }
@@ -310,6 +314,7 @@ mod tests {
             TextLine::Stats(3, stats),
             TextLine::Stats(3, ThreadStats { kernel: None, ..stats }),
             TextLine::Sampled(3, 44),
+            TextLine::Machine(5, 66),
         ] {
             assert_eq!(TextLine::from_line(&line.to_string()), Ok(Some(line)));
         }

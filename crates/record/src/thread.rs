@@ -184,7 +184,7 @@ impl Local {
         skipped.store(skipped.load(Relaxed) + 1, Relaxed);
     }
 
-    /// The thread runs this worker from now on, of a runtime that is Warmcore's if `of` is [`OF_WARMCORE`].
+    /// The thread runs this worker from now on, of a runtime that is Warmcore's if `of` is [`OF_WARMCORE`](crate::format::OF_WARMCORE).
     #[inline]
     pub(crate) fn set_worker(&self, worker: u32, of: u32) {
         let tag = tag(RecordKind::Worker, NO_CPU, NO_CPU, 0);

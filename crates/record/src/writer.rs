@@ -8,7 +8,7 @@
 //! of the tasks that are recorded: `TextLine::Sampled`.
 //!
 //! # Cost
-//! 5 ns per record, and once a second two small files of /proc for each thread.
+//! 5 ns per record, and once a second two small files of /proc for each thread and one for the machine.
 
 use crate::file::{BlockFile, NoMore};
 use crate::format::*;
@@ -158,6 +158,9 @@ impl Writer {
         let elapsed = self.totals_at.elapsed();
         if elapsed >= TOTALS || is_last {
             self.all_totals();
+            if let Some(busy_ns) = machine_busy_ns() {
+                self.line(&TextLine::Machine(clock::stamp(), busy_ns));
+            }
             let grown = self.file.bytes() - self.bytes_then;
             let allowed = self.file.bytes_max() as f64 * elapsed.as_secs_f64() / FILLS_IN.as_secs_f64();
             if grown as f64 > allowed {
@@ -296,6 +299,19 @@ fn kernel_stats(tid: u32) -> Option<KernelStats> {
     Some(KernelStats { cpu_ns, run_delay_ns, involuntary_switches: switches.trim().parse().ok()? })
 }
 
+/// Reads for how long all CPUs of the machine together were busy since it started, with the work of all processes. `None`: there is no
+/// /proc/stat.
+fn machine_busy_ns() -> Option<u64> {
+    /// The kernel shows these times in hundredths of a second, whatever its own tick is.
+    const TICK_NS: u64 = 10_000_000;
+    let text = std::fs::read_to_string("/proc/stat").ok()?;
+    let mut ticks = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace().map(str::parse::<u64>);
+    let mut ticks = || ticks.next().and_then(Result::ok);
+    let (user, nice, system, _idle, _waits_for_io) = (ticks()?, ticks()?, ticks()?, ticks()?, ticks()?);
+    let interrupts_and_steal = [ticks()?, ticks()?, ticks()?];
+    Some((user + nice + system + interrupts_and_steal.iter().sum::<u64>()) * TICK_NS)
+}
+
 #[cfg(all(test, target_os = "linux"))]
 mod tests {
     use super::*;
@@ -312,5 +328,17 @@ mod tests {
             sum = std::hint::black_box(sum + 1);
         }
         assert_eq!(kernel_stats(u32::MAX), None);
+    }
+
+    #[test]
+    fn the_machine_is_busy_while_a_thread_works() {
+        let Some(before) = machine_busy_ns() else {
+            assert!(!std::path::Path::new("/proc/stat").exists(), "/proc/stat is here and can't be read");
+            return;
+        };
+        let mut sum = 0_u64;
+        while machine_busy_ns().unwrap() < before + 30_000_000 {
+            sum = std::hint::black_box(sum + 1);
+        }
     }
 }

@@ -81,7 +81,11 @@ fn read(path: &Path) -> Found {
             Event::Name { name, .. } => found.names.push(recording.name(name).to_owned()),
             Event::Gap { records, .. } => found.dropped += records,
             Event::End { why } => found.end = Some(why),
-            Event::Worker { .. } | Event::Drop { .. } | Event::Stats { .. } | Event::Sampled { .. } => {}
+            Event::Worker { .. }
+            | Event::Drop { .. }
+            | Event::Stats { .. }
+            | Event::Sampled { .. }
+            | Event::Machine { .. } => {}
         }
     }
     found.is_cut = recording.cut().is_some();

@@ -124,10 +124,13 @@ fn read(file: &Path) -> Found {
                 found.spawn_lines.insert(at.line);
             }
             Event::Name { task, name } => _ = found.names.insert(task, recording.name(name).to_owned()),
-            Event::Worker { worker, .. } => found.workers.push(worker),
+            Event::Worker { worker, is_warmcore, .. } => {
+                assert!(is_warmcore);
+                found.workers.push(worker);
+            }
             Event::Gap { records, .. } => panic!("{records} records were dropped"),
             Event::End { .. } => is_whole = true,
-            Event::Drop { .. } | Event::Stats { .. } | Event::Sampled { .. } => {}
+            Event::Drop { .. } | Event::Stats { .. } | Event::Sampled { .. } | Event::Machine { .. } => {}
         }
     }
     assert!(is_whole, "the recording has no end");

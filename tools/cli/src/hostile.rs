@@ -16,10 +16,15 @@ use warmcore_record::Recording;
 use warmcore_record::format::{BLOCK_HEADER_BYTES, CHECKSUM_START, HEADER_BYTES, checksum};
 use warmcore_report::{self as report, Inputs, Probe};
 use warmcore_results::Results;
+use warmcore_sched::PolicyKind;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
+use warmcore_sim::policy::SimPolicyKind;
 use warmcore_sim::program::rt_app;
+use warmcore_sim::replay::Host;
+use warmcore_sim::simulation::Settings;
 use warmcore_topo::{MACHINES, Topology, machines};
+use warmcore_trace::Question;
 use warmcore_types::CpuSet;
 
 /// Reads bytes as one kind of input; returns whether the bytes are valid input.
@@ -150,7 +155,8 @@ pub fn top(bytes: &[u8]) -> bool {
     text(bytes).is_some_and(|text| Snapshot::parse(text).is_ok())
 }
 
-/// A recording: as it is, and with the checksums that it should have, so that what is behind them is reached.
+/// A recording: as it is, and with the checksums that it should have, so that what is behind them is reached. Then it is analyzed,
+/// rebuilt and replayed, on another scheduler too.
 pub fn record(bytes: &[u8]) -> bool {
     let read = |bytes: &[u8]| {
         let Ok(mut recording) = Recording::new(bytes) else { return false };
@@ -167,8 +173,35 @@ pub fn record(bytes: &[u8]) -> bool {
             }
         }
     };
-    read(&with_checksums(bytes));
+    let mended = with_checksums(bytes);
+    if read(&mended) {
+        what_if(&mended);
+    }
     read(bytes)
+}
+
+/// Asks what a recording's program would do on another scheduler.
+fn what_if(bytes: &[u8]) {
+    let open = || Recording::new(bytes);
+    let analysis = warmcore_trace::analyze(open, &[]).expect("its header was read");
+    let spans = warmcore_trace::stratified(analysis.program.length_ns, analysis.coverage.polls);
+    let rebuilt = warmcore_trace::rebuild(open().expect("it was read"), &analysis, &spans);
+    let rebuilt = rebuilt.expect("its header was read");
+    let machine = SimMachine::named("ryzen7950x").expect("it is there");
+    let host = |policy| {
+        let mut topology = machine.topology.clone();
+        topology.cpus.truncate(2);
+        let settings = Settings::runtime();
+        Host { topology, costs: machine.costs.clone(), settings, policy, others_per_mille: 0 }
+    };
+    let question = Question {
+        recorded: host(SimPolicyKind::WorkSteal),
+        asked: host(SimPolicyKind::Product(PolicyKind::Home)),
+        load_per_mille: 1000,
+    };
+    let answer = warmcore_trace::what_if(&rebuilt, &analysis, &question, &|| false, &|| {});
+    let answer = answer.expect("a window is a program").expect("nothing interrupts it");
+    assert!(serde_json::to_string(&answer).is_ok_and(|text| !text.is_empty()));
 }
 
 /// The bytes of a recording with the right checksums of its header and of its blocks, as far as there are whole ones.

@@ -22,7 +22,7 @@ use warmcore_sim::policy::SimPolicyKind;
 use warmcore_sim::replay::Host;
 use warmcore_sim::simulation::{Drivers, Outside, Settings};
 use warmcore_topo::Topology;
-use warmcore_trace::{Answer, Change, Check, Question, Rebuilt, rebuild, stratified, what_if};
+use warmcore_trace::{Answer, Change, Check, Question, REPLAYS, Rebuilt, rebuild, stratified, what_if};
 
 /// The version of the fields of `--json`.
 const SCHEMA: u32 = 1;
@@ -134,7 +134,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     };
     let question =
         Question { recorded: before, asked: host(&probe, asked, machine), load_per_mille: args.load };
-    let bar = warmcore_bench::progress(2 * rebuilt.windows.len() as u64 + 1, "replays");
+    let bar = warmcore_bench::progress(REPLAYS, "replays");
     let is_interrupted = || INTERRUPTED.load(Relaxed);
     let answer = what_if(&rebuilt, &analysis, &question, &is_interrupted, &|| bar.inc(1));
     end_if_interrupted();
@@ -153,7 +153,10 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
             machine: &place,
             workers,
             load_per_mille: args.load,
-            probe: args.probe.as_ref().map_or("measured for this".to_owned(), |path| path.display().to_string()),
+            probe: args
+                .probe
+                .as_ref()
+                .map_or("measured for this".to_owned(), |path| path.display().to_string()),
             probed: &probe.when,
             processor: &probe.machine.cpu,
             answer: &answer,
@@ -175,10 +178,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         bail!("this recording can't be judged:\n- {}", answer.refusals.join("\n- "));
     }
     let all = answer.wakes.all().max(1);
-    println!(
-        "{}",
-        wrapped(&sentences(&answer, said(asked), &place, workers, args.load), WIDTH, 0)
-    );
+    println!("{}", wrapped(&sentences(&answer, said(asked), &place, workers, args.load), WIDTH, 0));
     println!(
         "{}",
         wrapped(
@@ -249,7 +249,10 @@ fn machine(name: &str, workers: Option<u32>) -> anyhow::Result<(Machine, String)
     let SimMachine { name, costs, mut topology, .. } = SimMachine::read(name)?;
     let all = topology.cpus.len();
     let workers = workers.map_or(all, |workers| workers as usize);
-    ensure!(workers <= all, "{name} has {all} CPUs, and --workers says {workers}; a worker has a CPU of its own");
+    ensure!(
+        workers <= all,
+        "{name} has {all} CPUs, and --workers says {workers}; a worker has a CPU of its own"
+    );
     topology.cpus.truncate(workers);
     Ok(((topology, costs), name))
 }
@@ -262,7 +265,7 @@ fn host(probe: &ProbeFile, policy: SimPolicyKind, (topology, costs): Machine) ->
     };
     let outside = Outside { drivers, ..probe.outside(side) };
     let settings = Settings { calls: probe.calls(side), outside, learns_moves: true, ..Settings::runtime() };
-    Host { topology, costs, settings, policy }
+    Host { topology, costs, settings, policy, others_per_mille: 0 }
 }
 
 /// The figures of the recording beside those of its replay.
@@ -281,19 +284,24 @@ fn table(checks: &[Check]) -> String {
 fn percent(change: &Change) -> String {
     let percent = |ratio: f64| (ratio - 1.0) * 100.0;
     let of = format!("{:+.1} %", percent(change.ratio));
-    change.interval.map_or(of.clone(), |(low, high)| format!("{of} ({:+.1} to {:+.1})", percent(low), percent(high)))
+    change
+        .interval
+        .map_or(of.clone(), |(low, high)| format!("{of} ({:+.1} to {:+.1})", percent(low), percent(high)))
 }
 
 /// The answer.
 fn sentences(answer: &Answer, policy: &str, machine: &str, workers: usize, load: u64) -> String {
     let Answer { cpu, p50, p99, same_core, .. } = answer;
-    let load = if load == 1000 { String::new() } else { format!(" and {} times the load", load as f64 / 1000.0) };
+    let load =
+        if load == 1000 { String::new() } else { format!(" and {} times the load", load as f64 / 1000.0) };
     let is_decided = cpu.interval.is_some_and(|(low, high)| low > 1.0 || high < 1.0);
     let reach = |ratio: f64| (ratio - 1.0).abs() * 100.0;
     let most = cpu.interval.map_or(reach(cpu.ratio), |(low, high)| reach(low).max(reach(high)));
     let pays = match () {
         () if most <= PAYS => format!("Switching will not pay: the CPU time changes by less than {PAYS} %."),
-        () if !is_decided => "Whether that saves CPU time can't be told from this recording: record longer.".to_owned(),
+        () if !is_decided => {
+            "Whether that saves CPU time can't be told from this recording: record longer.".to_owned()
+        }
         () if cpu.ratio < 1.0 => "Switching saves CPU time.".to_owned(),
         () => "Switching costs CPU time.".to_owned(),
     };

@@ -5,12 +5,12 @@
 //! when they did in the recording. A window has neither CPUs nor workers: where a task runs is the simulated policy's decision.
 //!
 //! A recorded poll's length includes what its wakes cost on the recorded runtime, and a replay adds what they cost on the simulated
-//! one. [`calibrate`] finds the part of the length that is the task's own.
+//! one. Who replays has to find the part of the length that is the task's own ([`TaskKind::own_per_mille`]).
 
 use crate::costs::Costs;
 use crate::error::Error;
 use crate::policy::SimPolicyKind;
-use crate::program::{Program, TaskId};
+use crate::program::{Length, Program, TaskId};
 use crate::simulation::{Observer, Settings, Simulation, SwitchReason};
 use warmcore_sched::WakeSource;
 use warmcore_topo::Topology;
@@ -59,7 +59,7 @@ impl Window {
 
 /// What is the same for all tasks of a kind.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kind {
+pub struct TaskKind {
     /// How much longer a poll takes if the task's poll before was on another core.
     pub refill: Nanos,
     /// The part of a poll's length that is the task's own, in thousandths.
@@ -77,6 +77,8 @@ pub struct Host {
     pub settings: Settings,
     /// Where tasks run.
     pub policy: SimPolicyKind,
+    /// How many CPUs other threads use meanwhile, in thousandths: those of other processes, and the program's own that are no workers.
+    pub others_per_mille: u64,
 }
 
 /// What was counted after the warm-up, in a replay or in the recording.
@@ -94,6 +96,8 @@ pub struct Counts {
     pub same_core: u64,
     /// Times from a wake to the beginning of the poll, of tasks that were not woken in a poll of their own.
     pub delays_ns: Vec<u64>,
+    /// Wakes from outside.
+    pub arrivals: u64,
     /// By kind: polls, and time in them, in the warm-up too.
     pub by_kind: Vec<(u64, u64)>,
 }
@@ -106,6 +110,7 @@ impl Counts {
         self.polls += more.polls;
         self.followed += more.followed;
         self.same_core += more.same_core;
+        self.arrivals += more.arrivals;
         self.delays_ns.extend(&more.delays_ns);
         self.by_kind.resize(self.by_kind.len().max(more.by_kind.len()), (0, 0));
         for (sum, kind) in self.by_kind.iter_mut().zip(&more.by_kind) {
@@ -130,12 +135,13 @@ impl Counts {
 /// A window that is no program: it wakes a task that it does not have.
 pub fn replay(
     window: &Window,
-    kinds: &[Kind],
+    kinds: &[TaskKind],
     host: &Host,
     load_per_mille: u64,
     seed: u64,
 ) -> Result<Counts, Error> {
-    let at = |recorded: Nanos| Nanos((u128::from(recorded.0) * 1000 / u128::from(load_per_mille.max(1))) as u64);
+    let at =
+        |recorded: Nanos| Nanos((u128::from(recorded.0) * 1000 / u128::from(load_per_mille.max(1))) as u64);
     let [warm_up, end] = [at(window.warm_up()), at(window.length)];
     let watch = Watch {
         warm_up,
@@ -143,24 +149,45 @@ pub fn replay(
         tasks: window.tasks.iter().map(|task| Watched::of(task.kind)).collect(),
         counts: Counts { by_kind: vec![(0, 0); kinds.len()], ..Counts::default() },
     };
-    let Host { topology, costs, settings, policy } = host;
+    let Host { topology, costs, settings, policy, others_per_mille } = host;
     let mut sim = Simulation::runtime_watched(topology, costs, settings.clone(), *policy, seed, watch);
     for task in &window.tasks {
         sim.spawn_asleep(&program(task, kinds[task.kind as usize]))?;
     }
-    sim.let_arrive(window.arrivals.iter().map(|(when, task)| (at(*when), TaskId(*task))).collect(), Nanos(end.0 + 1));
-    let before = sim.run(warm_up)?;
-    let after = sim.run(end)?;
-    let cpu_ns = |report: &crate::simulation::Report| -> u64 {
-        report.cpus.iter().map(|cpu| cpu.busy_ns + cpu.search_ns).sum()
+    for other in others(*others_per_mille) {
+        sim.spawn(&other)?;
+    }
+    sim.let_arrive(
+        window.arrivals.iter().map(|(when, task)| (at(*when), TaskId(*task))).collect(),
+        Nanos(end.0 + 1),
+    );
+    let mut cpu_ns = |until| -> Result<u64, Error> {
+        let report = sim.run(until)?;
+        let busy: u64 = report.cpus.iter().map(|cpu| cpu.busy_ns + cpu.search_ns).sum();
+        Ok(busy.saturating_sub(sim.preempted_ns()))
     };
+    let (before, after) = (cpu_ns(warm_up)?, cpu_ns(end)?);
     let mut counts = sim.into_observer().counts;
+    counts.arrivals = window.arrivals.iter().filter(|(at, _)| *at >= window.warm_up()).count() as u64;
     counts.elapsed_ns = end.0 - warm_up.0;
-    counts.cpu_ns = cpu_ns(&after) - cpu_ns(&before);
+    counts.cpu_ns = after.saturating_sub(before);
     Ok(counts)
 }
 
-fn program(task: &Task, kind: Kind) -> Program {
+/// Threads that use so many CPUs: one that always runs for each whole CPU, and one that runs for about 100 µs now and then.
+fn others(per_mille: u64) -> Vec<Program> {
+    const RUNS: Nanos = Nanos(100_000);
+    let about = |ns| Length::Around(Nanos(ns), 50);
+    let always = Program::new("other").outside().forever(|p| p.run(about(RUNS.0)));
+    let mut others = vec![always; (per_mille / 1000) as usize];
+    let part = per_mille % 1000;
+    if let Some(sleeps) = (RUNS.0 * (1000 - part)).checked_div(part) {
+        others.push(Program::new("other").outside().forever(|p| p.run(about(RUNS.0)).sleep(about(sleeps))));
+    }
+    others
+}
+
+fn program(task: &Task, kind: TaskKind) -> Program {
     let own = |ns: Nanos| ns.0 * kind.own_per_mille / 1000;
     let step = |program: Program, step: &Step| match *step {
         Step::Poll => program.begin_poll(kind.refill),
@@ -170,41 +197,6 @@ fn program(task: &Task, kind: Kind) -> Program {
     };
     task.steps.iter().fold(Program::new(format!("{} task", task.kind)), step)
 }
-
-/// The kinds with the part of their polls that is their own, so that polls of a replay under the recorded policy are as long as the
-/// recorded ones, of which `recorded` has the number and the time by kind.
-///
-/// # Errors
-/// As [`replay`].
-pub fn calibrate(
-    windows: &[Window],
-    recorded: &[(u64, u64)],
-    mut kinds: Vec<Kind>,
-    host: &Host,
-) -> Result<Vec<Kind>, Error> {
-    /// A further round changes less than the seed does.
-    const ROUNDS: u64 = 2;
-    for round in 0..ROUNDS {
-        let mut counts = Counts::default();
-        for (window, seed) in windows.iter().zip(0..) {
-            counts.add(&replay(window, &kinds, host, 1000, seed ^ round << 32)?);
-        }
-        let simulated = counts.by_kind.iter();
-        for ((kind, (polls, ns)), (simulated, simulated_ns)) in kinds.iter_mut().zip(recorded).zip(simulated) {
-            let (Some(length), Some(found)) = (ns.checked_div(*polls), simulated_ns.checked_div(*simulated)) else {
-                continue;
-            };
-            // The task's own part of a poll is what is left of the recorded length without what the runtime added.
-            let own = length * kind.own_per_mille / 1000;
-            let left = length.saturating_sub(found.saturating_sub(own));
-            kind.own_per_mille = (left * 1000).checked_div(length).unwrap_or(1000).clamp(OWN_MIN, 1000);
-        }
-    }
-    Ok(kinds)
-}
-
-/// At least this part of a poll is the task's own, in thousandths.
-const OWN_MIN: u64 = 50;
 
 #[derive(Debug, Clone, Copy)]
 struct Watched {

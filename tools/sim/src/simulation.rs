@@ -47,7 +47,6 @@ use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos, NodeId};
 
 mod account;
-mod arrivals;
 mod call_costs;
 mod channel;
 mod code;
@@ -120,7 +119,7 @@ pub struct Simulation<S: Scheduler, O = ()> {
     wait_queues: Vec<WaitQueue>,
     channels: Vec<Channel>,
     threads: outside::Threads,
-    arrivals: arrivals::Arrivals,
+    arrivals: outside::Arrivals,
     marks: Vec<(String, u64)>,
     processes: Vec<process::Process>,
     accounts: account::Budgets,
@@ -170,7 +169,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             wait_queues: Vec::new(),
             channels: Vec::new(),
             threads: outside::Threads::default(),
-            arrivals: arrivals::Arrivals::default(),
+            arrivals: outside::Arrivals::default(),
             marks: Vec::new(),
             processes: Vec::new(),
             accounts: account::Budgets::new(cpus),

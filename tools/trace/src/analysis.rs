@@ -83,6 +83,9 @@ pub struct Coverage {
     /// CPU time of all threads together, each from the thread's beginning, which may be before the recording's, to the last
     /// time it was read. `None`: the process could not read it.
     pub cpu_ns: Option<u64>,
+    /// How many CPUs of the machine were busy, with the work of all processes, in thousandths of a CPU. `None`: the recording does not
+    /// say it.
+    pub machine_busy_permille: Option<u64>,
     /// Time in recorded polls.
     pub polled_ns: u64,
     /// When sampling changed: one task of 2^shift was recorded from then on. Empty: each task was recorded.

@@ -3,7 +3,7 @@
 //! A gap is written when the ring has room again, which is after polls of other threads that ran meanwhile. So the gaps
 //! are collected first; with them come the recording's length, the changes of sampling, and how it ended.
 
-use crate::analysis::{Coverage, Ending, Sampling};
+use crate::analysis::{Coverage, Ending, Sampling, permille};
 use std::io::Read;
 use warmcore_record::{Event, Header, KernelStats, Recording, SAMPLE_FACTOR, ThreadStats};
 
@@ -20,6 +20,8 @@ pub struct FirstPass {
     merged: Vec<(u64, u64)>,
     /// From when on which shift applied, ascending.
     sampling: Vec<(u64, u32)>,
+    /// The first and the last time for which the machine's busy time is known, and that.
+    machine: Option<((u64, u64), (u64, u64))>,
     /// Whether a shift is lower than one before, so that tasks came back.
     has_returns: bool,
 }
@@ -83,6 +85,7 @@ impl FirstPass {
             gaps: Vec::new(),
             merged: Vec::new(),
             sampling: Vec::new(),
+            machine: None,
             has_returns: false,
         };
         loop {
@@ -121,6 +124,10 @@ impl FirstPass {
             Event::Sampled { shift, at } => {
                 self.has_returns |= self.sampling.last().is_some_and(|(_, before)| *before > shift);
                 self.sampling.push((at, shift));
+            }
+            Event::Machine { at, busy_ns } => {
+                let now = (at, busy_ns.min(1 << 62));
+                self.machine = Some((self.machine.map_or(now, |(first, _)| first), now));
             }
             Event::Name { .. } => {}
             Event::End { why } => self.ending = Ending::Ended(why),
@@ -187,6 +194,10 @@ impl FirstPass {
                 coverage.cpu_ns = Some(coverage.cpu_ns.unwrap_or(0) + kernel.cpu_ns);
             }
         }
+        coverage.machine_busy_permille = self.machine.and_then(|(first, last)| {
+            let span = header.ns(last.0.saturating_sub(first.0));
+            (span > 0).then(|| permille(last.1.saturating_sub(first.1), span))
+        });
         let change = |(at, shift): &(u64, u32)| Sampling {
             at_ns: header.ns(at.saturating_sub(self.start)),
             shift: *shift,

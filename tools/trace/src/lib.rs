@@ -28,7 +28,7 @@ pub use analysis::*;
 pub use origin::{ByOrigin, Origin};
 pub use rebuild::{Rebuilt, Wakes, rebuild};
 pub use stream::analyze;
-pub use what_if::{Answer, Change, Check, Question, stratified, what_if};
+pub use what_if::{Answer, Change, Check, Question, REPLAYS, stratified, what_if};
 
 /// How often the labels *moved* and *not moved* are shuffled to check an interval.
 pub const SHUFFLES: u32 = 100;

@@ -14,24 +14,15 @@ use crate::cost::is_sound;
 use crate::machine::Machine;
 use crate::origin::Origin;
 use crate::tasks::{NO_CPU, Tasks};
-use std::collections::{BTreeMap, HashMap};
 use serde::Serialize;
+use std::collections::{BTreeMap, HashMap};
 use std::io::Read;
 use warmcore_record::{Event, Header, Poll, ReadError, Recording};
-use warmcore_sim::replay::{Counts, Kind, Step, Task, Window};
+use warmcore_sim::replay::{Counts, Step, Task, TaskKind, Window};
 use warmcore_types::{CpuId, Nanos};
 
 /// A poll that began in a window is waited for so long after its end.
 const LONGEST_POLL_NS: u64 = 50_000_000;
-
-/// A worker that ended a poll so shortly before it woke a task was busy, and did not wait in its driver.
-const BUSY_NS: u64 = 20_000;
-
-/// Wakes from outside that are closer belong to one look at the driver.
-const SAME_LOOK_NS: u64 = 3_000;
-
-/// A driver is looked at so often at least while workers are busy.
-const LOOKS_NS: u64 = 500_000;
 
 /// Windows of a recording.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -41,7 +32,7 @@ pub struct Rebuilt {
     /// What was recorded in each, after the replay's warm-up. The CPU time is that of polls.
     pub recorded: Vec<Counts>,
     /// The kinds of tasks: by the place where they were spawned.
-    pub kinds: Vec<Kind>,
+    pub kinds: Vec<TaskKind>,
     /// What is known of the wakes.
     pub wakes: Wakes,
     /// Workers that polled.
@@ -127,32 +118,13 @@ pub fn rebuild<R: Read>(
     Ok(reader.rebuilt)
 }
 
-/// When what woke tasks from outside came. A worker that is parked in its driver sees it at once. A worker that polled a task just
-/// before finds what came since somebody looked there last; when is not known, so these come at random times since then. Each
-/// wake: when, whether the waker was busy just before, and the task.
-fn arrivals(mut outside: Vec<(u64, bool, u32)>, from: u64) -> Vec<(Nanos, u32)> {
-    outside.sort_unstable();
-    let (mut looked, mut last) = (from, from);
-    let mut arrivals: Vec<(Nanos, u32)> = outside
-        .into_iter()
-        .map(|(woken, is_busy, task)| {
-            if woken > last + SAME_LOOK_NS {
-                looked = last;
-            }
-            last = woken;
-            let since = looked.max(woken.saturating_sub(LOOKS_NS));
-            let random = fastrand::Rng::with_seed(woken << 20 ^ u64::from(task)).u64(..=woken - since);
-            (Nanos(if is_busy { since + random } else { woken } - from), task)
-        })
-        .collect();
-    arrivals.sort_unstable();
-    arrivals
-}
-
 /// By location, what a move costs: the mean over the recorded moves whose cost is known.
-fn kinds(analysis: &Analysis) -> Vec<Kind> {
+fn kinds(analysis: &Analysis) -> Vec<TaskKind> {
     let mut by_location: BTreeMap<Option<&String>, Vec<&SpawnPlace>> = BTreeMap::new();
-    analysis.places.iter().for_each(|place| by_location.entry(place.location.as_ref()).or_default().push(place));
+    analysis
+        .places
+        .iter()
+        .for_each(|place| by_location.entry(place.location.as_ref()).or_default().push(place));
     let kind = |places: Vec<&SpawnPlace>| {
         let costs = places.iter().flat_map(|place| &place.costs).filter(|cost| cost.origin.is_other_core());
         let known = costs.filter_map(|cost| Some((cost.moved, cost.measured.filter(is_sound)?.ns)));
@@ -160,7 +132,7 @@ fn kinds(analysis: &Analysis) -> Vec<Kind> {
             (moves + i128::from(moved), sum + i128::from(moved) * i128::from(ns))
         });
         let refill = ns.checked_div(moves).unwrap_or(0).max(0) as u64;
-        Kind { refill: Nanos(refill), own_per_mille: 1000 }
+        TaskKind { refill: Nanos(refill), own_per_mille: 1000 }
     };
     by_location.into_values().map(kind).collect()
 }
@@ -186,7 +158,7 @@ struct Reader {
     machine: Machine,
     /// The locations of the kinds, ascending.
     kind_of: Vec<Option<String>>,
-    kinds: Vec<Kind>,
+    kinds: Vec<TaskKind>,
     /// `Task::place` is the kind, `Task::cpu` the index of the CPU.
     tasks: Tasks,
     /// The worker that each thread runs.
@@ -259,43 +231,41 @@ impl Reader {
             let of = &polls[waker as usize];
             (of.end >= woken && of.start >= from).then_some(waker)
         };
-        let was_busy = |poll: &Seen| -> bool {
-            let last = || {
-                let (woken, on) = (poll.woken?, on.get(&poll.waker?)?);
-                let next = on.partition_point(|before| polls[*before as usize].start < woken);
-                Some(woken.saturating_sub(polls[*on.get(next.checked_sub(1)?)? as usize].end))
-            };
-            last().is_some_and(|since| since < BUSY_NS)
-        };
-        let mut outside: Vec<(u64, bool, u32)> = Vec::new();
+        // Of each counted poll: whether its task waited for another one's wake.
+        let mut has_delay: Vec<bool> = Vec::new();
         let mut window = Window { length: Nanos(to - from), ..Window::default() };
         let mut task_of: HashMap<u32, u32> = HashMap::new();
+        // By task: its poll before.
+        let mut last_of: HashMap<u32, u32> = HashMap::new();
         // Of each poll: the wakes in it, as times since the window's beginning.
         let mut wakes: Vec<(u32, u64, u32)> = Vec::new();
-        let counted: Vec<&Seen> = polls.iter().filter(|poll| poll.start >= from).collect();
-        for poll in &counted {
+        let counted: Vec<(u32, &Seen)> = (0..).zip(&polls).filter(|(_, poll)| poll.start >= from).collect();
+        for (index, poll) in &counted {
+            let before = last_of.insert(poll.task, *index);
             let next = window.tasks.len() as u32;
             let task = *task_of.entry(poll.task).or_insert(next);
             if task == next {
                 window.tasks.push(Task { kind: poll.kind, steps: Vec::new() });
             }
             let known = &mut self.rebuilt.wakes;
-            match (waker_of(poll), poll.woken, poll.waker) {
-                (Some(waker), Some(woken), _) => {
+            // A task that yields wakes itself, and the recording need not say so.
+            let waker = waker_of(poll).or_else(|| before.filter(|_| poll.waker.is_none()));
+            match waker {
+                Some(waker) => {
+                    has_delay.push(before != Some(waker) && !poll.woken_in_poll);
+                    let of = &polls[waker as usize];
                     known.by_tasks += 1;
-                    wakes.push((waker, woken, task));
+                    wakes.push((waker, poll.woken.unwrap_or(of.end).clamp(of.start, of.end), task));
                 }
-                (_, Some(woken), waker) => {
-                    *(if waker.is_some() { &mut known.from_outside } else { &mut known.unknown }) += 1;
-                    outside.push((woken.max(from), was_busy(poll), task));
-                }
-                (_, None, _) => {
-                    known.unknown += 1;
-                    outside.push((poll.start, false, task));
+                None => {
+                    has_delay.push(!poll.woken_in_poll);
+                    *(if poll.waker.is_some() { &mut known.from_outside } else { &mut known.unknown }) += 1;
+                    let woken = poll.woken.unwrap_or(poll.start);
+                    window.arrivals.push((Nanos(woken.saturating_sub(from)), task));
                 }
             }
         }
-        window.arrivals = arrivals(outside, from);
+        window.arrivals.sort_unstable();
         wakes.sort();
         let mut wakes = wakes.into_iter().peekable();
         for (poll, index) in polls.iter().zip(0_u32..) {
@@ -306,7 +276,9 @@ impl Reader {
             let length = poll.end - poll.start;
             // What the move cost is taken out evenly, so that the wakes stay in their order.
             let own = if poll.before == Some(false) { length.saturating_sub(kind.refill.0) } else { length };
-            let own_at = |at: u64| (u128::from(at) * u128::from(own)).checked_div(u128::from(length)).unwrap_or(0) as u64;
+            let own_at = |at: u64| {
+                (u128::from(at) * u128::from(own)).checked_div(u128::from(length)).unwrap_or(0) as u64
+            };
             let steps = &mut window.tasks[task_of[&poll.task] as usize].steps;
             steps.push(Step::Poll);
             let mut done = 0;
@@ -320,18 +292,18 @@ impl Reader {
                 steps.push(Step::Wait);
             }
         }
-        self.count(&window, &counted, from);
+        self.count(&window, counted.iter().map(|(_, poll)| *poll).zip(has_delay), from);
         self.rebuilt.windows.push(window);
     }
 
     /// Counts what was recorded, as a replay does.
-    fn count(&mut self, window: &Window, polls: &[&Seen], from: u64) {
+    fn count<'a>(&mut self, window: &Window, polls: impl Iterator<Item = (&'a Seen, bool)>, from: u64) {
         let warm = from + window.warm_up().0;
         let mut counts = Counts { elapsed_ns: window.length.0 - window.warm_up().0, ..Counts::default() };
         counts.by_kind = vec![(0, 0); self.kinds.len()];
         // A replay knows no poll before the window.
         let mut seen = std::collections::HashSet::new();
-        for poll in polls {
+        for (poll, has_delay) in polls {
             let is_first = seen.insert(poll.task);
             let (number, ns) = &mut counts.by_kind[poll.kind as usize];
             (*number, *ns) = (*number + 1, *ns + (poll.end - poll.start));
@@ -344,7 +316,7 @@ impl Reader {
                 counts.followed += 1;
                 counts.same_core += u64::from(is_same);
             }
-            if !poll.woken_in_poll {
+            if has_delay {
                 counts.delays_ns.extend(poll.woken.map(|woken| poll.start.saturating_sub(woken)));
             }
         }

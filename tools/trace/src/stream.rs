@@ -127,7 +127,7 @@ impl<R: Read> Stream<R> {
                 }
             }
             Event::Drop { task, .. } => self.tasks.remove(task),
-            Event::Gap { .. } | Event::Sampled { .. } | Event::End { .. } => {}
+            Event::Gap { .. } | Event::Sampled { .. } | Event::Machine { .. } | Event::End { .. } => {}
         }
     }
 

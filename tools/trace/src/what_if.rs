@@ -1,15 +1,18 @@
 //! What-if: what a recorded program would do under another policy, or on another machine, and whether that can be said.
 //!
-//! The windows of the recording ([`rebuild`](crate::rebuild())) are replayed three times: to calibrate the lengths of polls; under the recorded policy
+//! The windows of the recording ([`rebuild`](crate::rebuild())) are replayed to calibrate the model; under the recorded policy
 //! on the recorded machine, which has to give what was recorded ([`Check`]); and on the host that is asked about. The answer is the ratio of the
 //! last two, window by window, so that an error of the model that both replays have cancels out.
 
-use crate::analysis::Analysis;
+use crate::analysis::{Analysis, permille};
 use crate::rebuild::{Rebuilt, Wakes};
 use serde::Serialize;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed};
 use warmcore_sim::Error;
-use warmcore_sim::replay::{Counts, Host, Kind, calibrate, replay};
+use warmcore_sim::replay::{Counts, Host, TaskKind, replay};
+
+/// How often all windows are replayed at most.
+pub const REPLAYS: u64 = ROUNDS + SLICES.len() as u64 + 2;
 
 /// A recording is judged if so many of a hundred wakes are attributed.
 pub const ATTRIBUTED_MIN: u64 = 90;
@@ -17,6 +20,9 @@ pub const ATTRIBUTED_MIN: u64 = 90;
 /// The most polls that are replayed, and the most in one window; windows of a recording without many polls are long.
 const POLLS_MAX: u64 = 1_200_000;
 const WINDOWS: u64 = 12;
+
+/// And at most so long: of a program that hardly polls, this part is replayed.
+const WINDOW_MAX_NS: u64 = 600_000_000_000;
 
 /// A window is at least so long: a scheduler needs some time to learn what polls and moves cost.
 const WINDOW_MIN_NS: u64 = 50_000_000;
@@ -26,11 +32,11 @@ const WINDOW_MIN_NS: u64 = 50_000_000;
 pub fn stratified(length_ns: u64, polls: u64) -> Vec<(u64, u64)> {
     let (from, length) = (length_ns / 50, length_ns / 50 * 48);
     if polls <= POLLS_MAX || length < 2 * WINDOW_MIN_NS {
-        return vec![(from, from + length)];
+        return vec![(from, from + length.min(WINDOW_MAX_NS))];
     }
     // A window with its share of the polls that can be replayed.
     let per_window = (u128::from(length) * u128::from(POLLS_MAX) / u128::from(polls * WINDOWS)) as u64;
-    let window = per_window.max(WINDOW_MIN_NS);
+    let window = per_window.clamp(WINDOW_MIN_NS, WINDOW_MAX_NS);
     let windows = (length / window).clamp(1, WINDOWS);
     let part = length / windows;
     // The place within the part differs, so that what happens at a fixed period is not always or never met.
@@ -100,7 +106,7 @@ pub struct Question {
     pub load_per_mille: u64,
 }
 
-/// Replays the windows. `is_interrupted` is asked between windows, `progress` told after each.
+/// Replays the windows. `is_interrupted` is asked between windows; `progress` is told after all of them, [`REPLAYS`] times at most.
 ///
 /// # Errors
 /// `Ok(None)` after an interruption; a window that is no program.
@@ -119,11 +125,21 @@ pub fn what_if(
     };
     let recorded = all(&rebuilt.recorded);
     let Question { recorded: before, asked: after, load_per_mille } = question;
-    let kinds = calibrate(&rebuilt.windows, &recorded.by_kind, rebuilt.kinds.clone(), before)?;
-    progress();
-    let each = |host: &Host, load| replays(rebuilt, &kinds, host, load, is_interrupted, progress);
-    let Some(replayed) = each(before, 1000)? else { return Ok(None) };
-    let Some(asked) = each(after, *load_per_mille)? else { return Ok(None) };
+    let load = Load::of(analysis);
+    let each = |kinds: &[TaskKind], host: &Host, load| {
+        let done = replays(rebuilt, kinds, host, load, is_interrupted);
+        progress();
+        done
+    };
+    let calibrate =
+        |kinds: &[TaskKind], host: &Host| each(kinds, host, 1000).map(|done| done.map(|done| all(&done)));
+    let Some(calibrated) = Calibrated::of(rebuilt, &recorded, &load, before, &calibrate)? else {
+        return Ok(None);
+    };
+    let kinds = &calibrated.kinds;
+    let [before, after] = [before, after].map(|host| calibrated.host(host, &load));
+    let Some(replayed) = each(kinds, &before, 1000)? else { return Ok(None) };
+    let Some(asked) = each(kinds, &after, *load_per_mille)? else { return Ok(None) };
     let checks = checks(analysis, &recorded, &all(&replayed));
     let cpu = |counts: &Counts| counts.cpu_ns as f64 / counts.polls.max(1) as f64;
     let same = |counts: &Counts| counts.same_core as f64 / counts.followed.max(1) as f64;
@@ -153,11 +169,10 @@ pub fn what_if(
 /// Replays all windows on all CPUs of this process. `None`: it was interrupted.
 fn replays(
     rebuilt: &Rebuilt,
-    kinds: &[Kind],
+    kinds: &[TaskKind],
     host: &Host,
     load_per_mille: u64,
     is_interrupted: &(dyn Fn() -> bool + Sync),
-    progress: &(dyn Fn() + Sync),
 ) -> Result<Option<Vec<Counts>>, Error> {
     let (next, stop) = (AtomicUsize::new(0), AtomicBool::new(false));
     let work = || {
@@ -170,11 +185,11 @@ fn replays(
                 break;
             }
             done.push((at, replay(window, kinds, host, load_per_mille, at as u64)));
-            progress();
         }
         done
     };
-    let threads = std::thread::available_parallelism().map_or(1, usize::from).min(rebuilt.windows.len().max(1));
+    let threads =
+        std::thread::available_parallelism().map_or(1, usize::from).min(rebuilt.windows.len().max(1));
     let mut done: Vec<(usize, Result<Counts, Error>)> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
         threads.into_iter().flat_map(|thread| thread.join().expect("a replay does not panic")).collect()
@@ -229,22 +244,128 @@ fn checks(analysis: &Analysis, recorded: &Counts, replayed: &Counts) -> Vec<Chec
         factor("wake to poll, median, ns", p50, p50_replayed, 1.5),
         factor("wake to poll, 99th percentile, ns", p99, p99_replayed, 1.5),
     ];
-    if let Some(by_polled) = cpu_by_polled(analysis) {
+    if let Some(by_polled) = Load::of(analysis).cpu_by_polled {
         let recorded = busy(recorded.cpu_ns as f64 * by_polled, recorded);
         checks.push(factor(BUSY, recorded, busy(replayed.cpu_ns as f64, replayed), 1.1));
     }
     checks
 }
 
-/// The CPU time of the threads that poll, by the time in their polls. `None`: the process could not read it.
-fn cpu_by_polled(analysis: &Analysis) -> Option<f64> {
-    let workers = analysis.threads.iter().filter(|thread| thread.worker.is_some() || analysis.threads.iter().all(|it| it.worker.is_none()));
-    let (mut cpu, mut polled) = (0, 0);
-    for thread in workers {
-        cpu += thread.kernel.iter().map(|interval| interval.cpu_ns).sum::<u64>();
-        polled += thread.polled_ns;
+/// What the kernel says of the CPUs.
+#[derive(Clone, Copy)]
+struct Load {
+    /// The CPU time of the workers' threads by the time in their polls. `None`: not known.
+    cpu_by_polled: Option<f64>,
+    /// The part of the time in polls that was on a CPU, in thousandths. The kernel is assumed to take the CPU from all polls alike.
+    on_cpu_per_mille: u64,
+    /// How many CPUs were busy with other threads.
+    others_per_mille: u64,
+}
+
+impl Load {
+    fn of(analysis: &Analysis) -> Self {
+        let has_workers = analysis.threads.iter().any(|thread| thread.worker.is_some());
+        let (mut cpu, mut delay, mut polled) = (0, 0, 0);
+        for thread in analysis.threads.iter().filter(|thread| thread.worker.is_some() || !has_workers) {
+            cpu += thread.kernel.iter().map(|interval| interval.cpu_ns).sum::<u64>();
+            delay += thread.kernel.iter().map(|interval| interval.run_delay_ns).sum::<u64>();
+            polled += thread.polled_ns;
+        }
+        let workers = permille(cpu, analysis.program.length_ns);
+        let all = u64::from(analysis.coverage.cpus) * 1000;
+        let machine = analysis.coverage.machine_busy_permille.map(|busy| busy.min(all));
+        Self {
+            cpu_by_polled: (cpu > 0 && polled > 0).then(|| cpu as f64 / polled as f64),
+            on_cpu_per_mille: if cpu > 0 { permille(cpu, cpu + delay) } else { 1000 },
+            others_per_mille: machine.unwrap_or(0).saturating_sub(workers),
+        }
     }
-    (cpu > 0 && polled > 0).then(|| cpu as f64 / polled as f64)
+}
+
+/// What is not in a recording, and makes a replay under the recorded policy take as much time as was recorded.
+struct Calibrated {
+    /// The kinds, with the part of their polls that is their own.
+    kinds: Vec<TaskKind>,
+    /// What the driver takes for each wake from outside, besides the wake.
+    event: u64,
+    /// For how long the kernel lets a worker run while another thread waits.
+    slice: u64,
+}
+
+/// The rounds in which the lengths of polls are found: a further one changes less than the seed does.
+const ROUNDS: u64 = 2;
+
+/// At least this part of a poll is the task's own, in thousandths.
+const OWN_MIN: u64 = 50;
+
+/// A driver takes no more for an event, in ns: more has another cause.
+const EVENT_MAX: u64 = 5_000;
+
+/// The slices that are tried, in ns, the kernel's own first.
+const SLICES: [u64; 4] = [1_400_000, 350_000, 90_000, 20_000];
+
+/// Replays all windows, and returns the sum of what they count.
+type ReplayAll<'a> = &'a dyn Fn(&[TaskKind], &Host) -> Result<Option<Counts>, Error>;
+
+impl Calibrated {
+    /// Calibrates the CPU time of polls first, and what a driver takes, without other threads; and then how the kernel shares the CPUs
+    /// with these, by how much longer polls take.
+    fn of(
+        rebuilt: &Rebuilt,
+        recorded: &Counts,
+        load: &Load,
+        host: &Host,
+        replay_all: ReplayAll,
+    ) -> Result<Option<Self>, Error> {
+        let mut kinds = rebuilt.kinds.clone();
+        kinds.iter_mut().for_each(|kind| kind.own_per_mille = load.on_cpu_per_mille);
+        let mut found = Self { kinds, event: 0, slice: SLICES[0] };
+        let alone = Load { others_per_mille: 0, ..*load };
+        let cpu_ns = load.cpu_by_polled.map(|by_polled| (recorded.cpu_ns as f64 * by_polled) as u64);
+        for _ in 0..ROUNDS {
+            let Some(counts) = replay_all(&found.kinds, &found.host(host, &alone))? else { return Ok(None) };
+            let missing = cpu_ns.map_or(0, |cpu_ns| cpu_ns.saturating_sub(counts.cpu_ns));
+            found.event = (found.event + missing.checked_div(counts.arrivals).unwrap_or(0)).min(EVENT_MAX);
+            for ((kind, recorded), replayed) in
+                found.kinds.iter_mut().zip(&recorded.by_kind).zip(&counts.by_kind)
+            {
+                let mean = |(polls, ns): &(u64, u64)| ns.checked_div(*polls);
+                let (Some(length), Some(replayed)) = (mean(recorded), mean(replayed)) else { continue };
+                // The task's own part is what is left of the recorded time without what the runtime added.
+                let own = length * kind.own_per_mille / 1000;
+                let left =
+                    (length * load.on_cpu_per_mille / 1000).saturating_sub(replayed.saturating_sub(own));
+                kind.own_per_mille = (left * 1000).checked_div(length).unwrap_or(1000).clamp(OWN_MIN, 1000);
+            }
+        }
+        if load.others_per_mille > 0 {
+            let mean = |counts: &Counts| {
+                let (polls, ns) =
+                    counts.by_kind.iter().fold((0, 0), |sum, kind| (sum.0 + kind.0, sum.1 + kind.1));
+                (ns as f64 / polls.max(1) as f64).max(1.0)
+            };
+            let mut best = f64::INFINITY;
+            for slice in SLICES {
+                let tried = Self { slice, kinds: Vec::new(), ..found };
+                let Some(counts) = replay_all(&found.kinds, &tried.host(host, load))? else {
+                    return Ok(None);
+                };
+                let error = (mean(&counts) / mean(recorded)).ln().abs();
+                if error < best {
+                    (best, found.slice) = (error, slice);
+                }
+            }
+        }
+        Ok(Some(found))
+    }
+
+    /// A host with what was found.
+    fn host(&self, host: &Host, load: &Load) -> Host {
+        let mut host = Host { others_per_mille: load.others_per_mille, ..host.clone() };
+        host.settings.calls.event = self.event;
+        host.settings.outside.slice = self.slice;
+        host
+    }
 }
 
 /// Why nothing is said of another policy.

@@ -8,8 +8,8 @@ mod common;
 use common::{PollAt, Writer, places};
 use std::collections::BTreeMap;
 use std::path::Path;
-use warmcore_record::{KernelStats, Recording, ThreadStats};
 use warmcore_record::format::IS_LAST;
+use warmcore_record::{KernelStats, Recording, ThreadStats};
 use warmcore_sched::{PolicyKind, WakeSource};
 use warmcore_sim::cases::{ProbeFile, Side};
 use warmcore_sim::memory::{Access, Pages};
@@ -20,10 +20,8 @@ use warmcore_sim::simulation::{Drivers, Observer, Outside, Settings, Simulation,
 use warmcore_trace::{Analysis, Answer, Question, Rebuilt, analyze, rebuild, what_if};
 use warmcore_types::{CpuId, Nanos};
 
-const PROBE: &str = concat!(
-    env!("CARGO_MANIFEST_DIR"),
-    "/../../reports/2026-11-22-amd-epyc-2cpu/predicted/probe-2.json"
-);
+const PROBE: &str =
+    concat!(env!("CARGO_MANIFEST_DIR"), "/../../reports/2026-11-22-amd-epyc-2cpu/predicted/probe-2.json");
 
 const CPUS: u32 = 4;
 const TOKIO: SimPolicyKind = SimPolicyKind::WorkSteal;
@@ -39,7 +37,7 @@ fn host(policy: SimPolicyKind) -> Host {
     let outside = Outside { drivers, ..probe.outside(Side::Tokio) };
     let settings =
         Settings { calls: probe.calls(Side::Tokio), outside, learns_moves: true, ..Settings::runtime() };
-    Host { topology, costs, settings, policy }
+    Host { topology, costs, settings, policy, others_per_mille: 0 }
 }
 
 /// A poll that was simulated.
@@ -88,7 +86,7 @@ impl Observer for Recorder {
 
 /// A recording of programs under a policy. `cpu` is the number that a CPU gets in it.
 fn recorded(programs: &[Program], policy: SimPolicyKind, cpu: fn(u32) -> u32) -> Vec<u8> {
-    let Host { topology, costs, settings, policy } = host(policy);
+    let Host { topology, costs, settings, policy, .. } = host(policy);
     let recorder = Recorder::default();
     let mut sim = Simulation::runtime_watched(&topology, &costs, settings, policy, 5, recorder);
     programs.iter().for_each(|program| _ = sim.spawn(program).unwrap());
@@ -144,7 +142,7 @@ fn ask(bytes: &[u8], recorded: SimPolicyKind, asked: SimPolicyKind) -> Answer {
 
 /// CPU time of a poll and the share of polls on the core of the poll before, as the programs themselves have them under a policy.
 fn truth(programs: &[Program], policy: SimPolicyKind) -> (f64, f64) {
-    let Host { topology, costs, settings, policy } = host(policy);
+    let Host { topology, costs, settings, policy, .. } = host(policy);
     let mut sim = Simulation::runtime(&topology, &costs, settings, policy, 6);
     programs.iter().for_each(|program| _ = sim.spawn(program).unwrap());
     let [before, after] = [50 * MS, LENGTH].map(|until| sim.run(Nanos(until)).unwrap());
@@ -167,10 +165,7 @@ fn servers() -> Vec<Program> {
             p.receive(&answer).begin_poll(Nanos(0)).run(about(5_000))
         };
         let back = |p: Program| p.receive(&ask).begin_poll(Nanos(0)).run(about(20_000)).send(&answer, 1);
-        [
-            Program::new(format!("front {i}")).forever(front),
-            Program::new(format!("back {i}")).forever(back),
-        ]
+        [Program::new(format!("front {i}")).forever(front), Program::new(format!("back {i}")).forever(back)]
     };
     (0..16).flat_map(pair).collect()
 }
@@ -179,7 +174,13 @@ fn servers() -> Vec<Program> {
 fn caches() -> Vec<Program> {
     let task = |i: usize| {
         let nap = Length::Exponential(Nanos(150_000));
-        let pass = |p: Program| p.sleep(nap).begin_poll(Nanos(0)).run(Length::Around(Nanos(5_000), 30)).touch_own(64, Pages::Touched, Access::Write);
+        let pass = |p: Program| {
+            p.sleep(nap).begin_poll(Nanos(0)).run(Length::Around(Nanos(5_000), 30)).touch_own(
+                64,
+                Pages::Touched,
+                Access::Write,
+            )
+        };
         Program::new(format!("cache {i}")).forever(pass)
     };
     (0..24).map(task).collect()
@@ -205,16 +206,28 @@ fn the_other_policy_does_what_the_program_does_under_it() {
             let answer = ask(&recorded(&programs, policy, |cpu| cpu), policy, other);
             let ((cpu, same), (other_cpu, other_same)) = (truth(&programs, policy), truth(&programs, other));
             let ratio = other_cpu / cpu;
-            println!("{name}, {policy} to {other}: {:?} {:?}; truth {ratio} {same}, {other_same}", answer.cpu, answer.same_core);
-            assert!((answer.cpu.ratio / ratio - 1.0).abs() < 0.05, "{name}, {policy}: {:?}, and it is {ratio}", answer.cpu);
-            assert!((answer.same_core.1 - other_same).abs() < 0.07, "{name}, {policy}: {:?}, {other_same}", answer.same_core);
+            println!(
+                "{name}, {policy} to {other}: {:?} {:?}; truth {ratio} {same}, {other_same}",
+                answer.cpu, answer.same_core
+            );
+            assert!(
+                (answer.cpu.ratio / ratio - 1.0).abs() < 0.05,
+                "{name}, {policy}: {:?}, and it is {ratio}",
+                answer.cpu
+            );
+            assert!(
+                (answer.same_core.1 - other_same).abs() < 0.07,
+                "{name}, {policy}: {:?}, {other_same}",
+                answer.same_core
+            );
         }
     }
 }
 
 #[test]
 fn a_replay_reads_no_recorded_cpu_or_worker() {
-    let [straight, permuted] = [|cpu| cpu, |cpu| (cpu + 3) % CPUS].map(|cpu| recorded(&servers(), TOKIO, cpu));
+    let [straight, permuted] =
+        [|cpu| cpu, |cpu| (cpu + 3) % CPUS].map(|cpu| recorded(&servers(), TOKIO, cpu));
     assert_ne!(straight, permuted);
     let [straight, permuted] = [straight, permuted].map(|bytes| read(&bytes).1);
     assert!(straight.windows[0].arrivals.len() > 1000 && straight.wakes.by_tasks > 1000);

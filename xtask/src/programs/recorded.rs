@@ -6,6 +6,10 @@
 //!
 //! The recordings and pages are in `target/programs/recorded/NAME-SCHEDULER`; `recorded.md` has a line for each, with the
 //! sentence that its page begins with.
+//!
+//! Between the two runs of a program `warmcore what-if` says what the first recording predicts for the second
+//! (`NAME-tokio/predicted.json`, with the costs of a probe that is measured first), and `predicted.md` has that beside what was
+//! recorded then, also where the command refused to answer.
 
 use super::adopted::{self, Adopted};
 use super::{PROGRAMS, Program, check, load, side};
@@ -45,6 +49,7 @@ struct Run<'a> {
 pub fn run(root: &Path, out: &Path, chosen: &[&'static Program]) -> anyhow::Result<()> {
     let folder = root.join("target/programs");
     let mut live = Live::new();
+    let mut predicted = Predicted::default();
     let mut lines = "| program | scheduler | rate | polls | MB | bytes per poll | polls in the file | |\n\
                      |---|---|---|---|---|---|---|---|\n"
         .to_owned();
@@ -55,8 +60,10 @@ pub fn run(root: &Path, out: &Path, chosen: &[&'static Program]) -> anyhow::Resu
         for scheduler in SCHEDULERS {
             let run = Run::new(&folder, program.name, scheduler, &adopted)?;
             live.show(program.name, scheduler, Some(TIME));
+            run.probe_once(&folder)?;
             let rate = run.server(program)?;
             lines.push_str(&run.line(&format!("{:.1} k requests/s", rate / 1e3))?);
+            predicted.add(&run, rate)?;
         }
     }
     if chosen.len() == PROGRAMS.len() {
@@ -66,11 +73,17 @@ pub fn run(root: &Path, out: &Path, chosen: &[&'static Program]) -> anyhow::Resu
         for (name, scheduler) in BY_THEMSELVES.iter().flat_map(|name| SCHEDULERS.map(|it| (name, it))) {
             let run = Run::new(&folder, name, scheduler, &adopted)?;
             live.show(name, scheduler, Some(TIME));
-            lines.push_str(&run.line(&run.by_itself()?)?);
+            let said = run.by_itself()?;
+            lines.push_str(&run.line(&said)?);
+            let rate = said.split(' ').next().and_then(|word| word.parse().ok());
+            predicted.add(&run, rate.with_context(|| format!("{name} printed {said:?}"))?)?;
         }
     }
     let text = format!("Recorded {}, for {} s each.\n\n{lines}", system::utc_now(), TIME.as_secs());
     write_whole(&out.join("recorded.md"), text.as_bytes())?;
+    live.line(&text);
+    let text = predicted.table();
+    write_whole(&out.join("predicted.md"), text.as_bytes())?;
     live.line(&text);
     Ok(())
 }
@@ -168,6 +181,8 @@ impl<'a> Run<'a> {
             .arg(self.recording())
             .arg("--output")
             .arg(self.folder.join("page.html"))
+            .arg("--json")
+            .arg(self.folder.join("analysis.json"))
             .output()?;
         let said = String::from_utf8_lossy(&output.stdout).into_owned();
         ensure!(
@@ -189,5 +204,92 @@ impl<'a> Run<'a> {
             sentence.trim(),
         )?;
         Ok(line)
+    }
+}
+
+/// What was recorded of a run: CPU time per request in ns, and the 99th percentile of the delays from wake to poll in ns.
+#[derive(Clone, Copy)]
+struct Recorded {
+    cpu: f64,
+    p99: f64,
+}
+
+/// Predictions beside what was recorded afterwards.
+#[derive(Default)]
+struct Predicted {
+    before: Option<Recorded>,
+    lines: String,
+    /// The sums of the absolute differences, in percent: of the predictions, and of predicting no change.
+    errors: [(f64, f64); 2],
+}
+
+impl Predicted {
+    /// After a recording on tokio's scheduler makes the prediction, and after the one on Warmcore's compares.
+    fn add(&mut self, run: &Run, rate: f64) -> anyhow::Result<()> {
+        let json: Value = serde_json::from_slice(&std::fs::read(run.folder.join("analysis.json"))?)?;
+        let number = |at: &str| json.pointer(at).and_then(Value::as_f64);
+        let cpu_ns = number("/recording/coverage/cpu_ns").context("the kernel told no CPU time")?;
+        let seconds = number("/recording/program/length_ns").context("no length")? / 1e9;
+        let p99 = number("/recording/delays/all/p99_ns").context("no delays")?;
+        let recorded = Recorded { cpu: cpu_ns / (rate * seconds), p99 };
+        let Some(before) = self.before.take() else {
+            self.before = Some(recorded);
+            return run.predict();
+        };
+        let tokio = run.folder.with_file_name(format!("{}-tokio", run.name));
+        let json: Value = serde_json::from_slice(&std::fs::read(tokio.join("predicted.json"))?)?;
+        let answer = &json["answer"];
+        let is_judged = answer["refusals"].as_array().is_some_and(Vec::is_empty);
+        let mut line = format!("| {} | {} |", run.name, if is_judged { "yes" } else { "no" });
+        let measured = [recorded.cpu / before.cpu, recorded.p99 / before.p99];
+        for ((name, measured), errors) in ["cpu", "p99"].into_iter().zip(measured).zip(&mut self.errors) {
+            let ratio = answer[name]["ratio"].as_f64().context("no prediction")?;
+            let end = |at: usize| answer[name]["interval"][at].as_f64();
+            let interval =
+                end(0).zip(end(1)).map_or(String::new(), |(low, high)| format!(" ({low:.3} to {high:.3})"));
+            write!(line, " {ratio:.3}{interval} | {measured:.3} |")?;
+            *errors =
+                (errors.0 + (ratio - measured).abs() * 100.0, errors.1 + (1.0 - measured).abs() * 100.0);
+        }
+        writeln!(self.lines, "{line}")?;
+        Ok(())
+    }
+
+    fn table(&self) -> String {
+        let [cpu, p99] =
+            self.errors.map(|(ours, none)| format!("{ours:.0}, and {none:.0} for \"no change\""));
+        format!(
+            "Predicted on tokio's scheduler for Warmcore's, and recorded there afterwards, {}. Sums of the absolute errors in \
+             percent: CPU {cpu}; p99 {p99}.\n\n\
+             | program | judged | CPU time of a poll, predicted | CPU time of a request, recorded | p99 from wake to poll, predicted | recorded |\n\
+             |---|---|---|---|---|---|\n{}",
+            system::utc_now(),
+            self.lines
+        )
+    }
+}
+
+impl Run<'_> {
+    /// Measures the costs of calls on this machine, once for all programs.
+    fn probe_once(&self, folder: &Path) -> anyhow::Result<()> {
+        let probe = folder.join("recorded/probe.json");
+        if !probe.exists() {
+            let mut command = Command::new(&self.adopted.warmcore);
+            let status =
+                command.args(["predict", "probe", "--json"]).arg(&probe).stdout(Stdio::null()).status()?;
+            ensure!(status.success(), "`warmcore predict probe` failed");
+        }
+        Ok(())
+    }
+
+    /// Writes what this recording predicts, whether or not it is judged.
+    fn predict(&self) -> anyhow::Result<()> {
+        let (json, probe) = (self.folder.join("predicted.json"), self.folder.with_file_name("probe.json"));
+        let mut command = Command::new(&self.adopted.warmcore);
+        command.arg("what-if").arg(self.recording()).arg("--probe").arg(probe).arg("--json").arg(&json);
+        let output = command.output()?;
+        std::fs::write(self.folder.join("predicted.txt"), [output.stdout, output.stderr].concat())?;
+        ensure!(json.exists(), "`warmcore what-if` failed; see {}/predicted.txt", self.folder.display());
+        Ok(())
     }
 }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::file::BlockFile;
-use crate::format::BlockKind;
+use crate::format::{BlockKind, OF_WARMCORE};
 use crate::ring::CAPACITY;
 use crate::{Event, Header, Recording, TextLine};
 use proptest::prelude::*;
@@ -92,7 +92,7 @@ fn records_that_find_no_room_are_counted_in_a_gap() {
 #[test]
 fn a_worker_is_recorded_when_it_changes() {
     let local = Local::at(clock::stamp());
-    [3, 3, 4, NOT_KNOWN, NOT_KNOWN, 3].into_iter().for_each(|worker| local.set_worker(worker));
+    [3, 3, 4, NOT_KNOWN, NOT_KNOWN, 3].into_iter().for_each(|worker| local.set_worker(worker, OF_WARMCORE));
     let events = read(local.base.get(), &[local.drain()]);
     let workers: Vec<Option<u32>> = events
         .into_iter()

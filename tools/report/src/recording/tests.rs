@@ -78,6 +78,7 @@ fn recorded(cpus: u32, name: &str) -> Analysis {
         dropped: 40,
         threads_ns: 20_000_000_000,
         covered_ns: 19_000_000_000,
+        machine_busy_permille: Some(1500),
         cpu_ns: Some(9_000_000_000),
         polled_ns: 4_000_000_000,
         sampling: Vec::new(),

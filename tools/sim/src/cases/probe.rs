@@ -114,6 +114,7 @@ impl ProbeFile {
             park: ns((of("cycle") - hop) / 2.0),
             search: 0,
             maintain: ns(driver),
+            event: 0,
             spawn: 0,
             send_moved: moves("send"),
             receive_moved: moves("receive"),

@@ -32,6 +32,8 @@ pub struct CallCosts {
     pub search: u64,
     /// A poll of the driver that does not wait.
     pub maintain: u64,
+    /// What the driver takes for each socket or timer that is ready, besides the wake.
+    pub event: u64,
     /// Making a task.
     pub spawn: u64,
     /// What a send takes more if the channel's last message was received on another CPU.

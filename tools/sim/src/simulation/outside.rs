@@ -12,15 +12,24 @@
 //! kernel runs the worker there; here the thread goes there, which is the same.
 //!
 //! Only the scheduler of a runtime makes workers wait.
+//!
+//! # Arrivals
+//! Of a recorded program it is known when wakes from outside came, and not which thread they came from ([`Arrivals`]). A task that waits for a wake
+//! becomes ready in its driver then, and the worker that serves the driver wakes it, as for a socket or a timer. A recorded wake
+//! is what a worker did after it had left its idle state, so a worker that is parked in its driver leaves that at once. If the task does not
+//! wait, one later wait of it ends at once: no arrival is lost.
 
 use super::call_costs::ByIdle;
 use super::scheduler::Scheduler;
 use super::state::CpuState;
 use super::step::StepOutcome;
-use super::task::{NONE, TaskState};
+use super::task::{BlockedOn, NONE, TaskState};
 use super::{Simulation, event_class};
+use crate::program::{Program, ProgramError, TaskId};
 use crate::trace::{Observer, SwitchReason};
 use std::collections::VecDeque;
+use warmcore_sched::Distance;
+use warmcore_types::Nanos;
 
 /// Threads outside, and how the kernel treats them and the workers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -92,6 +101,8 @@ struct OnCpu {
 pub(super) struct Threads {
     all: Vec<Thread>,
     cpus: Vec<OnCpu>,
+    /// For how long threads ran in place of workers that were in a poll, which count as busy meanwhile.
+    preempted_ns: u64,
 }
 
 impl Threads {
@@ -114,6 +125,11 @@ impl Threads {
 }
 
 impl<S: Scheduler, O: Observer> Simulation<S, O> {
+    /// For how long threads ran in place of workers that were in a poll; [`CpuCounts::busy_ns`](super::CpuCounts::busy_ns) has that time.
+    pub(crate) fn preempted_ns(&self) -> u64 {
+        self.threads.preempted_ns
+    }
+
     /// Makes a blocked, sleeping or new task runnable, by the task that runs on `cpu` or, if that is `NONE`, by an
     /// outside thread. Returns the cost for the waker.
     pub(super) fn wake_from(&mut self, id: u32, cpu: u32, is_sync: bool) -> u64 {
@@ -225,16 +241,20 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                 thread.state = State::Parking;
                 return self.push_thread_event(number, now + self.settings.outside.sleep);
             };
-            if on.worker_waits && slice > 0 && now - since >= slice {
-                on.running = None;
-                self.resume_worker(cpu);
+            let preempts = self.state.cpus[cpu as usize].state == CpuState::Running;
+            if (on.worker_waits || preempts) && slice > 0 && now - since >= slice {
+                (on.running, on.worker_since) = (None, now);
+                if on.worker_waits {
+                    self.resume_worker(cpu);
+                }
                 return self.queue_thread(number, cpu);
             }
             self.state.task(id).state = TaskState::Running;
             match self.advance_task(NONE, id, 0) {
                 StepOutcome::Run(ns) => {
-                    if self.state.cpus[cpu as usize].state == CpuState::Running {
+                    if preempts {
                         self.delay(cpu, ns);
+                        self.threads.preempted_ns += ns;
                     }
                     return self.push_thread_event(number, now + ns);
                 }
@@ -301,6 +321,67 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         {
             self.move_thread(number, cpu);
             self.resume_worker(other);
+        }
+    }
+}
+
+/// Arrivals, ascending, and how many of them have come.
+#[derive(Debug, Default)]
+pub(super) struct Arrivals {
+    all: Vec<(Nanos, TaskId)>,
+    next: usize,
+    /// Arrivals are being handled.
+    pub(super) are_coming: bool,
+}
+
+impl<S: Scheduler, O: Observer> Simulation<S, O> {
+    /// Creates a task that waits to be woken, and whose steps follow that wake.
+    pub(crate) fn spawn_asleep(&mut self, program: &Program) -> Result<TaskId, ProgramError> {
+        program.check()?;
+        let code = self.load(program)?;
+        let id = self.make(code, self.spawned, NONE);
+        self.spawned += 1;
+        self.state.task(id).state = TaskState::Blocked(BlockedOn::Wake);
+        Ok(TaskId(id))
+    }
+
+    /// Sets the arrivals, which ascend. The simulation has an event at `end` too, so that it does not end before.
+    pub(crate) fn let_arrive(&mut self, arrivals: Vec<(Nanos, TaskId)>, end: Nanos) {
+        debug_assert!(arrivals.is_sorted_by_key(|(at, _)| *at));
+        self.push_event(end.0, event_class::ARRIVAL, 0, 0);
+        if let Some((first, _)) = arrivals.first() {
+            self.push_event(first.0, event_class::ARRIVAL, 0, 0);
+        }
+        self.arrivals = Arrivals { all: arrivals, ..Arrivals::default() };
+    }
+
+    /// Lets all arrive that are due.
+    pub(super) fn next_arrivals(&mut self) {
+        while let Some((at, TaskId(id))) = self.arrivals.all.get(self.arrivals.next).copied() {
+            if at.0 > self.state.now {
+                return self.push_event(at.0, event_class::ARRIVAL, 0, 0);
+            }
+            self.arrivals.next += 1;
+            let task = self.state.task(id);
+            match task.state {
+                TaskState::Blocked(BlockedOn::Wake) => {
+                    task.state = TaskState::Blocked(BlockedOn::Driver);
+                    self.arrivals.are_coming = true;
+                    S::expire(self, id);
+                    self.arrivals.are_coming = false;
+                }
+                TaskState::Dead => {}
+                _ => task.permits = task.permits.saturating_add(1),
+            }
+        }
+    }
+
+    /// How much longer a task's poll takes for where its poll before was: `refill` is for a CPU under the same last-level cache.
+    pub(super) fn refill_ns(&self, id: u32, refill: Nanos) -> u64 {
+        let line = |distance: Distance| u128::from(self.times.push[distance as usize].max(1));
+        match self.state.tasks[id as usize].came_from {
+            None => 0,
+            Some(far) => (u128::from(refill.0) * line(far) / line(Distance::Llc)) as u64,
         }
     }
 }

@@ -108,7 +108,8 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     fn serve(&mut self, index: usize, cpu: u32) -> u64 {
         self.state.sched.reactors[index].served += 1;
         let mut due = std::mem::take(&mut self.state.sched.reactors[index].due);
-        let cost = due.drain(..).map(|id| self.wake_on_worker(id, cpu)).sum();
+        let event = self.settings.calls.event;
+        let cost = due.drain(..).map(|id| event + self.wake_on_worker(id, cpu)).sum();
         self.state.sched.reactors[index].due = due;
         cost
     }
