@@ -9,7 +9,8 @@
 //! Server and clients share the CPUs, as two services on one machine do, so a rate includes the work of both sides. All
 //! connections are to 127.0.0.1.
 //!
-//! `--recorder` compares the same scheduler with `WARMCORE_RECORD` and without, and `--record` only records ([`recorded`]).
+//! `--recorder` compares the same scheduler with `WARMCORE_RECORD` and without, and `--record` only records ([`recorded`]), requests that come
+//! at moments of their own ([`paced`]).
 //!
 //! The rows of a program are written to `NAME.json` and its slices to `NAME.tsv`, `NAME-soak` after a soak and
 //! `NAME-recorder-SCHEDULER` of the recorder. `programs.md`
@@ -18,6 +19,7 @@
 mod adopted;
 mod check;
 mod load;
+mod paced;
 mod recorded;
 mod side;
 mod tables;
@@ -148,6 +150,9 @@ pub struct Args {
     /// Ten minutes, without WARMCORE=0
     #[arg(long)]
     soak: bool,
+    /// With --record: requests come at this percentage of the rate that clients reach which wait for each answer; 100: from those clients
+    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=100))]
+    percent: u32,
     /// The folder of the results
     #[arg(long, value_name = "FOLDER", default_value = "target/programs")]
     out: PathBuf,
@@ -202,7 +207,7 @@ pub fn run(root: &Path, args: &Args) -> anyhow::Result<()> {
     let lock = File::create(folder.join("lock"))?;
     ensure!(lock.try_lock().is_ok(), "another `cargo xtask programs` uses {}", folder.display());
     if args.record {
-        return recorded::run(root, &options.out, &options.chosen);
+        return recorded::run(root, &options.out, &options.chosen, args.percent);
     }
     let needed: Vec<_> = options.chosen.iter().map(|program| program.load.tool()).collect();
     load::require(&needed)?;

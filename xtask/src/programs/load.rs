@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Duration;
 
 /// Connections of a load.
-const CONNECTIONS: &str = "32";
+pub const CONNECTIONS: &str = "32";
 
 /// A load generator, with the path that it asks for.
 #[derive(Debug, Clone, Copy)]
@@ -36,9 +36,28 @@ impl Load {
         }
     }
 
-    /// Sends requests to a port of 127.0.0.1 for about this time; `redis-benchmark` sends so many that they take it at
-    /// the rate `expected`. Returns an error if a request fails.
+    /// Sends requests to a port of 127.0.0.1 for about this time, each as soon as the answer before has come; `redis-benchmark` sends so
+    /// many that they take it at the rate `expected`. Returns an error if a request fails.
     pub fn run(self, port: u16, time: Duration, expected: f64, scratch: &Path) -> anyhow::Result<Loaded> {
+        self.run_tool(port, time, expected, false, scratch)
+    }
+
+    /// Sends so many requests per second, whether or not answers have come: [`paced`](super::paced), and of gRPC `h2load`.
+    pub fn run_paced(self, port: u16, time: Duration, per_second: f64, scratch: &Path) -> anyhow::Result<Loaded> {
+        match self {
+            Self::H2loadGrpc(_) => self.run_tool(port, time, per_second, true, scratch),
+            _ => super::paced::run(self, port, time, per_second),
+        }
+    }
+
+    fn run_tool(
+        self,
+        port: u16,
+        time: Duration,
+        expected: f64,
+        is_paced: bool,
+        scratch: &Path,
+    ) -> anyhow::Result<Loaded> {
         let seconds = time.as_secs().max(1).to_string();
         let url = |path: &str| format!("http://127.0.0.1:{port}{path}");
         let log = scratch.join("requests.log");
@@ -60,6 +79,9 @@ impl Load {
                 let message = scratch.join("request.grpc");
                 std::fs::write(&message, b"\0\0\0\0\x04\x0a\x02up")?;
                 command.args(["-t", "1", "-c", "8", "-m", "8", "-D", &seconds, "-d"]).arg(message);
+                if is_paced {
+                    command.arg("--rps").arg((expected / 8.0).ceil().to_string());
+                }
                 command.args(["-H", "content-type: application/grpc", "-H", "te: trailers"]).arg(url(path));
             }
         }

@@ -1,6 +1,6 @@
 //! `cargo xtask programs --record`: records six adopted programs on tokio's scheduler and on Warmcore's.
 //!
-//! Four are servers of [`PROGRAMS`] under the load that they have there; two run by themselves. Each runs
+//! Four are servers of [`PROGRAMS`] under a part of the load that they have there; two run by themselves. Each runs
 //! once per scheduler under `warmcore record`, and `warmcore report` draws its page. Nothing is compared with a run without
 //! the recorder, as `cargo xtask programs --recorder` does.
 //!
@@ -45,8 +45,9 @@ struct Run<'a> {
     folder: PathBuf,
 }
 
-/// Records the chosen servers, and the programs that run by themselves if all are chosen.
-pub fn run(root: &Path, out: &Path, chosen: &[&'static Program]) -> anyhow::Result<()> {
+/// Records the chosen servers, and the programs that run by themselves if all are chosen. Requests come at this percentage of the rate at which
+/// clients get answers that send each request after the answer before; at 100 those clients send them.
+pub fn run(root: &Path, out: &Path, chosen: &[&'static Program], percent: u32) -> anyhow::Result<()> {
     let folder = root.join("target/programs");
     let mut live = Live::new();
     let mut predicted = Predicted::default();
@@ -61,7 +62,7 @@ pub fn run(root: &Path, out: &Path, chosen: &[&'static Program]) -> anyhow::Resu
             let run = Run::new(&folder, program.name, scheduler, &adopted)?;
             live.show(program.name, scheduler, Some(TIME));
             run.probe_once(&folder)?;
-            let rate = run.server(program)?;
+            let rate = run.server(program, percent)?;
             lines.push_str(&run.line(&format!("{:.1} k requests/s", rate / 1e3))?);
             predicted.add(&run, rate)?;
         }
@@ -117,7 +118,7 @@ impl<'a> Run<'a> {
     }
 
     /// Records a server under its load. Returns requests per second.
-    fn server(&self, program: &Program) -> anyhow::Result<f64> {
+    fn server(&self, program: &Program, percent: u32) -> anyhow::Result<f64> {
         let [(_, words)] = program.servers else { anyhow::bail!("{} has several processes", self.name) };
         let port = side::free_port()?;
         let files = self.folder.join("files").display().to_string();
@@ -133,7 +134,13 @@ impl<'a> Run<'a> {
         let loaded = program
             .load
             .run(port, Duration::from_secs(1), 10_000.0, &self.folder)
-            .and_then(|first| program.load.run(port, TIME, first.per_second, &self.folder));
+            .and_then(|first| match percent {
+                100 => program.load.run(port, TIME, first.per_second, &self.folder),
+                _ => {
+                    let per_second = first.per_second * f64::from(percent) / 100.0;
+                    program.load.run_paced(port, TIME, per_second, &self.folder)
+                }
+            });
         let ended = self.end(&mut child);
         let loaded = loaded?;
         ended?;
