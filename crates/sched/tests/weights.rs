@@ -57,16 +57,24 @@ struct Served<'a> {
 
 impl<'a> Served<'a> {
     fn new(host: &'a TestHost) -> Self {
+        Self::at(host, CpuId(0))
+    }
+
+    fn at(host: &'a TestHost, worker: CpuId) -> Self {
         let now = 1_000_000;
         host.set_clock(Nanos(now));
-        let core = Core::new(host, CpuId(0), Nanos(1_000_000));
+        let core = Core::new(host, worker, Nanos(1_000_000));
         Self { host, core, now, got: [0.0; 2], maintained: now, interval: 0 }
     }
 
     /// Queues a task of each number. Even ones belong to tenant 1, odd ones to tenant 3.
     fn spawn(&self, tasks: std::ops::Range<u32>) {
+        self.spawn_allowed(tasks, Allowed::Anywhere);
+    }
+
+    fn spawn_allowed(&self, tasks: std::ops::Range<u32>, allowed: Allowed) {
         for number in tasks {
-            let task = self.host.task(number, Allowed::Anywhere, 1 + 2 * u64::from(number % 2));
+            let task = self.host.task(number, allowed, 1 + 2 * u64::from(number % 2));
             self.core.begin_poll(self.host, &task);
             self.core.schedule(self.host, task, true);
             self.core.end_poll(true);
@@ -77,6 +85,7 @@ impl<'a> Served<'a> {
 
     /// Polls the next task for so many ns. Returns it.
     fn poll(&mut self, takes: u64) -> <TestHost as warmcore_sched::Host>::Task {
+        self.host.set_clock(Nanos(self.now));
         loop {
             match self.core.next(self.host) {
                 Next::Run(queued) => {
@@ -119,6 +128,75 @@ fn no_tenant_leads_by_more_than_a_slice() {
         let most = (served.interval + longest) as f64;
         assert!(leads <= most, "a tenant led by {leads} ns of {most}, polls of up to {longest} ns");
         assert!(served.interval < 900_000 + longest, "an event interval took {} ns", served.interval);
+    }
+}
+
+/// The tasks of each tenant begin at a worker of their own, and no worker is ever idle. So a worker has to take tasks of the tenant
+/// that is behind from the other one: equal halves of the time would be equal rounds.
+#[test]
+fn a_tenant_gets_its_share_of_two_workers_although_its_tasks_began_at_one() {
+    let host = TestHost::new(PolicyKind::Home);
+    let mut workers = [0, 1].map(|worker| Served::at(&host, CpuId(worker)));
+    for (worker, served) in workers.iter().enumerate() {
+        [0, 2, 4].into_iter().map(|task| task + worker as u32).for_each(|task| served.spawn(task..task + 1));
+    }
+    let mut leads = 0.0_f64;
+    for _ in 0..20_000 {
+        for served in &mut workers {
+            let task = served.poll(20_000);
+            served.queue(task);
+        }
+        let got = |of: usize| workers.iter().map(|served| served.got[of]).sum::<f64>();
+        leads = leads.max((got(0) - got(1)).abs());
+    }
+    // A lag of 2 ms, slices of both workers, and the time until a worker looks at the other one. Without moves it is 267 ms.
+    assert!(leads < 4e6, "a tenant led by {leads} ns");
+}
+
+/// Tenant 1 has the second worker to itself, which is more than its share. So the first one, where tasks of both wait, serves tenant 3.
+#[test]
+fn what_a_tenant_gets_at_one_worker_counts_at_the_others() {
+    let host = TestHost::new(PolicyKind::Home);
+    let mut workers = [0, 1].map(|worker| Served::at(&host, CpuId(worker)));
+    workers[0].spawn_allowed(0..4, Allowed::Cpu(CpuId(0)));
+    (0..2).for_each(|_| workers[1].spawn_allowed(4..5, Allowed::Cpu(CpuId(1))));
+    for _ in 0..10_000 {
+        for served in &mut workers {
+            let task = served.poll(20_000);
+            served.queue(task);
+        }
+    }
+    let of_the_first = 3.0 * workers[0].got[1] / (10_000.0 * 20_000.0);
+    // With a virtual time of each worker's own it would be 0.75.
+    assert!(of_the_first > 0.99, "{of_the_first} of the first worker's time");
+}
+
+/// A tenant whose tasks all wait, as for their budget, keeps its claim to what others run meanwhile, up to 4 ms of virtual time. Here its
+/// task waits again as soon as it has caught up.
+#[test]
+fn a_tenant_that_waits_keeps_its_claim_up_to_a_bound() {
+    for (waits, keeps) in [(3_000_000, 1.0), (12_000_000, 4.0 / 12.0)] {
+        let host = TestHost::new(PolicyKind::Home);
+        let mut served = Served::new(&host);
+        [0, 1, 2].into_iter().for_each(|number| served.spawn(number..number + 1));
+        let (mut waiting, mut catches_up) = (None, false);
+        for _ in 0..50_000 {
+            let task = served.poll(20_000);
+            let is_own = TestHost::number(&task) == 1;
+            catches_up &= is_own;
+            if is_own && !catches_up {
+                waiting = Some((task, served.now + waits));
+                served.core.end_poll(false);
+            } else {
+                served.queue(task);
+            }
+            if let Some((task, _)) = waiting.take_if(|(_, until)| served.now >= *until) {
+                served.core.schedule(&host, task, false);
+                catches_up = true;
+            }
+        }
+        let share = served.got[1] / served.got[0];
+        assert!((share - keeps).abs() < 0.05, "after waits of {waits} ns: {share} of the claim");
     }
 }
 
