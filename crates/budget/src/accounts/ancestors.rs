@@ -50,13 +50,13 @@ impl<'a> InFlight<'a> {
     /// Adds the charge to the slack. `None` if the account's stocks are disabled, so that the lock is needed, and
     /// `may_wait` is false.
     fn begin(node: &'a Node, may_wait: bool) -> Option<Self> {
-        node.add_slack(1, u64::MAX);
+        node.begin_slack();
         if !node.are_stocks_disabled() {
             return Some(Self { node, _exact_lock: None });
         }
         node.sub_slack(1);
         let guard = may_wait.then(|| ignore_poison(node.exact_lock.lock()))?;
-        node.add_slack(1, u64::MAX);
+        node.begin_slack();
         Some(Self { node, _exact_lock: Some(guard) })
     }
 }
@@ -186,7 +186,7 @@ impl<S: Stocks> Accounts<S> {
                 continue;
             };
             // The slack is held while the reserve is accessed: a node with slack is not reused.
-            node.add_slack(1, u64::MAX);
+            node.begin_slack();
             self.take_back(node, rest);
             rest = self.keep_reserve(node, rest);
             node.sub_slack(1);

@@ -10,7 +10,7 @@
 //! Source: linux-mm, January 2023: drains that were scheduled on every CPU disturbed isolated CPUs and took as
 //! long as the slowest CPU.
 
-use super::node::Node;
+use super::node::{FILLED, Node};
 use super::{Accounts, Drained, Stocks};
 use crate::outcome::Event;
 use crate::stock::{Reduction, StockSnapshot};
@@ -130,10 +130,12 @@ impl<S: Stocks> Accounts<S> {
 
     /// Closes stocks that were not used since they were marked, by the last call or by a charge that needed their slot,
     /// and those that have more than twice the capacity that is allowed now; takes back what sections have left in
-    /// closed stocks; frees accounts that have ended and have no charges left. The caller's period is the time after
-    /// which a stock counts as unused; `process/reclaim.rs` calls this function every 100 ms.
+    /// closed stocks; lets stocks open again where a charge did not fit; frees accounts that have ended and have no
+    /// charges left. The caller's period is the time after which a stock counts as unused; `process/reclaim.rs` calls
+    /// this function every 100 ms.
     pub fn reclaim_idle(&self) {
         for node in self.nodes.all() {
+            node.set_state(FILLED, false);
             for cpu in self.cpus_of(node) {
                 let seen = self.stocks.snapshot(cpu, node.key);
                 if seen.key != node.key || seen.is_leaving {

@@ -38,7 +38,7 @@
 //! Model: `accounts/loom.rs::a_refusal_is_never_false`.
 
 use super::ancestors::{Full, MayCharge};
-use super::node::{Node, PRESSURE_REPORTED};
+use super::node::{FILLED, Node, PRESSURE_REPORTED};
 use super::{Accounts, Stocks};
 use crate::outcome::{Event, OverBudget, Refused};
 use crate::sync::{Ordering::*, pause};
@@ -84,15 +84,15 @@ impl<S: Stocks> Accounts<S> {
         };
         let mut pressures = node.path().count();
         // Kept, so that the stocks stay closed while the charge is tried again.
-        let mut _disabled = None;
+        let mut disabled = None;
         // Repeats only if the charge may fit now, or the listener of the full account was called.
         loop {
             let Err(mut full) = charge_ancestors() else { return Ok(()) };
             if full.is_queued {
                 return Err(self.over_budget(full, full.node.usage.load(Relaxed)));
             }
-            _disabled = Some(DisableStocks::new(full.node));
-            if let Some(usage) = self.usage_if_full(node, n, &mut full) {
+            full.node.set_state(FILLED, true);
+            if let Some(usage) = self.usage_if_full(node, n, &mut full, &mut disabled) {
                 // The listener may free units, so the charge is tried again, at most as often as the path has accounts:
                 // otherwise a listener that frees a little with each call would be called without end.
                 if pressures > 0 && full.node.set_state(PRESSURE_REPORTED, true) {
@@ -123,7 +123,14 @@ impl<S: Stocks> Accounts<S> {
 
     /// The usage of the account in `full` if the charge does not fit there with all stocks closed; `None` if it fits.
     /// Units from these stocks may have refilled a guarantee below, so `full.asked` may become less than it was.
-    fn usage_if_full(&self, node: &Node, n: u64, full: &mut Full) -> Option<u64> {
+    /// Disables stocks unless it finds the usage exact at once.
+    fn usage_if_full<'a>(
+        &self,
+        node: &Node,
+        n: u64,
+        full: &mut Full<'a>,
+        disabled: &mut Option<DisableStocks<'a>>,
+    ) -> Option<u64> {
         let below = || node.path().take_while(|a| !std::ptr::eq(*a, full.node));
         // Under the lock, because a charge that has taken units from the reserve may have to put them back.
         let covered = |a: &Node| {
@@ -131,7 +138,10 @@ impl<S: Stocks> Accounts<S> {
             a.reserve.load(Acquire)
         };
         let asked = || below().fold(n, |rest, a| rest.saturating_sub(covered(a)));
-        let (usage, asked) = self.exact(full.node, FAST_TRIES, asked);
+        let (usage, asked) = full.node.exact(asked).unwrap_or_else(|| {
+            *disabled = Some(DisableStocks::new(full.node));
+            self.exact(full.node, FAST_TRIES, asked)
+        });
         full.asked = asked;
         let sum = usage.checked_add(full.asked);
         let is_over = full.asked > 0 && sum.is_none_or(|sum| sum > full.node.limit.load(Relaxed));
@@ -142,9 +152,6 @@ impl<S: Stocks> Accounts<S> {
     /// moment. The caller holds a [`DisableStocks`] of the account; this call closes the stocks. The rseq kind gives up
     /// after `fast_tries` pauses; then the result is what is charged, units in stocks included.
     pub(super) fn exact<T>(&self, node: &Node, fast_tries: u32, observe: impl Fn() -> T) -> (u64, T) {
-        if let Some(exact) = node.exact(&observe) {
-            return exact;
-        }
         let _turn = ignore_poison(node.exact_lock.lock());
         let mut tries = 0;
         loop {

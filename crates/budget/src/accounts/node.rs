@@ -16,6 +16,7 @@
 //! memory of a node is reused and not freed before the [`Accounts`](super::Accounts), because a thread may still
 //! read the node of an account that has ended.
 
+use crate::capacity::share;
 use crate::outcome::Listener;
 use crate::stock::{CAPACITY_LOG2_MAX, Key, StockAddr};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*};
@@ -59,7 +60,7 @@ pub struct Node {
     /// 0.
     #[line(read_mostly)]
     pub(super) charging: AtomicU32,
-    /// The bits `HAS_LISTENER`, `PRESSURE_REPORTED` and `ORPHAN`.
+    /// The bits `HAS_LISTENER`, `PRESSURE_REPORTED`, `ORPHAN` and `FILLED`.
     #[line(read_mostly)]
     pub(super) state: AtomicU32,
     /// The CPUs on which the account may have a stock: bit `cpu % 64`.
@@ -120,6 +121,8 @@ pub(super) const HAS_LISTENER: u32 = 1;
 pub(super) const PRESSURE_REPORTED: u32 = 2;
 /// The account has ended: it has neither a handle nor a child.
 pub(super) const ORPHAN: u32 = 4;
+/// A charge did not fit since `reclaim_idle` was called.
+pub(super) const FILLED: u32 = 8;
 
 /// `slack` has the units in its low 40 bits and the number of additions, modulo 2^24, above them: a thread that reads
 /// the same value twice concludes that nothing was added in between.
@@ -205,21 +208,20 @@ impl Node {
         slack & SLACK_UNITS
     }
 
+    /// Adds one unit to the slack, for an operation that begins.
+    pub(super) fn begin_slack(&self) {
+        // ORDERING: SeqCst; as in `add_slack`. The version may wrap around.
+        self.slack.fetch_add(SLACK_VERSION + 1, SeqCst);
+    }
+
     /// Adds `units` to the slack if the sum is at most `most`. Returns whether it did.
     pub(super) fn add_slack(&self, units: u64, most: u64) -> bool {
-        let mut slack = self.slack.load(Relaxed);
-        loop {
-            if (slack & SLACK_UNITS) + units > most {
-                return false;
-            }
+        let more = |slack: u64| {
             // The version may wrap around: it is compared for equality only.
-            let more = slack.wrapping_add(SLACK_VERSION + units);
-            // ORDERING: SeqCst; before the caller's load of `stocks_disabled`. See "Notes on refusing" in `exact.rs`.
-            match self.slack.compare_exchange_weak(slack, more, SeqCst, Relaxed) {
-                Ok(_) => return true,
-                Err(now) => slack = now,
-            }
-        }
+            ((slack & SLACK_UNITS) + units <= most).then(|| slack.wrapping_add(SLACK_VERSION + units))
+        };
+        // ORDERING: SeqCst; before the caller's load of `stocks_disabled`. See "Notes on refusing" in `exact.rs`.
+        self.slack.fetch_update(SeqCst, Relaxed, more).is_ok()
     }
 
     pub(super) fn sub_slack(&self, units: u64) {
@@ -227,6 +229,14 @@ impl Node {
         // without what was undone or drained.
         let before = self.slack.fetch_sub(units, SeqCst);
         debug_assert!(before & SLACK_UNITS >= units, "slack {before:#x} - {units}");
+    }
+
+    /// Whether a charge did not fit here a short time ago, and less is left than all stocks may hold. A stock that opened now would be
+    /// closed by the next charge that does not fit.
+    pub(super) fn is_nearly_full(&self) -> bool {
+        let limit = self.limit.load(Relaxed);
+        let is_low = || limit.saturating_sub(self.usage.load(Relaxed)) < share(limit);
+        self.state.load(Relaxed) & FILLED != 0 && is_low()
     }
 
     /// Whether this account keeps the stocks here and below closed.
@@ -259,18 +269,11 @@ impl Node {
     /// Adds to usage if that stays within the limit; returns the new usage. `Err` has the present usage.
     pub(super) fn add_usage(&self, n: u64) -> Result<u64, u64> {
         let limit = self.limit.load(Relaxed);
-        let mut usage = self.usage.load(Relaxed);
-        loop {
-            let Some(more) = usage.checked_add(n).filter(|more| *more <= limit) else { return Err(usage) };
-            // ORDERING: SeqCst; pairs with the loads in `exact`.
-            match self.usage.compare_exchange_weak(usage, more, SeqCst, Relaxed) {
-                Ok(_) => {
-                    self.record_peak(more);
-                    return Ok(more);
-                }
-                Err(now) => usage = now,
-            }
-        }
+        let fits = |usage: u64| usage.checked_add(n).filter(|more| *more <= limit);
+        // ORDERING: SeqCst; pairs with the loads in `exact`.
+        let usage = self.usage.fetch_update(SeqCst, Relaxed, fits)? + n;
+        self.record_peak(usage);
+        Ok(usage)
     }
 
     /// Adds to usage, whatever the limit; returns the new usage. Panics if that is 2^64 or more.
@@ -338,15 +341,8 @@ impl Node {
 
 /// Takes up to `n` units of a node's `reserve` or `direct`; returns how many.
 pub(super) fn take_up_to(units: &AtomicU64, n: u64) -> u64 {
-    // ORDERING: SeqCst; a reserve is read after the usage, see `Accounts::keep_reserve`.
-    let mut held = units.load(SeqCst);
-    while held > 0 {
-        let taken = held.min(n);
-        // ORDERING: AcqRel; pairs with the addition of the units, which were charged before.
-        match units.compare_exchange_weak(held, held - taken, AcqRel, Relaxed) {
-            Ok(_) => return taken,
-            Err(now) => held = now,
-        }
-    }
-    0
+    let less = |held: u64| (held > 0).then(|| held - held.min(n));
+    // ORDERING: AcqRel; pairs with the addition of the units, which were charged before. SeqCst; a reserve is read after
+    // the usage, see `Accounts::keep_reserve`.
+    units.fetch_update(AcqRel, SeqCst, less).map_or(0, |held| held.min(n))
 }

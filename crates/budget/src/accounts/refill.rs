@@ -3,10 +3,11 @@
 //! A charge that finds too few units in the stock goes up the tree and also takes units for the stock. An uncharge that
 //! finds too little room in an open stock takes the units above half of the stock's capacity, and returns them and its
 //! own up the tree; if the stock is closed, the uncharge opens it with its own units where that is possible.
-//! `capacity.rs` decides how many units a stock may hold. A slot that holds another account's stock is taken over if
-//! that stock is closed, or was not used since an attempt marked it. The capacities of all stocks of an account
-//! together are usually no more than what is charged to it, so that an uncharge of more than was charged usually finds
-//! no room in a stock, and is reported.
+//! `capacity.rs` decides how many units a stock may hold. Where a charge did not fit, charges and uncharges pass the
+//! stocks by until more is left than all of them may hold, or until the next reclaim (`Node::is_nearly_full`). A slot
+//! that holds another account's stock is taken over if that stock is closed, or was not used since an attempt marked
+//! it. The capacities of all stocks of an account together are usually no more than what is charged to it, so that an
+//! uncharge of more than was charged usually finds no room in a stock, and is reported.
 //!
 //! Cost of a refill: about 50 ns with three levels; far from every limit, once in 256 to 512 charges. It writes no
 //! other stock than the current CPU's.
@@ -57,11 +58,12 @@ impl<S: Stocks> Accounts<S> {
         n: u64,
         may_charge: Option<MayCharge>,
     ) -> Result<(), OverBudget> {
+        let uses_stock = n <= STOCKED_MAX && !node.path().any(Node::is_nearly_full);
         // Tries the stock again: a section may have been aborted, or `AccountPtr::charge_stock` did not know the CPU.
-        if n == 0 || (n <= STOCKED_MAX && self.stocks.charge(|| cpu, node.key, n as u32)) {
+        if n == 0 || (uses_stock && self.stocks.charge(|| cpu, node.key, n as u32)) {
             return Ok(());
         }
-        if let Some(ready) = self.ready(node, cpu, n, u64::MAX) {
+        if uses_stock && let Some(ready) = self.ready(node, cpu, n, u64::MAX) {
             // Takes enough to fill the stock to half and to pay its debt; more, at most up to the capacity, if less is
             // charged to the account than its stocks may hold.
             let (capacity, free) = (capacity(ready.capacity_log2) as i64, i64::from(ready.seen.free));
@@ -89,13 +91,15 @@ impl<S: Stocks> Accounts<S> {
     #[cold]
     #[inline(never)]
     pub(crate) fn uncharge_slow(&self, node: &Node, cpu: CpuId, n: u64) -> Result<(), OverUncharge> {
-        if n == 0 || (n <= STOCKED_MAX && self.stocks.uncharge(|| cpu, node.key, n as u32)) {
+        let uses_stock = n <= STOCKED_MAX && !node.path().any(Node::is_nearly_full);
+        if n == 0 || (uses_stock && self.stocks.uncharge(|| cpu, node.key, n as u32)) {
             return Ok(());
         }
         let seen = self.stocks.snapshot(cpu, node.key);
-        let is_ours = seen.key == node.key && !seen.is_leaving && seen.is_open();
+        let is_ours = uses_stock && seen.key == node.key && !seen.is_leaving && seen.is_open();
         // The units stay with the account if a stock opens for them.
-        if !is_ours && let Some(ready) = self.ready(node, cpu, n, self.used_at_least(node)) {
+        let may_open = uses_stock && !is_ours;
+        if may_open && let Some(ready) = self.ready(node, cpu, n, self.used_at_least(node)) {
             let is_even = ready.seen.free == 0;
             if is_even && self.stocks.refill(cpu, node.key, &ready.seen, n as u32, ready.capacity_log2) {
                 self.end_refill(node, &ready);
@@ -116,7 +120,7 @@ impl<S: Stocks> Accounts<S> {
         // but neither in use nor in a stock, and `usage` counts as exact only while slack is 0. The stock's own slack
         // may be gone by then: another thread may close the stock meanwhile and subtract it.
         for a in node.path() {
-            a.add_slack(1, u64::MAX);
+            a.begin_slack();
         }
         let to = Reduction { taken, capacity_log2: seen.capacity_log2, mark: false };
         if self.stocks.reduce(cpu, node.key, &seen, to) {
@@ -142,10 +146,10 @@ impl<S: Stocks> Accounts<S> {
         self.end_refill(node, ready);
     }
 
-    /// Prepares this CPU's stock for charges of `n` units: binds its slot if another account has it, and takes
-    /// capacity for it, at most `most` unless it has more already. `None` if that is not possible now.
+    /// Prepares this CPU's stock for charges of `n` units, at most `STOCKED_MAX`: binds its slot if another account has
+    /// it, and takes capacity for it, at most `most` unless it has more already. `None` if that is not possible now.
     fn ready(&self, node: &Node, cpu: CpuId, n: u64, most: u64) -> Option<Ready> {
-        if n > STOCKED_MAX || cpu.0 >= self.stocks.cpus() || node.path().any(Node::are_stocks_disabled) {
+        if cpu.0 >= self.stocks.cpus() || node.path().any(Node::are_stocks_disabled) {
             return None;
         }
         let mut seen = self.stocks.snapshot(cpu, node.key);

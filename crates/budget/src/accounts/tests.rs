@@ -76,6 +76,28 @@ fn a_limit_is_reached_to_the_unit_and_not_passed() {
     assert!(accounts.try_charge(leaf, || A, 1).is_err());
 }
 
+/// 5000 units may be in stocks here.
+#[test]
+fn after_a_refusal_stocks_open_where_more_is_left_than_they_may_hold_or_after_a_reclaim() {
+    let accounts = Accounts::new(AtomicStocks::new(4));
+    let [_, _, leaf] = tree(&accounts);
+    let opens_stock_with_left = |left: u64, reclaims: bool| {
+        accounts.try_charge(leaf, || A, 500_000).unwrap();
+        assert!(accounts.try_charge(leaf, || A, 1).is_err());
+        if reclaims {
+            accounts.reclaim_idle();
+        }
+        accounts.uncharge(leaf, || A, left).unwrap();
+        accounts.try_charge(leaf, || A, 1).unwrap();
+        let opened = accounts.explain(leaf).stranded() > 0;
+        accounts.uncharge(leaf, || A, 500_001 - left).unwrap();
+        assert_eq!(accounts.exact_usage(leaf), 0);
+        opened
+    };
+    assert_eq!([4999, 5000].map(|left| opens_stock_with_left(left, false)), [false, true]);
+    assert!(opens_stock_with_left(4000, true));
+}
+
 #[test]
 fn uncharging_more_than_was_charged_is_an_error() {
     let accounts = Accounts::new(LockedStocks::new(4));
