@@ -10,6 +10,7 @@
 
 mod args;
 pub mod load;
+mod merge;
 #[cfg(feature = "parquet")]
 mod parquet;
 mod progress;
@@ -19,17 +20,18 @@ pub use args::{Args, LayoutArgs};
 
 use crate::topo;
 use anyhow::Context;
-use args::{Common, FalseSharing, What};
+use args::{Common, FalseSharing, SimulatedSweep, What};
 use progress::ProgressReporter;
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 use warmcore_bench::measure::INTERRUPTED;
 use warmcore_layout::Layout;
 use warmcore_layout::culprit::{self, Base, Profile};
-use warmcore_papers::{Options, Row, Table, UNPUBLISHED};
-use warmcore_report::{self as report, Probe, Simulated};
+use warmcore_papers::{Options, Record, Row, Table, UNPUBLISHED};
+use warmcore_report::{self as report, Part, Probe, Simulated};
 use warmcore_results::{self as results, system as host};
 use warmcore_sim::machine::{SimMachine, THIS};
 use warmcore_topo::{Distance, Topology};
@@ -48,6 +50,7 @@ pub(crate) fn begun<R>(what: &str, command: String) -> Simulated<R> {
         command,
         when: host::utc_now(),
         interrupted: None,
+        part: None,
         tables: Vec::new(),
         loads: Vec::new(),
         culprit: None,
@@ -56,13 +59,20 @@ pub(crate) fn begun<R>(what: &str, command: String) -> Simulated<R> {
 
 /// Writes the results so far to the files that were asked for.
 fn keep(found: &Simulated<Row>, common: &Common) -> anyhow::Result<()> {
-    if let Some(path) = &common.json {
+    write(found, common.seed, [&common.json, &common.parquet])
+}
+
+/// Writes results to a file of JSON and to one of Parquet. `first` is the first seed.
+fn write(found: &Simulated<Row>, first: u64, [json, parquet]: [&Option<PathBuf>; 2]) -> anyhow::Result<()> {
+    if let Some(path) = json {
         results::write_whole(path, &serde_json::to_vec_pretty(found)?)?;
     }
     #[cfg(feature = "parquet")]
-    if let Some(path) = &common.parquet {
-        results::write_whole(path, &parquet::bytes(found, common.seed)?)?;
+    if let Some(path) = parquet {
+        results::write_whole(path, &parquet::bytes(found, first)?)?;
     }
+    #[cfg(not(feature = "parquet"))]
+    let _ = (first, parquet);
     Ok(())
 }
 
@@ -82,8 +92,9 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     args.check()?;
     match &args.what {
         What::Load(load) => load::command(load),
+        What::Merge(merge) => merge::command(merge),
         What::FalseSharing(of) if of.layout.is_some() => find(of),
-        _ => tables(args),
+        _ => args.sweep().zip(args.files()).map_or(Ok(()), |(sweep, files)| tables(&sweep, files)),
     }
 }
 
@@ -94,31 +105,48 @@ pub fn layout_command(args: &LayoutArgs) -> anyhow::Result<()> {
     find(&of)
 }
 
-fn tables(args: &Args) -> anyhow::Result<()> {
-    let common = args.common();
-    let machine = common.machine.as_deref().map(machine_of).transpose()?;
-    let mut all = begun(args.name(), args.said());
+fn tables(sweep: &SimulatedSweep, common: &Common) -> anyhow::Result<()> {
+    let machines: Vec<Option<SimMachine>> = machines_of(&sweep.machines)?;
+    let mut all = begun(&sweep.name, sweep.said());
+    all.part = sweep.shard.map(|shard| Part {
+        number: shard.number,
+        of: shard.of,
+        machines: sweep.machines.clone(),
+        seed: sweep.seed,
+        seeds: sweep.seeds,
+        quick: sweep.quick,
+        costs: machines.iter().flatten().map(merge::fingerprint).collect(),
+        sweeps: Vec::new(),
+    });
     // Write now, so that an older file is not taken for the result of this run, and so that a path that can't be
     // written is reported at once.
     keep(&all, common)?;
-    let chosen = args.kinds();
+    let chosen = TableKind::of(&sweep.name);
+    let todo: Vec<(&TableKind, &Option<SimMachine>)> =
+        chosen.iter().flat_map(|kind| machines.iter().map(move |machine| (kind, machine))).collect();
     let bar = warmcore_bench::progress(common.seeds, &all.what);
     bar.enable_steady_tick(Duration::from_millis(200));
-    for (i, kind) in chosen.iter().enumerate() {
+    for (i, (kind, machine)) in todo.iter().enumerate() {
         let progress = ProgressReporter::new(&bar, kind.name);
+        let record = sweep.shard.map(|_| Arc::<Record>::default());
         let options = Options {
-            machine: machine.clone(),
+            machine: (*machine).clone(),
             seeds: common.seeds(),
-            quick: args.quick(),
+            quick: sweep.quick,
             threads: None,
             progress: Some(progress.clone()),
+            shard: sweep.shard,
+            record: record.clone(),
         };
-        let replay = |seed: Option<u64>| args.replay(kind, seed);
+        let replay = |seed: Option<u64>| sweep.replay(kind, seed);
         let table = progress.wait(|| (kind.table)(&options).concluded(&options), replay)?;
         let is_cut = INTERRUPTED.load(Relaxed);
         if is_cut {
-            let missing: Vec<&str> = chosen[i + 1..].iter().map(|kind| kind.name).collect();
+            let missing: Vec<&str> = todo[i + 1..].iter().map(|(kind, _)| kind.name).collect();
             all.interrupted = Some(left_out(&table, kind.name, common.seeds, &missing));
+        }
+        if let Some((part, record)) = all.part.as_mut().zip(record) {
+            part.sweeps.push(record.kept());
         }
         if !table.rows.is_empty() {
             bar.suspend(|| print!("{}", report::simulated(&shown(&table, is_cut))));
@@ -135,6 +163,14 @@ fn tables(args: &Args) -> anyhow::Result<()> {
     }
     end(&all, common);
     Ok(())
+}
+
+/// The machines of these names; [`None`], for the machine of the publication, if there are no names.
+fn machines_of(names: &[String]) -> anyhow::Result<Vec<Option<SimMachine>>> {
+    if names.is_empty() {
+        return Ok(vec![None]);
+    }
+    names.iter().map(|name| machine_of(name).map(Some)).collect()
 }
 
 /// Describes what is missing because of a signal.
@@ -237,7 +273,7 @@ fn find(args: &FalseSharing) -> anyhow::Result<()> {
         }
     };
     // Without `--machine`, use the machine that the profile names; if it names none, this machine.
-    let named = common.machine.as_deref().or(profile.machine.as_deref());
+    let named = common.machine().or(profile.machine.as_deref());
     let machine = machine_of(named.unwrap_or(THIS))?;
     let mut all = begun("culprit", args.said());
     keep(&all, common)?;

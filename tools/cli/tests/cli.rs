@@ -848,3 +848,107 @@ fn a_kernel_without_membarrier_is_fallen_back_from_and_explained() {
         "{doctor}"
     );
 }
+
+#[test]
+fn shards_of_a_sweep_that_are_merged_are_the_whole_sweep() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let json = |name: &str| -> serde_json::Value {
+        let mut value: serde_json::Value = serde_json::from_slice(&std::fs::read(at(name)).unwrap()).unwrap();
+        value.as_object_mut().unwrap().remove("when").unwrap();
+        value
+    };
+    std::fs::write(
+        at("two.toml"),
+        "[two]\ninherits = \"epyc9654_2p\"\nsockets = 1\nnuma_nodes = 1\nl3_per_socket = 1\ncores_per_l3 = 2\nsmt = 1\ncpus = 2\n",
+    )
+    .unwrap();
+    let two = at("two.toml");
+    // A table of which a part has the first three seeds alone, one whose notes follow from its rows, and two tables of one command.
+    let commands: [&[&str]; 3] = [
+        &["sim", "drain", "--quick", "--seeds", "5"],
+        &["sim", "cid", "--seed", "3", "--seeds", "4"],
+        &["sim", "runtime", "--quick", "--seeds", "3", "--machine", &two, "--machine", &two],
+    ];
+    for command in commands {
+        let run = |more: &[&str]| {
+            let all = [command, more].concat();
+            well(&mut warmcore(&all))
+        };
+        let whole = run(&["--json", &at("whole.json")]);
+        for shard in 1..=3 {
+            run(&["--shard", &format!("{shard}/3"), "--json", &at(&format!("{shard}.json"))]);
+        }
+        let merge = ["sim", "merge", &at("merged.json"), &at("3.json"), &at("1.json"), &at("2.json")];
+        let merged = well(&mut warmcore(&merge));
+        assert_eq!(merged, whole, "{command:?}");
+        assert!(json("merged.json") == json("whole.json"), "{command:?}: {:#}", json("merged.json"));
+        assert!(json("1.json") != json("whole.json"), "{command:?}");
+    }
+}
+
+#[test]
+fn shards_that_do_not_fit_are_refused_with_what_to_do() {
+    let folder = TempDir::new().unwrap();
+    let at = |name: &str| folder.path().join(name).display().to_string();
+    let drain = |more: &[&str]| warmcore(&[&["sim", "drain", "--quick"], more].concat());
+    for (shard, said) in [
+        ("0/0", "there is at least one shard"),
+        ("4/3", "there is no shard 4 of 3; say 1/3 to 3/3"),
+        ("0/3", "counted from 1; say 1/3 to 3/3"),
+        ("2", "not a shard; say which one and of how many, such as 2/3"),
+        ("-1/3", "not a shard"),
+        ("3/4", "there are 3 seeds"),
+    ] {
+        let error = badly(&mut drain(&["--seeds", "3", "--json", &at("x.json"), "--shard", shard]));
+        assert!(error.contains(said), "{shard}: {error}");
+    }
+    let error = badly(&mut drain(&["--seeds", "3", "--shard", "1/3"]));
+    assert!(error.contains("say --json FILE"), "{error}");
+    let error = badly(&mut drain(&[
+        "--seeds", "3", "--shard", "1/3", "--json", &at("x.json"), "--machine", "this",
+    ]));
+    assert!(error.contains("--machine this"), "{error}");
+    let error = badly(&mut drain(&["--machine", "ryzen7950x", "--machine", "ryzen7950x"]));
+    assert!(error.contains("given 2 times"), "{error}");
+
+    let shard = |name: &str, seeds: &str, shard: &str| {
+        well(&mut drain(&["--seeds", seeds, "--shard", shard, "--json", &at(name)]));
+        at(name)
+    };
+    let (one, two) = (shard("1.json", "3", "1/3"), shard("2.json", "3", "2/3"));
+    let other = shard("other.json", "4", "3/3");
+    let whole = at("whole.json");
+    well(&mut drain(&["--seeds", "3", "--json", &whole]));
+    let edited = |name: &str, from: &str, to: &str| {
+        let text = std::fs::read_to_string(&one).unwrap();
+        assert!(text.contains(from), "{from}");
+        std::fs::write(at(name), text.replace(from, to)).unwrap();
+        at(name)
+    };
+    let old = edited("old.json", "\"schema\": 2", "\"schema\": 1");
+    let cut = edited("cut.json", "\"when\"", "\"interrupted\": \"of drain no seed was finished\", \"when\"");
+    let emptied = edited("emptied.json", "\"sweeps\": [", "\"sweeps\": [], \"rest\": [");
+    std::fs::write(at("text.json"), "once upon a time").unwrap();
+    let out = at("out.json");
+    for (shards, said) in [
+        (vec![&one, &two], "of 3 shards 2 are here and 1 missing; the first of these is made by: warmcore sim drain"),
+        (vec![&one, &two], "--seeds 3 --quick --shard 3/3 --json FILE"),
+        (vec![&one, &one], "are both shard 1/3"),
+        (vec![&one, &two, &other], "merge shards of one command"),
+        (vec![&one, &whole], "is no shard: it has all of `warmcore sim drain --seeds 3 --quick`"),
+        (vec![&old], "has schema 1, and this program reads 2"),
+        (vec![&cut], "was interrupted: of drain no seed was finished; run it again"),
+        (vec![&at("text.json")], "is not JSON"),
+        (vec![&at("absent.json")], "can't read"),
+        (vec![&one, &two, &out], "would be overwritten"),
+    ] {
+        let names = shards.iter().map(|name| name.as_str());
+        let error = badly(&mut warmcore(&["sim", "merge", &out].into_iter().chain(names).collect::<Vec<_>>()));
+        assert!(error.contains(said), "{shards:?}: {error}");
+        assert!(!Path::new(&out).exists(), "{shards:?}");
+    }
+    let three = shard("3.json", "3", "3/3");
+    let error = badly(&mut warmcore(&["sim", "merge", &out, &emptied, &two, &three]));
+    assert!(error.contains("does not fit the other shards; run it again") || error.contains("emptied"), "{error}");
+}

@@ -19,7 +19,7 @@
 //! # Source
 //! "sched: Improve cache locality of RSEQ concurrency IDs for intermittent workloads", Linux 6.13.
 
-use super::{Options, Row, Table, changed};
+use super::{Numbers, Options, Row, Table, changed};
 use rows::rows_of;
 use sim::{Index, RemoteClock, Setup};
 use warmcore_cid::{CacheLocal, KeptPerCpu, Lowest};
@@ -104,12 +104,12 @@ pub fn table(options: &Options) -> Table {
 /// The table with other rules in its columns.
 pub fn table_by(machine: &SimMachine, options: &Options, columns: &Columns) -> Table {
     let SimMachine { costs, topology, .. } = machine;
-    let mut seeds = options.per_seed(|seed| rows_of(costs, topology, seed, columns)).into_iter();
-    let mut rows = seeds.next().unwrap_or_default();
-    for seed in seeds {
-        for (row, other) in rows.iter_mut().zip(seed) {
-            row.numbers.extend(other.numbers);
-        }
+    let seeds = options.sweep_seeds(|seed| OfSeed::of(&rows_of(costs, topology, Some(seed), columns)));
+    let mut rows = rows_of(costs, topology, None, columns);
+    for (i, row) in rows.iter_mut().enumerate() {
+        row.numbers = seeds.iter().map(|seed| seed.0[i].0).collect();
+        // Null models are those of the first seed.
+        row.null = seeds.first().and_then(|seed| row.null.and(seed.0[i].1));
     }
     let rows: Vec<Row> = rows.into_iter().map(Row::counted).collect();
     let mut notes: Vec<String> = NOTES.iter().map(|note| (*note).to_owned()).collect();
@@ -123,6 +123,27 @@ pub fn table_by(machine: &SimMachine, options: &Options, columns: &Columns) -> T
                  ns per burst over 16 kB, mean of 5".into(),
         rows,
         notes,
+    }
+}
+
+/// By row: a seed's number, and that of the null model.
+struct OfSeed(Vec<(f64, Option<f64>)>);
+
+impl OfSeed {
+    fn of(rows: &[Row]) -> Self {
+        Self(rows.iter().map(|row| (row.simulated, row.null)).collect())
+    }
+}
+
+impl Numbers for OfSeed {
+    fn numbers(&self) -> Vec<f64> {
+        self.0.iter().flat_map(|(number, null)| [*number, null.unwrap_or(f64::NAN)]).collect()
+    }
+
+    fn of_numbers(numbers: &[f64]) -> Option<Self> {
+        let (pairs, rest) = numbers.as_chunks();
+        let of = |[number, null]: &[f64; 2]| (*number, Some(*null).filter(|null| !null.is_nan()));
+        rest.is_empty().then(|| Self(pairs.iter().map(of).collect()))
     }
 }
 

@@ -168,7 +168,7 @@ impl Run<'_> {
     /// which is negative if the second takes less.
     fn both_methods(&self, case: Case) -> [Vec<f64>; 3] {
         let [upstream, patched] = METHODS.map(|(method, _)| {
-            self.options.per_seed(|seed| cycles(self.machine, drain(self.machine, &case, method, seed).ns))
+            self.options.sweep_seeds(|seed| cycles(self.machine, drain(self.machine, &case, method, seed).ns))
         });
         let saved = upstream.iter().zip(&patched);
         let saved = saved.map(|(upstream, patched)| 100.0 * (patched / upstream - 1.0)).collect();
@@ -231,7 +231,7 @@ impl Run<'_> {
         let drains = if self.options.quick { DRAINS / 4 } else { DRAINS };
         let row = |what: &str, when, of: fn(Met) -> u64| {
             let met = |seed| of(met(self.machine, when, drains, seed)) as f64;
-            let met = self.options.per_seed(met).into_iter().map(|met| met * DRAINS as f64 / drains as f64);
+            let met = self.options.sweep_seeds(met).into_iter().map(|met| met * DRAINS as f64 / drains as f64);
             Row::of(format!("held locks met{what}"), "locks", met.collect())
         };
         let between = row(", drains between the loops", When::BetweenLoops, |met| met.by_drains);
@@ -283,7 +283,7 @@ fn growth(options: &Options) -> Vec<Row> {
         let few = options.first(3);
         let row = |name: String, charging: usize, method: Method| {
             let ns = |seed| drain(&machine, &Case::plain(charging), method, seed).ns as f64;
-            Row::of(format!("a machine of {name}"), "ns", few.per_seed(ns))
+            Row::of(format!("a machine of {name}"), "ns", few.sweep_seeds(ns))
         };
         for (method, what) in ALL_METHODS {
             rows.push(row(format!("{}, all with stock, {what}", cpus(size)), size, method));

@@ -70,7 +70,7 @@ impl FalseSharingSim {
 
     /// The mean time of a read of a field in the simulation touch by touch, by seed.
     fn read_ns(&self, options: &Options, layout: &Layout, field: &str) -> Vec<f64> {
-        options.per_seed(|seed| {
+        options.sweep_seeds(|seed| {
             let seen = simulate(layout, &self.profile, &self.machine, seed, self.touches);
             let seen = seen.unwrap_or_else(|e| panic!("{e}"));
             seen.iter().find(|seen| seen.name == field).map_or(0.0, |seen| seen.mean_read_ns())

@@ -15,7 +15,7 @@
 //!
 //! SIS_CACHE, v1, 26 September 2023 (netperf, 224 CPUs, C1 only); v2, 21 November 2023.
 
-use super::{Options, Row, Table, row_named};
+use super::{Numbers, Options, Row, Table, row_named};
 use serde::Deserialize;
 use warmcore_sim::machine::SimMachine;
 use warmcore_sim::memory::{Access, Pages};
@@ -135,6 +135,18 @@ pub struct Trips {
     pub is_settled: bool,
     /// The end of the window.
     pub until: Nanos,
+}
+
+impl Numbers for Trips {
+    fn numbers(&self) -> Vec<f64> {
+        let is_settled = f64::from(u8::from(self.is_settled));
+        vec![self.k_per_second, self.migrating, is_settled, self.until.0 as f64]
+    }
+
+    fn of_numbers(numbers: &[f64]) -> Option<Self> {
+        let [k_per_second, migrating, is_settled, until] = *numbers else { return None };
+        Some(Self { k_per_second, migrating, is_settled: is_settled != 0.0, until: Nanos(until as u64) })
+    }
 }
 
 impl Trips {
@@ -273,7 +285,7 @@ pub(super) fn trips_by_run(
 ) -> Vec<Vec<Trips>> {
     let done = options
         .first(SEEDS_MAX)
-        .each_per_seed(runs, |(shape, kernel), seed| pairs(machine, *kernel, seed, *shape));
+        .sweep(runs, |(shape, kernel), seed| pairs(machine, *kernel, seed, *shape));
     (0..runs.len()).map(|run| done.iter().map(|seed| seed[run]).collect()).collect()
 }
 

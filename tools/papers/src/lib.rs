@@ -20,11 +20,12 @@ pub mod drain;
 pub mod false_sharing;
 pub mod hot_windows;
 mod options;
+pub mod runtime;
 pub mod sensitivity;
 pub mod tolerance;
 pub mod wake_queue;
 
-pub use options::{Options, Progress};
+pub use options::{Numbers, Options, Progress, Record, Shard, Sweep};
 
 /// A section of the published tables. Their results are only compared and printed; a simulation may take a row's load
 /// from them (a number of CPUs, threads or clients).

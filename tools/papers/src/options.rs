@@ -5,11 +5,13 @@
 //! that of a run with fewer seeds. 30 seeds of 4 settings are 120 simulations; a stop after 50 leaves 12 seeds with 4
 //! each.
 
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::fmt::Debug;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use warmcore_sim::machine::SimMachine;
 
@@ -31,6 +33,103 @@ pub trait Progress: Debug + Send + Sync {
     }
 }
 
+/// A result of a simulation that [`Record`] can keep.
+pub trait Numbers: Sized {
+    /// The result as numbers.
+    fn numbers(&self) -> Vec<f64>;
+
+    /// The result that gives these numbers. `None`: it has another form.
+    fn of_numbers(numbers: &[f64]) -> Option<Self>;
+}
+
+impl Numbers for f64 {
+    fn numbers(&self) -> Vec<f64> {
+        vec![*self]
+    }
+
+    fn of_numbers(numbers: &[f64]) -> Option<Self> {
+        <[f64; 1]>::try_from(numbers).ok().map(|[number]| number)
+    }
+}
+
+/// One of several equal parts of the seeds: every `of`th, from the `number`th on, which is counted from 1.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Shard {
+    /// Which part.
+    pub number: u64,
+    /// How many parts there are.
+    pub of: u64,
+}
+
+/// The results of one call of [`Options::sweep`], by seed and then by item. A number that is not finite is `None`.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// How many items it has for each seed.
+    pub items: usize,
+    /// The results.
+    pub by_seed: BTreeMap<u64, Vec<Vec<Option<f64>>>>,
+}
+
+/// Keeps the results of a table's simulations, or gives those that were kept to a table, which then simulates nothing.
+#[derive(Debug, Default)]
+pub struct Record {
+    given: Option<Vec<Sweep>>,
+    /// Written and read by the thread that makes the table.
+    kept: Mutex<Vec<Sweep>>,
+    is_foreign: AtomicBool,
+}
+
+impl Record {
+    /// A record that gives these results, which another record has kept.
+    pub fn of(given: Vec<Sweep>) -> Self {
+        Self { given: Some(given), ..Self::default() }
+    }
+
+    /// The results so far.
+    pub fn kept(&self) -> Vec<Sweep> {
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether the given results are those of the table's simulations: as many sweeps, seeds and items.
+    pub fn fits(&self) -> bool {
+        let is_whole = self.given.as_ref().is_none_or(|given| given.len() == self.kept().len());
+        is_whole && !self.is_foreign.load(Ordering::Relaxed)
+    }
+
+    /// The given results of the next sweep. `None`: it has to be simulated.
+    fn next<T: Numbers>(&self, seeds: &[u64], items: usize) -> Option<Vec<Vec<T>>> {
+        let given = self.given.as_ref()?;
+        let at = self.kept().len();
+        let sweep = given.get(at).cloned().unwrap_or_default();
+        let all = || -> Option<Vec<Vec<T>>> {
+            let is_same = sweep.items == items && sweep.by_seed.keys().eq(seeds);
+            let number = |numbers: &Vec<Option<f64>>| {
+                T::of_numbers(&numbers.iter().map(|n| n.unwrap_or(f64::NAN)).collect::<Vec<f64>>())
+            };
+            let mut by_seed = sweep.by_seed.values().filter(|_| is_same);
+            let all = by_seed.try_fold(Vec::new(), |mut all, results| {
+                let results: Vec<T> = results.iter().map(number).collect::<Option<_>>()?;
+                all.push(Some(results).filter(|results| results.len() == items)?);
+                Some(all)
+            })?;
+            is_same.then_some(all)
+        };
+        let found = all();
+        self.is_foreign.fetch_or(found.is_none(), Ordering::Relaxed);
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(sweep);
+        Some(found.unwrap_or_default())
+    }
+
+    fn keep<T: Numbers>(&self, seeds: &[u64], items: usize, results: &[Vec<T>]) {
+        let numbers = |result: &T| {
+            result.numbers().into_iter().map(|number| number.is_finite().then_some(number)).collect()
+        };
+        let of_seed = |results: &Vec<T>| results.iter().map(numbers).collect();
+        let by_seed = seeds.iter().copied().zip(results.iter().map(of_seed)).collect();
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(Sweep { items, by_seed });
+    }
+}
+
 /// What is run for a table.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -44,11 +143,15 @@ pub struct Options {
     pub threads: Option<NonZeroUsize>,
     /// An observer of the progress.
     pub progress: Option<Arc<dyn Progress>>,
+    /// The part of the seeds that is simulated. `None`: all.
+    pub shard: Option<Shard>,
+    /// Keeps or gives the results of simulations.
+    pub record: Option<Arc<Record>>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { machine: None, seeds: 0..10, quick: false, threads: None, progress: None }
+        Self { machine: None, seeds: 0..10, quick: false, threads: None, progress: None, shard: None, record: None }
     }
 }
 
@@ -68,6 +171,37 @@ impl Options {
         Self { seeds: self.seeds.start..end, ..self.clone() }
     }
 
+    /// The seeds to simulate.
+    fn chosen(&self) -> Vec<u64> {
+        let is_in = |seed: &u64| {
+            self.shard.is_none_or(|shard| (seed - self.seeds.start) % shard.of.max(1) == shard.number - 1)
+        };
+        self.seeds.clone().filter(is_in).collect()
+    }
+
+    /// As [`each_per_seed`](Self::each_per_seed), for the simulations of a table: [`record`](Self::record) keeps or gives the
+    /// results.
+    pub fn sweep<I: Sync, T: Send + Numbers>(
+        &self,
+        all: &[I],
+        run: impl Fn(&I, u64) -> T + Sync,
+    ) -> Vec<Vec<T>> {
+        let seeds = self.chosen();
+        if let Some(given) = self.record.as_ref().and_then(|record| record.next(&seeds, all.len())) {
+            return given;
+        }
+        let done = self.each_per_seed(all, run);
+        if let Some(record) = &self.record {
+            record.keep(&seeds, all.len(), &done);
+        }
+        done
+    }
+
+    /// As [`sweep`](Self::sweep), with one simulation for each seed.
+    pub fn sweep_seeds<T: Send + Numbers>(&self, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
+        self.sweep(&[()], |(), seed| run(seed)).into_iter().flatten().collect()
+    }
+
     /// One result per seed, in order. After a stop: those of the first seeds.
     pub fn per_seed<T: Send>(&self, run: impl Fn(u64) -> T + Sync) -> Vec<T> {
         self.each_per_seed(&[()], |(), seed| run(seed)).into_iter().flatten().collect()
@@ -79,7 +213,7 @@ impl Options {
         all: &[I],
         run: impl Fn(&I, u64) -> T + Sync,
     ) -> Vec<Vec<T>> {
-        let seeds: Vec<u64> = self.seeds.clone().collect();
+        let seeds = self.chosen();
         let pairs: Vec<(u64, &I)> =
             seeds.iter().flat_map(|seed| all.iter().map(move |item| (*seed, item))).collect();
         let tell = |done: usize| {
@@ -213,5 +347,56 @@ mod tests {
         let panic = catch_unwind(AssertUnwindSafe(|| options.per_seed(run))).unwrap_err();
         assert_eq!(panic.downcast_ref::<&str>(), Some(&"the broken one"));
         assert_eq!(progress.failed.load(Ordering::Relaxed), 42);
+    }
+
+    /// A table of two sweeps, of which the second has the first three seeds alone.
+    fn two_sweeps(options: &Options) -> Vec<f64> {
+        let of = |item: &f64, seed: u64| if seed == 9 { f64::NAN } else { item / (seed + 1) as f64 };
+        let all = options.sweep(&[1.0, 2.0], of).into_iter().flatten();
+        all.chain(options.first(3).sweep_seeds(|seed| of(&0.1, seed))).collect()
+    }
+
+    #[test]
+    fn shards_that_are_put_together_give_what_the_whole_gives_without_a_simulation() {
+        let whole = two_sweeps(&Options { seeds: 4..11, ..Options::default() });
+        let mut joined: Vec<Sweep> = Vec::new();
+        let mut simulated = 0;
+        for number in 1..=5 {
+            let record = Arc::<Record>::default();
+            let options = Options {
+                seeds: 4..11,
+                shard: Some(Shard { number, of: 5 }),
+                record: Some(record.clone()),
+                ..Options::default()
+            };
+            simulated += two_sweeps(&options).len();
+            let kept = record.kept();
+            joined.resize(kept.len(), Sweep { items: 0, ..Sweep::default() });
+            for (sum, sweep) in joined.iter_mut().zip(kept) {
+                sum.items = sweep.items;
+                sum.by_seed.extend(sweep.by_seed);
+            }
+        }
+        assert_eq!((whole.len(), simulated), (17, 17), "each seed is in one shard");
+        let options = |sweeps: &[Sweep]| {
+            let record = Arc::new(Record::of(sweeps.to_vec()));
+            (Options { seeds: 4..11, record: Some(record.clone()), ..Options::default() }, record)
+        };
+        let (merged, record) = options(&joined);
+        let same = |a: &f64, b: &f64| a == b || a.is_nan() && b.is_nan();
+        assert!(two_sweeps(&merged).iter().zip(&whole).all(|(a, b)| same(a, b)) && record.fits());
+        // A seed less, a sweep less, a sweep more, other items.
+        for damage in 0..4 {
+            let mut damaged = joined.clone();
+            match damage {
+                0 => _ = damaged[0].by_seed.pop_last(),
+                1 => _ = damaged.pop(),
+                2 => damaged.push(Sweep::default()),
+                _ => damaged[1].items = 2,
+            }
+            let (options, record) = options(&damaged);
+            two_sweeps(&options);
+            assert!(!record.fits(), "damage {damage}");
+        }
     }
 }

@@ -20,7 +20,7 @@
 //! "sched: Implement shared wakequeue in CFS", linux-kernel, June 2023, RFC 3/3: `make -j$(nproc) built-in.a` of an
 //! allyesconfig. The machines are those of `crates/topo/machines.toml`.
 
-use super::{Options, Row, Table, row_named};
+use super::{Numbers, Options, Row, Table, row_named};
 use serde::Deserialize;
 use warmcore_sim::machine::SimMachine;
 use warmcore_sim::policy::Kernel;
@@ -72,6 +72,17 @@ struct Built {
     gated_percent: f64,
     /// The time of these searches, in millionths of all CPUs' time.
     search_ppm: f64,
+}
+
+impl Numbers for Built {
+    fn numbers(&self) -> Vec<f64> {
+        vec![self.seconds, self.cpu_percent, self.gated_percent, self.search_ppm]
+    }
+
+    fn of_numbers(numbers: &[f64]) -> Option<Self> {
+        let [seconds, cpu_percent, gated_percent, search_ppm] = *numbers else { return None };
+        Some(Self { seconds, cpu_percent, gated_percent, search_ppm })
+    }
 }
 
 /// Runs the build on a machine.
@@ -174,7 +185,7 @@ fn machine_rows(machine: &SimMachine, published: Option<&Published>, options: &O
     let SimMachine { name, topology, .. } = machine;
     let settings = settings(options.quick);
     let files = if options.quick { FILES_PER_CPU / 4 } else { FILES_PER_CPU };
-    let done = options.each_per_seed(&settings, |(_, kernel), seed| build(machine, *kernel, seed, files));
+    let done = options.sweep(&settings, |(_, kernel), seed| build(machine, *kernel, seed, files));
     // One number per seed: of the setting at this index, compared with the first setting under the same seed.
     let numbers = |at: usize, of: &dyn Fn(Built, Built) -> f64| -> Vec<f64> {
         done.iter().map(|seed| of(seed[at], seed[0])).collect()

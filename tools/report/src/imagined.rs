@@ -4,7 +4,7 @@ use super::markup::amount;
 use serde::{Deserialize, Serialize};
 use warmcore_layout::culprit::Culprit;
 use warmcore_papers::sensitivity::Sensitivity;
-use warmcore_papers::{JsonRow, Table, count_met};
+use warmcore_papers::{JsonRow, Sweep, Table, count_met};
 use warmcore_sim::simulation::Report;
 
 /// The simulations in a report.
@@ -30,6 +30,9 @@ pub struct Simulated<R = JsonRow> {
     /// What is missing because of a signal.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub interrupted: Option<String>,
+    /// Of a shard: which part of a command's seeds it is, and what was simulated.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub part: Option<Part>,
     /// The tables for which at least one seed was finished.
     pub tables: Vec<Table<R>>,
     /// For a load: the results under each policy, seed by seed.
@@ -38,6 +41,27 @@ pub struct Simulated<R = JsonRow> {
     /// For a layout: the costs of its fields, and which fields make touches of other fields miss.
     #[serde(skip_deserializing, skip_serializing_if = "Option::is_none")]
     pub culprit: Option<Culprit>,
+}
+
+/// A part of a command's seeds, as `warmcore sim --shard` writes it and `warmcore sim merge` reads it.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+pub struct Part {
+    /// Which shard it is, counted from 1.
+    pub number: u64,
+    /// How many shards there are.
+    pub of: u64,
+    /// The machines that were named.
+    pub machines: Vec<String>,
+    /// The first seed of the whole command, and the number of its seeds.
+    pub seed: u64,
+    /// How many seeds the whole command has.
+    pub seeds: u64,
+    /// Whether the command has `--quick`.
+    pub quick: bool,
+    /// A number for the CPUs and the costs of each machine that was named. Two machines that differ have two numbers.
+    pub costs: Vec<String>,
+    /// By table: the results of its simulations.
+    pub sweeps: Vec<Vec<Sweep>>,
 }
 
 /// The results of a load under one policy.

@@ -23,7 +23,7 @@ mod simulated;
 mod summary;
 mod words;
 
-pub use imagined::{Imagined, Simulated, SimulatedLoad};
+pub use imagined::{Imagined, Part, Simulated, SimulatedLoad};
 pub use inputs::{EXPECTED, Finding, Inputs, Probe, State, WorkingSet};
 pub use page::{page, pictures};
 pub use simulated::{simulated, simulated_loads, simulated_tally};

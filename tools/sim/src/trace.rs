@@ -58,6 +58,11 @@ pub trait Observer {
         let _ = (now, cpu, task);
     }
 
+    /// A task passes the mark of this name.
+    fn marked(&mut self, now: Nanos, task: TaskId, mark: &str) {
+        let _ = (now, task, mark);
+    }
+
     /// A task was created, with this name.
     fn task_created(&mut self, now: Nanos, task: TaskId, name: &str) {
         let _ = (now, task, name);

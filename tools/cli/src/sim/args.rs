@@ -3,11 +3,12 @@
 //! There is a subcommand for each table, one for all tables, and one for a user's tasks. The help of each has an
 //! example and the names of the machines. Seeds are counted from 0; `--seed 7 --seeds 1` simulates the eighth seed.
 
-use super::load;
+use super::{load, merge};
 use anyhow::{bail, ensure};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use warmcore_papers::{Options, Table, by_load, cid, drain, false_sharing, hot_windows, wake_queue};
+use warmcore_papers::{Options, Shard, Table, by_load, cid, drain, false_sharing, hot_windows, runtime, wake_queue};
+use warmcore_sim::machine::THIS;
 use warmcore_topo::{MACHINES, machines};
 
 /// Arguments of `warmcore sim`.
@@ -46,7 +47,13 @@ pub(super) enum What {
     #[command(after_help = table("warmcore sim wake-queue-v3-by-load --quick --seeds 5"))]
     #[command(name = "wake-queue-v3-by-load")]
     WakeQueueV3ByLoad(Run),
-    /// All tables, and a line on each: how many rows are within their tolerance
+    /// Warmcore's runtime, tokio's rules and a runtime per core, under six loads on 2 CPUs to a whole machine
+    #[command(after_help = below(RUNTIME), mut_arg("seeds", |seeds| seeds.default_value("3")))]
+    Runtime(Run),
+    /// Merge the files of all shards of a command (`--shard`) into what the whole command would write
+    #[command(after_help = MERGE)]
+    Merge(merge::Args),
+    /// All published tables, and a line on each: how many rows are within their tolerance
     #[command(after_help = table("warmcore sim tables --quick --seeds 3"))]
     Tables(Run),
     /// Your program: tasks from a JSON file for rt-app, under each policy
@@ -57,9 +64,9 @@ pub(super) enum What {
 /// The arguments of every subcommand.
 #[derive(Debug, clap::Args)]
 pub(super) struct Common {
-    /// The machine: a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or your machine FILE.toml
-    #[arg(long, value_name = "MACHINE")]
-    pub machine: Option<String>,
+    /// The machine (of `runtime`, one or several): a name below, `this` (hand-overs are timed first), FILE.xml of lstopo, or your machine FILE.toml
+    #[arg(long = "machine", value_name = "MACHINE")]
+    pub machines: Vec<String>,
     /// The number of simulations of each configuration, each with different random numbers
     #[arg(long, value_name = "N", default_value_t = 30, allow_negative_numbers = true)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=SEEDS_MAX))]
@@ -81,6 +88,9 @@ pub(super) struct Common {
 pub(super) struct Run {
     #[command(flatten)]
     pub common: Common,
+    /// Simulate only every Nth seed, from the Ith on, counted from 1; `warmcore sim merge` puts the files together
+    #[arg(long, value_name = "I/N", value_parser = shard)]
+    pub shard: Option<Shard>,
     /// Fewer configurations, and shorter ones
     #[arg(long)]
     pub quick: bool,
@@ -134,15 +144,31 @@ pub struct LayoutArgs {
 impl LayoutArgs {
     /// Converts to the arguments of `warmcore sim false-sharing --layout`, which does not simulate.
     pub(super) fn false_sharing(&self) -> FalseSharing {
-        let (machine, json) = (self.machine.clone(), self.json.clone());
-        let common = Common { machine, seeds: 1, seed: 0, json, parquet: None };
+        let (machines, json) = (self.machine.iter().cloned().collect(), self.json.clone());
+        let common = Common { machines, seeds: 1, seed: 0, json, parquet: None };
         FalseSharing {
-            run: Run { common, quick: false },
+            run: Run { common, shard: None, quick: false },
             layout: Some(self.layout.clone()),
             of: self.of.clone(),
             profile: Some(self.profile.clone()),
             at: self.at.clone(),
         }
+    }
+}
+
+/// Reads `2/3` as the second of three shards.
+fn shard(text: &str) -> Result<Shard, String> {
+    let number = |text: &str| text.parse::<u64>().ok();
+    match text.split_once('/').map(|(which, of)| (number(which), number(of))) {
+        Some((Some(number), Some(of))) if (1..=of).contains(&number) => Ok(Shard { number, of }),
+        Some((Some(_), Some(0))) => Err("there is at least one shard; say 1/1, or 1/3, 2/3 and 3/3".to_owned()),
+        Some((Some(0), Some(of))) => {
+            Err(format!("shards are counted from 1; say 1/{of} to {of}/{of}, the index of a job plus 1"))
+        }
+        Some((Some(number), Some(of))) => {
+            Err(format!("there is no shard {number} of {of}; say 1/{of} to {of}/{of}"))
+        }
+        _ => Err("not a shard; say which one and of how many, such as 2/3".to_owned()),
     }
 }
 
@@ -166,6 +192,21 @@ Examples:
   perf c2c report --stdio --node-info > c2c.txt; warmcore layout ... --profile c2c.txt --at 0x55d0c8a4e0c0
 The costs are those of the machine that --machine or the profile names, else of this one.
 fixtures/sim/ has mm_struct.toml and hackbench.toml to begin with.";
+
+const RUNTIME: &str = "\
+Examples:
+  warmcore sim runtime --json sim-runtime.json     two sockets of 96 cores; some minutes on two cores
+  warmcore sim runtime --quick --machine lstopo.xml --machine bergamo_9d64_1p
+Each load needs 25, 50, 75 and 100 % of the first 2, 8, 24, 96 and 192 CPUs of the machine, and of all. A number stands
+beside a bound, in which no task waits and none moves. Nothing was published, so nothing is claimed. Warmcore and tokio's
+rules are simulated on the same scheduler core; what calls cost was probed on an AMD EPYC, what lines cost is the machine's.";
+
+const MERGE: &str = "\
+Example:
+  warmcore sim runtime --seeds 8 --shard 1/2 --json part-1.json
+  warmcore sim runtime --seeds 8 --shard 2/2 --json part-2.json
+  warmcore sim merge sim-runtime.json part-1.json part-2.json
+The result is that of `warmcore sim runtime --seeds 8` but for `when`. docs/cluster.md shows job arrays.";
 
 const AFTER: &str = "\
 Examples:
@@ -198,6 +239,17 @@ pub(crate) struct TableKind {
 }
 
 impl TableKind {
+    /// The table that is not published.
+    const RUNTIME: Self = Self { name: "runtime", table: runtime::table };
+
+    /// The tables of a subcommand: of `tables` all that were published.
+    pub(super) fn of(subcommand: &str) -> Vec<Self> {
+        if subcommand == Self::RUNTIME.name {
+            return vec![Self::RUNTIME];
+        }
+        Self::ALL.into_iter().filter(|kind| ["tables", kind.name].contains(&subcommand)).collect()
+    }
+
     pub(crate) const ALL: [Self; 8] = [
         Self { name: "cid", table: cid::table },
         Self { name: "false-sharing", table: false_sharing::table },
@@ -225,27 +277,21 @@ impl Common {
              -p warmcore-cli --features parquet`, or take --json"
         );
         let path = |file: &str| file.rsplit_once(':').map_or(file, |(path, _)| path).to_owned();
-        let machine = self.machine.as_ref().map(|m| if m.contains(".toml:") { path(m) } else { m.clone() });
-        let machine = machine.map(PathBuf::from).filter(|path| path.is_file());
-        let mut seen: Vec<PathBuf> =
-            read.iter().copied().chain([&machine]).flatten().map(|p| real(p)).collect();
-        for path in [&self.json, &self.parquet].into_iter().chain(written.iter().copied()).flatten() {
-            let file = real(path);
-            if seen.contains(&file) {
-                bail!(
-                    "{} would be overwritten: it is named twice; name another file to write to",
-                    path.display()
-                );
-            }
-            ensure!(!path.is_dir(), "can't write {}: it is a folder; name a file in it", path.display());
-            seen.push(file);
-        }
-        Ok(())
+        let file = |machine: &String| if machine.contains(".toml:") { path(machine) } else { machine.clone() };
+        let machines = self.machines.iter().map(file).map(PathBuf::from).filter(|path| path.is_file());
+        let read = read.iter().copied().flatten().cloned().chain(machines);
+        let written = [&self.json, &self.parquet].into_iter().chain(written.iter().copied());
+        not_overwritten(read.collect(), written.flatten())
+    }
+
+    /// The machine, if one is named. [`Args::check`] has seen that there are not several.
+    pub fn machine(&self) -> Option<&str> {
+        self.machines.first().map(String::as_str)
     }
 
     /// Appends the machine and the seeds to a command that repeats the run. The seeds are the first and their number.
     fn said(&self, words: &mut Vec<String>, seeds: (u64, u64)) {
-        if let Some(machine) = &self.machine {
+        for machine in &self.machines {
             words.extend(["--machine".to_owned(), quoted(machine)]);
         }
         if seeds.0 != 0 {
@@ -253,6 +299,23 @@ impl Common {
         }
         words.extend(["--seeds".to_owned(), seeds.1.to_string()]);
     }
+}
+
+/// Checks that no file that is `read` is also written, that none is written twice, and that none is a folder.
+pub(super) fn not_overwritten<'a>(
+    read: Vec<PathBuf>,
+    written: impl Iterator<Item = &'a PathBuf>,
+) -> anyhow::Result<()> {
+    let mut seen: Vec<PathBuf> = read.iter().map(|path| real(path)).collect();
+    for path in written {
+        let file = real(path);
+        if seen.contains(&file) {
+            bail!("{} would be overwritten: it is named twice; name another file to write to", path.display());
+        }
+        ensure!(!path.is_dir(), "can't write {}: it is a folder; name a file in it", path.display());
+        seen.push(file);
+    }
+    Ok(())
 }
 
 /// A file's canonical name. The file need not exist; if its folder does not exist either, this is `path`.
@@ -284,12 +347,14 @@ impl Args {
             What::WakeQueueByLoad(_) => "wake-queue-by-load",
             What::WakeQueueV3ByLoad(_) => "wake-queue-v3-by-load",
             What::Tables(_) => "tables",
+            What::Runtime(_) => "runtime",
+            What::Merge(_) => "merge",
             What::Load(_) => "load",
         }
     }
 
-    /// The arguments that every subcommand has, and whether the run is a quick one.
-    fn settings(&self) -> (&Common, bool) {
+    /// The arguments of a subcommand that simulates tables; none for `load` and `merge`.
+    fn run(&self) -> Option<&Run> {
         match &self.what {
             What::Cid(run)
             | What::HotWindows(run)
@@ -299,49 +364,99 @@ impl Args {
             | What::WakeQueueByLoad(run)
             | What::WakeQueueV3ByLoad(run)
             | What::Tables(run)
-            | What::FalseSharing(FalseSharing { run, .. }) => (&run.common, run.quick),
-            What::Load(load) => (&load.common, false),
+            | What::Runtime(run)
+            | What::FalseSharing(FalseSharing { run, .. }) => Some(run),
+            What::Load(_) | What::Merge(_) => None,
         }
     }
 
-    pub(super) fn common(&self) -> &Common {
-        self.settings().0
+    /// What is simulated.
+    pub(super) fn sweep(&self) -> Option<SimulatedSweep> {
+        let Run { common, shard, quick } = self.run()?;
+        Some(SimulatedSweep {
+            name: self.name().to_owned(),
+            machines: common.machines.clone(),
+            seed: common.seed,
+            seeds: common.seeds,
+            quick: *quick,
+            shard: *shard,
+        })
     }
 
-    pub(super) fn quick(&self) -> bool {
-        self.settings().1
-    }
-
-    /// The tables that the subcommand simulates; none for `load`.
-    pub(super) fn kinds(&self) -> Vec<TableKind> {
-        TableKind::ALL.into_iter().filter(|kind| ["tables", kind.name].contains(&self.name())).collect()
+    pub(super) fn files(&self) -> Option<&Common> {
+        self.run().map(|run| &run.common)
     }
 
     pub(super) fn check(&self) -> anyhow::Result<()> {
         match &self.what {
-            What::FalseSharing(of) => of.check(),
-            What::Load(load) => load.common.check(&[&Some(load.tasks.clone())], &[&load.trace]),
-            _ => self.common().check(&[], &[]),
+            What::FalseSharing(of) => of.check()?,
+            What::Load(load) => load.common.check(&[&Some(load.tasks.clone())], &[&load.trace])?,
+            What::Merge(merge) => merge.check()?,
+            _ => self.files().map_or(Ok(()), |common| common.check(&[], &[]))?,
         }
+        let machines = match &self.what {
+            What::Load(load) => load.common.machines.len(),
+            _ => self.files().map_or(0, |common| common.machines.len()),
+        };
+        ensure!(
+            machines < 2 || matches!(self.what, What::Runtime(_)),
+            "--machine is given {machines} times, and `warmcore sim {}` simulates one machine; say one, and run it again for the \
+             others",
+            self.name()
+        );
+        let Some(Run { common, shard: Some(shard), .. }) = self.run() else { return Ok(()) };
+        ensure!(
+            shard.of <= common.seeds,
+            "--shard {}/{}: there are {} seeds, and a shard has at least one; say at most {} shards, or more --seeds",
+            shard.number,
+            shard.of,
+            common.seeds,
+            common.seeds
+        );
+        ensure!(common.json.is_some(), "--shard: a shard is merged from its file; say --json FILE");
+        ensure!(
+            common.parquet.is_none(),
+            "--shard: a shard has no Parquet file; say --parquet FILE to `warmcore sim merge`"
+        );
+        ensure!(
+            !common.machines.iter().any(|machine| machine == THIS),
+            "--shard: each shard would time its own machine for `--machine this`; say a name or a file"
+        );
+        Ok(())
+    }
+}
+
+/// What a command simulates, and which part of that.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SimulatedSweep {
+    /// The subcommand.
+    pub name: String,
+    pub machines: Vec<String>,
+    pub seed: u64,
+    pub seeds: u64,
+    pub quick: bool,
+    pub shard: Option<Shard>,
+}
+
+impl SimulatedSweep {
+    /// The command that repeats it, without its output files.
+    pub fn said(&self) -> String {
+        self.command(&self.name, (self.seed, self.seeds), self.shard)
     }
 
-    /// The command that repeats the simulation of tables, without its output files.
-    pub(super) fn said(&self) -> String {
-        self.command(self.name(), (self.common().seed, self.common().seeds))
+    /// The command that repeats one table with `seed`, or with all seeds.
+    pub fn replay(&self, kind: &TableKind, seed: Option<u64>) -> String {
+        self.command(kind.name, seed.map_or((self.seed, self.seeds), |seed| (seed, 1)), None)
     }
 
-    /// The command that repeats one table with `seed`, or with all seeds of this run.
-    pub(super) fn replay(&self, kind: &TableKind, seed: Option<u64>) -> String {
-        let common = self.common();
-        self.command(kind.name, seed.map_or((common.seed, common.seeds), |seed| (seed, 1)))
-    }
-
-    fn command(&self, name: &str, seeds: (u64, u64)) -> String {
+    fn command(&self, name: &str, seeds: (u64, u64), shard: Option<Shard>) -> String {
         let mut words = vec![format!("warmcore sim {name}")];
-        self.common().said(&mut words, seeds);
-        if self.quick() {
+        Common { machines: self.machines.clone(), seeds: 0, seed: 0, json: None, parquet: None }
+            .said(&mut words, seeds);
+        if self.quick {
             words.push("--quick".to_owned());
         }
+        words.extend(shard.map(|Shard { number, of }| format!("--shard {number}/{of}")));
         words.join(" ")
     }
 }
@@ -352,6 +467,10 @@ impl FalseSharing {
         ensure!(
             self.layout.is_none() || common.parquet.is_none(),
             "--parquet is for tables, and a culprit is none; take --json"
+        );
+        ensure!(
+            self.layout.is_none() || self.run.shard.is_none(),
+            "--shard is for tables, and a culprit is none; leave it out"
         );
         common.check(&[&self.layout, &self.profile], &[])
     }
@@ -365,7 +484,7 @@ impl FalseSharing {
             ("--struct", self.of.clone()),
             ("--profile", path(&self.profile)),
             ("--at", self.at.clone()),
-            ("--machine", self.run.common.machine.clone()),
+            ("--machine", self.run.common.machine().map(str::to_owned)),
         ] {
             words.extend(value.into_iter().flat_map(|value| [option.to_owned(), quoted(&value)]));
         }

@@ -92,7 +92,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     if !load.ignored.is_empty() {
         eprintln!("without a meaning here: {}", load.ignored.join(", "));
     }
-    let machine = super::machine_of(common.machine.as_deref().unwrap_or(MACHINE))?;
+    let machine = super::machine_of(common.machine().unwrap_or(MACHINE))?;
     let chosen: Vec<_> = all()
         .into_iter()
         .filter(|(policy, _)| args.policy.as_ref().is_none_or(|only| only == policy))
@@ -151,7 +151,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
         if seeds > 1 && found.loads.iter().all(are_one) {
             println!("all seeds gave the same, event by event: nothing in these tasks is random");
         }
-        if common.machine.is_some() {
+        if common.machine().is_some() {
             print!("{}", noted(&machine.notes()));
         }
     }

@@ -68,10 +68,18 @@ impl ProbeFile {
     /// A file that can't be read, that is no probe file, or that lacks a number.
     pub fn read(path: &Path) -> Result<Self, Error> {
         let at = path.display().to_string();
-        let next = "write one with `warmcore predict probe --json FILE`";
-        let wrong = |fact: String| Error::new(&at, fact, next);
-        let text = std::fs::read_to_string(path).map_err(|e| wrong(format!("can't be read: {e}")))?;
-        let file: Self = serde_json::from_str(&text).map_err(|e| wrong(format!("is no probe file: {e}")))?;
+        let text = std::fs::read_to_string(path)
+            .map_err(|e| Error::new(&at, format!("can't be read: {e}"), NEXT))?;
+        Self::parse(&text, &at)
+    }
+
+    /// Reads the text of a probe file. `at` names it in an error.
+    ///
+    /// # Errors
+    /// A text that is no probe file, or that lacks a number.
+    pub fn parse(text: &str, at: &str) -> Result<Self, Error> {
+        let wrong = |fact: String| Error::new(at, fact, NEXT);
+        let file: Self = serde_json::from_str(text).map_err(|e| wrong(format!("is no probe file: {e}")))?;
         if file.schema != SCHEMA {
             return Err(wrong(format!("has schema {}, and this program reads {SCHEMA}", file.schema)));
         }
@@ -188,6 +196,9 @@ fn by_idle(of: &dyn Fn(u64) -> f64) -> ByIdle {
 fn ns(value: f64) -> u64 {
     value.max(0.0).round() as u64
 }
+
+/// What to do about a file that is no probe file.
+const NEXT: &str = "write one with `warmcore predict probe --json FILE`";
 
 /// The numbers of code that no runtime executes.
 const STEPS: &[&str] =

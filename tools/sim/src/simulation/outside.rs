@@ -58,6 +58,8 @@ pub enum Drivers {
     Attendant,
     /// One for all workers, whichever parks first: tokio's.
     FirstParked,
+    /// Each worker has its own, for the timers and sockets of the tasks that it polled: a runtime per core.
+    PerCore,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -330,7 +332,9 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
 pub(super) struct Arrivals {
     all: Vec<(Nanos, TaskId)>,
     next: usize,
-    /// Arrivals are being handled.
+    /// They are those of a recording.
+    are_recorded: bool,
+    /// Recorded arrivals are being handled.
     pub(super) are_coming: bool,
 }
 
@@ -345,8 +349,16 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
         Ok(TaskId(id))
     }
 
-    /// Sets the arrivals, which ascend. The simulation has an event at `end` too, so that it does not end before.
+    /// Sets the recorded arrivals, which ascend. The simulation has an event at `end` too, so that it does not end before.
     pub(crate) fn let_arrive(&mut self, arrivals: Vec<(Nanos, TaskId)>, end: Nanos) {
+        self.let_requests_arrive(arrivals, end);
+        self.arrivals.are_recorded = true;
+    }
+
+    /// Sets when requests arrive at which tasks, in ascending order. Each ends one [`Program::wait`] of its task, whose driver
+    /// wakes it as for a socket; a worker that is parked there first leaves its idle state. The simulation has an event at `end`
+    /// too, so that it does not end before.
+    pub fn let_requests_arrive(&mut self, arrivals: Vec<(Nanos, TaskId)>, end: Nanos) {
         debug_assert!(arrivals.is_sorted_by_key(|(at, _)| *at));
         self.push_event(end.0, event_class::ARRIVAL, 0, 0);
         if let Some((first, _)) = arrivals.first() {
@@ -366,7 +378,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             match task.state {
                 TaskState::Blocked(BlockedOn::Wake) => {
                     task.state = TaskState::Blocked(BlockedOn::Driver);
-                    self.arrivals.are_coming = true;
+                    self.arrivals.are_coming = self.arrivals.are_recorded;
                     S::expire(self, id);
                     self.arrivals.are_coming = false;
                 }

@@ -128,7 +128,11 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                     self.observer.poll_began(Nanos(self.state.now), CpuId(cpu), TaskId(id));
                     pending += self.refill_ns(id, refill);
                 }
-                Op::Mark(mark) => self.marks[mark as usize].1 += 1,
+                Op::Mark(mark) => {
+                    let (name, passed) = &mut self.marks[mark as usize];
+                    *passed += 1;
+                    self.observer.marked(now, TaskId(id), name);
+                }
                 Op::Allow(place) => self.allow(id, self.codes[code as usize].affinities[place as usize]),
                 Op::Wake { task, is_sync } => pending += self.wake_for_wait(task.0, cpu, is_sync),
                 Op::Fork(_) if self.free.is_empty() && self.state.tasks.len() >= TASKS_MAX => {

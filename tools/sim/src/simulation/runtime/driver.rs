@@ -27,7 +27,7 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     /// The index of a worker's reactor.
     pub(super) fn reactor_of(&self, cpu: u32) -> usize {
         match self.settings.outside.drivers {
-            Drivers::Own => cpu as usize,
+            Drivers::Own | Drivers::PerCore => cpu as usize,
             Drivers::Attendant => self.state.machine.shard_of(CpuId(cpu)),
             Drivers::FirstParked => 0,
         }
