@@ -342,6 +342,19 @@ mod tests {
             ..begun("cid", "warmcore sim cid --seeds 30".into())
         };
         let value = serde_json::to_value(full).unwrap();
+        let part = serde_json::to_value(Part {
+            number: 1,
+            of: 2,
+            machines: Vec::new(),
+            seed: 0,
+            seeds: 2,
+            quick: false,
+            costs: Vec::new(),
+            sweeps: Vec::new(),
+        });
+        let written: std::collections::BTreeSet<String> =
+            part.unwrap().as_object().unwrap().keys().cloned().collect();
+        assert_eq!(documented("Simulated part"), written);
         for (heading, at) in [
             ("Simulated", ""),
             ("Simulated table", "/tables/0"),
@@ -351,7 +364,7 @@ mod tests {
             let mut written: std::collections::BTreeSet<String> =
                 value.pointer(at).unwrap().as_object().unwrap().keys().cloned().collect();
             // These are written only if they are not empty.
-            let only = ["culprit", "interrupted", "loads"].map(str::to_owned);
+            let only = ["culprit", "interrupted", "loads", "part"].map(str::to_owned);
             written.extend(only.into_iter().filter(|_| heading == "Simulated"));
             assert_eq!(documented(heading), written, "left: docs/json.md, right: the code, of {heading}");
         }

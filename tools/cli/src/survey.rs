@@ -49,9 +49,10 @@ pub struct Args {
     /// Measure nothing: draw the page again from the results in the folder
     #[arg(long)]
     render: bool,
-    /// Don't simulate the tables: read them from a FILE that `warmcore sim tables --json` wrote
+    /// Read what was simulated from a FILE that `warmcore sim tables --json` or `warmcore sim runtime --json` wrote; the tables are
+    /// not simulated then
     #[arg(long, value_name = "FILE")]
-    sim: Option<PathBuf>,
+    sim: Vec<PathBuf>,
     /// Also write all results to FILE, as JSON (docs/json.md)
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -63,9 +64,14 @@ Without FILE it measures this machine for about three minutes. With FILE it show
     warmcore record -- target/release/server
     warmcore report server-20261123-081500.warmrec --perfetto server.pftrace";
 
-/// The names, without `.json`, of the files with the simulated tables and with what these depend on.
+/// The names, without `.json`, of the files with the simulated tables, with the simulated runtimes, and with what the tables
+/// depend on.
 const SIM: &str = "sim";
+const SIM_RUNTIME: &str = "sim-runtime";
 const SENSITIVITY: &str = "sim-sensitivity";
+
+/// What a file of `warmcore sim runtime` is of.
+const RUNTIME_WHAT: &str = "sim runtime";
 
 /// A bench of a report: its cases (all if the list is empty), the number and length of its rounds, and its expected
 /// duration in seconds on two cores.
@@ -106,13 +112,13 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     let out = &args.out;
     std::fs::create_dir_all(out).with_context(|| format!("can't make the folder {}", out.display()))?;
     // Report a file that can't be read before minutes of measuring.
-    let given = args.sim.as_deref().map(read_simulated).transpose()?;
+    let given: Vec<Simulated> = args.sim.iter().map(|path| read_simulated(path)).collect::<Result<_, _>>()?;
     let topology = Topology::this_machine()?;
     if !args.render {
-        measure(args, &topology)?;
+        measure(args, &topology, given.iter().all(|given| given.what == RUNTIME_WHAT))?;
     }
-    if let Some(given) = given {
-        keep(out, SIM, &given)?;
+    for given in given {
+        keep(out, if given.what == RUNTIME_WHAT { SIM_RUNTIME } else { SIM }, &given)?;
     }
     let runs: Vec<Results> = report::EXPECTED
         .iter()
@@ -120,9 +126,12 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         .collect::<Result<_, _>>()?;
     let probe: Option<Probe> = read(out, "probe")?;
     let findings = doctor::findings();
-    let sim = file(out, SIM);
-    let simulated = if sim.exists() { Some(read_simulated(&sim)?) } else { None };
-    let imagined = Imagined { simulated, sensitivities: read(out, SENSITIVITY)?.unwrap_or_default() };
+    let simulated = |name: &str| {
+        let path = file(out, name);
+        path.exists().then(|| read_simulated(&path)).transpose()
+    };
+    let (simulated, runtime) = (simulated(SIM)?, simulated(SIM_RUNTIME)?);
+    let imagined = Imagined { simulated, runtime, sensitivities: read(out, SENSITIVITY)?.unwrap_or_default() };
     let (probe, doctor) = (probe.as_ref(), &findings[..]);
     let inputs = Inputs { topology: &topology, probe, runs: &runs, doctor, imagined: Some(&imagined) };
 
@@ -148,9 +157,9 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Removes the results of an earlier report, then runs the benches and the probe, simulates the tables unless `--sim`
-/// is given, and with `--full` also how the tables depend on estimates. After a signal, what has not begun is left out.
-fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
+/// Removes the results of an earlier report, then runs the benches and the probe, simulates the tables if `has_tables`,
+/// and with `--full` also how the tables depend on estimates. After a signal, what has not begun is left out.
+fn measure(args: &Args, topology: &Topology, has_tables: bool) -> anyhow::Result<()> {
     for name in ["probe", SIM, SENSITIVITY].into_iter().chain(What::EVERY.map(What::name)) {
         let _ = std::fs::remove_file(file(&args.out, name));
     }
@@ -161,8 +170,8 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
             .collect(),
         false => SHORT.into_iter().collect(),
     };
-    let tables = if args.sim.is_none() { TABLES_SECONDS } else { 0 };
-    let steps = runs.len() + 1 + usize::from(args.sim.is_none());
+    let tables = if has_tables { TABLES_SECONDS } else { 0 };
+    let steps = runs.len() + 1 + usize::from(has_tables);
     let mut left: u64 = runs.iter().map(|run| run.seconds).sum::<u64>() + PROBE_SECONDS + tables;
     let heading = |step: usize, left: u64| format!("{step} of {steps}, {left} s left  ");
     for (step, Short { what, cases, effort, seconds }) in (1..).zip(runs) {
@@ -179,13 +188,13 @@ fn measure(args: &Args, topology: &Topology) -> anyhow::Result<()> {
     if INTERRUPTED.load(Relaxed) {
         return Ok(());
     }
-    let heading_of_probe = heading(steps - usize::from(args.sim.is_none()), left);
+    let heading_of_probe = heading(steps - usize::from(has_tables), left);
     match topo::probe_with_bar(topology, &format!("{heading_of_probe}topo --probe")) {
         Ok(probe) => keep(&args.out, "probe", &probe)?,
         // For example, a single CPU has no pair to time. The rest of the report does not depend on the probe.
         Err(error) => eprintln!("not probed: {error:#}"),
     }
-    if args.sim.is_none()
+    if has_tables
         && !INTERRUPTED.load(Relaxed)
         && let Some(simulated) = simulate(&heading(steps, tables))
     {
@@ -288,5 +297,11 @@ fn read_simulated(path: &Path) -> anyhow::Result<Simulated> {
     };
     let simulated: Simulated = serde_json::from_slice(&bytes).with_context(help)?;
     ensure!(simulated.schema == sim::SCHEMA, "{}; it has schema {}", help(), simulated.schema);
+    ensure!(
+        simulated.part.is_none(),
+        "{} is a shard, made by `{}`; put it together with the others first: warmcore sim merge OUT.json SHARD.json...",
+        path.display(),
+        simulated.command
+    );
     Ok(simulated)
 }

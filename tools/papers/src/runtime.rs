@@ -43,7 +43,7 @@ const QUICK_PERCENTS: [u64; 2] = [50, 100];
 
 /// The virtual CPU time that is measured at a point, in ns: some 10⁵ rounds.
 const CPU_NS: u64 = 2_000_000_000;
-const QUICK_CPU_NS: u64 = 500_000_000;
+const QUICK_CPU_NS: u64 = 200_000_000;
 
 /// The figures of a point: the name in a row, the unit, and the number.
 pub const FIGURES: [(&str, &str, fn(&Point) -> f64); 5] = [
@@ -138,12 +138,12 @@ pub fn table(options: &Options) -> Table {
         machine: machine.name.clone(),
         source: "not published: three ways to place tasks, beside a bound in which no task waits or moves".into(),
         rows,
-        notes: notes(&machine, &probe),
+        notes: notes(&machine, &probe, options.machine.is_none()),
     }
 }
 
 /// Notes on the table of a machine.
-fn notes(machine: &SimMachine, probe: &ProbeFile) -> Vec<String> {
+fn notes(machine: &SimMachine, probe: &ProbeFile, is_default: bool) -> Vec<String> {
     let mut notes = vec![
         "Numbers without an effect are a bound, computed: no task waits or moves, data are warm, and polls and wakes cost what \
          the cheapest side's do. A part of the CPUs in percent is of what they can do by that bound, with SMT siblings counted for \
@@ -171,6 +171,7 @@ fn notes(machine: &SimMachine, probe: &ProbeFile) -> Vec<String> {
                 .to_owned(),
         );
     }
-    notes.extend(machine.notes());
+    // `Table::concluded` adds those of a machine that was named.
+    notes.extend(is_default.then(|| machine.notes()).into_iter().flatten());
     notes
 }

@@ -12,6 +12,8 @@ use warmcore_sim::simulation::Report;
 pub struct Imagined {
     /// The tables, with simulated and published numbers.
     pub simulated: Option<Simulated>,
+    /// Warmcore's runtime beside other ways to place tasks, by `warmcore sim runtime`.
+    pub runtime: Option<Simulated>,
     /// How much the tables' results depend on each estimated number of the machine.
     pub sensitivities: Vec<Sensitivity>,
 }

@@ -4,7 +4,7 @@
 //! inputs give the same bytes. `answers` turns rows of the results into comparisons with a named alternative: ahead,
 //! level, behind or undecided. `plot` draws them, by plotters; `machine_picture` draws the machine; `elsewhere` makes
 //! curves of what was simulated; `page` fills the template of the page; `summary` writes the same answers as text for a
-//! terminal.
+//! terminal. `sides` has what was simulated of Warmcore's runtime beside other ways to place tasks.
 //!
 //! A page of all benches is about 2 MB, most of it folded pictures of single cases, and loads no other file.
 
@@ -19,6 +19,7 @@ mod markup;
 mod page;
 mod plot;
 pub mod recording;
+mod sides;
 mod simulated;
 mod summary;
 mod words;

@@ -10,7 +10,7 @@ use super::imagined::{Simulated, tally as tally_of, word};
 use super::inputs::{Finding, Inputs, PROBE_COMMAND, Probe};
 use super::markup::{MARKS_CSS, amount, is_forbidden, palette_css, quantity};
 use super::words::{bound, compared, disturbed, interval};
-use super::{cases, distances, machine_picture, plot, tally};
+use super::{cases, distances, machine_picture, plot, sides, tally};
 use askama::Template;
 use warmcore_papers::sensitivity::{Input, Sensitivity};
 use warmcore_papers::{JsonRow, Table};
@@ -30,6 +30,8 @@ struct Page<'a> {
     data: Group,
     elsewhere: Vec<Elsewhere<'a>>,
     simulated: Option<&'a Simulated>,
+    runtime: Option<&'a Simulated>,
+    sides: Vec<sides::Page<'a>>,
     timeline: String,
     runs: Vec<Run<'a>>,
     tables: Vec<SimTable<'a>>,
@@ -97,6 +99,7 @@ struct Sensitive<'a> {
 /// Never: the template writes into memory.
 pub fn page(inputs: &Inputs) -> String {
     let simulated = inputs.simulated();
+    let runtime = inputs.imagined.and_then(|imagined| imagined.runtime.as_ref());
     let (tasks, data) = (answers::tasks(inputs.runs), answers::data(inputs.runs));
     let page = Page {
         css: [&palette_css(), MARKS_CSS, &plot::css(), include_str!("../templates/page.css")].concat(),
@@ -117,6 +120,8 @@ pub fn page(inputs: &Inputs) -> String {
         },
         elsewhere: simulated.map(curves).unwrap_or_default(),
         simulated,
+        runtime,
+        sides: runtime.iter().flat_map(|all| &all.tables).map(sides::page).collect(),
         timeline: timeline(inputs.runs),
         runs: inputs.runs.iter().map(run).collect(),
         tables: simulated.iter().flat_map(|all| &all.tables).map(sim_table).collect(),

@@ -10,13 +10,17 @@
 
 use super::imagined::{SimulatedLoad, null_model, word};
 use super::markup::{amount, quantity};
+use super::sides;
 use super::summary::{columns, printable, sentence};
 use warmcore_papers::tolerance::{Claim, What};
-use warmcore_papers::{Row, Table};
+use warmcore_papers::{Row, Table, runtime};
 use warmcore_sim::simulation::Report;
 
 /// Formats one table.
 pub fn simulated(table: &Table) -> String {
+    if table.name == runtime::NAME {
+        return sides::text(&table.clone().into());
+    }
     let head = ["row", "published", "simulated", "from", "to", "allowed", "", "no effect", "is", "with"];
     let mut inputs = Vec::new();
     let mut lines = vec![head.map(str::to_owned).to_vec()];

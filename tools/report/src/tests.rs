@@ -799,6 +799,17 @@ fn imagined() -> Imagined {
         still: 5,
     };
     Imagined {
+        runtime: Some(Simulated {
+            schema: 2,
+            what: "sim runtime".into(),
+            command: "warmcore sim runtime --seeds 3".into(),
+            when: "2026-11-29T00:00:00Z".into(),
+            interrupted: None,
+            part: None,
+            tables: vec![super::sides::tests::table()],
+            loads: Vec::new(),
+            culprit: None,
+        }),
         simulated: Some(Simulated {
             schema: 1,
             what: "sim tables".into(),
@@ -884,6 +895,18 @@ fn what_was_not_simulated_says_how_to_add_it() {
     let (page, summary) = told(&Imagined::default());
     assert!(text_of(&parsed(&page)).contains("warmcore sim tables --json sim.json"), "{page}");
     assert!(summary.contains("sim-tables"), "{summary}");
+}
+
+#[test]
+fn the_curves_of_runtimes_stand_above_what_they_rest_on() {
+    let (page, _) = told(&imagined());
+    let text = text_of(&parsed(&page));
+    let at = |what: &str| text.find(what).unwrap_or_else(|| panic!("no {what} in {text}"));
+    assert!(at("warm sets, 50 % of the CPUs") < at("What these curves rest on"), "{text}");
+    assert!(at("What these curves rest on") < at("lengths are estimates"), "{text}");
+    assert!(text.contains("warmcore sim runtime --seeds 3"), "{text}");
+    let (page, _) = told(&Imagined { runtime: None, ..imagined() });
+    assert!(page.contains("warmcore sim runtime --json sim-runtime.json"), "it says how to add them");
 }
 
 #[test]

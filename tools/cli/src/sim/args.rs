@@ -89,7 +89,7 @@ pub(super) struct Run {
     #[command(flatten)]
     pub common: Common,
     /// Simulate only every Nth seed, from the Ith on, counted from 1; `warmcore sim merge` puts the files together
-    #[arg(long, value_name = "I/N", value_parser = shard)]
+    #[arg(long, value_name = "I/N", value_parser = shard, allow_hyphen_values = true)]
     pub shard: Option<Shard>,
     /// Fewer configurations, and shorter ones
     #[arg(long)]
