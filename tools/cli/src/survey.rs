@@ -131,7 +131,8 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         path.exists().then(|| read_simulated(&path)).transpose()
     };
     let (simulated, runtime) = (simulated(SIM)?, simulated(SIM_RUNTIME)?);
-    let imagined = Imagined { simulated, runtime, sensitivities: read(out, SENSITIVITY)?.unwrap_or_default() };
+    let imagined =
+        Imagined { simulated, runtime, sensitivities: read(out, SENSITIVITY)?.unwrap_or_default() };
     let (probe, doctor) = (probe.as_ref(), &findings[..]);
     let inputs = Inputs { topology: &topology, probe, runs: &runs, doctor, imagined: Some(&imagined) };
 

@@ -905,9 +905,8 @@ fn shards_that_do_not_fit_are_refused_with_what_to_do() {
     }
     let error = badly(&mut drain(&["--seeds", "3", "--shard", "1/3"]));
     assert!(error.contains("say --json FILE"), "{error}");
-    let error = badly(&mut drain(&[
-        "--seeds", "3", "--shard", "1/3", "--json", &at("x.json"), "--machine", "this",
-    ]));
+    let error =
+        badly(&mut drain(&["--seeds", "3", "--shard", "1/3", "--json", &at("x.json"), "--machine", "this"]));
     assert!(error.contains("--machine this"), "{error}");
     let error = badly(&mut drain(&["--machine", "ryzen7950x", "--machine", "ryzen7950x"]));
     assert!(error.contains("given 2 times"), "{error}");
@@ -932,7 +931,10 @@ fn shards_that_do_not_fit_are_refused_with_what_to_do() {
     std::fs::write(at("text.json"), "once upon a time").unwrap();
     let out = at("out.json");
     for (shards, said) in [
-        (vec![&one, &two], "of 3 shards 2 are here and 1 missing; the first of these is made by: warmcore sim drain"),
+        (
+            vec![&one, &two],
+            "of 3 shards 2 are here and 1 missing; the first of these is made by: warmcore sim drain",
+        ),
         (vec![&one, &two], "--seeds 3 --quick --shard 3/3 --json FILE"),
         (vec![&one, &one], "are both shard 1/3"),
         (vec![&one, &two, &other], "merge shards of one command"),
@@ -944,11 +946,15 @@ fn shards_that_do_not_fit_are_refused_with_what_to_do() {
         (vec![&one, &two, &out], "would be overwritten"),
     ] {
         let names = shards.iter().map(|name| name.as_str());
-        let error = badly(&mut warmcore(&["sim", "merge", &out].into_iter().chain(names).collect::<Vec<_>>()));
+        let error =
+            badly(&mut warmcore(&["sim", "merge", &out].into_iter().chain(names).collect::<Vec<_>>()));
         assert!(error.contains(said), "{shards:?}: {error}");
         assert!(!Path::new(&out).exists(), "{shards:?}");
     }
     let three = shard("3.json", "3", "3/3");
     let error = badly(&mut warmcore(&["sim", "merge", &out, &emptied, &two, &three]));
-    assert!(error.contains("does not fit the other shards; run it again") || error.contains("emptied"), "{error}");
+    assert!(
+        error.contains("does not fit the other shards; run it again") || error.contains("emptied"),
+        "{error}"
+    );
 }

@@ -231,7 +231,8 @@ impl Run<'_> {
         let drains = if self.options.quick { DRAINS / 4 } else { DRAINS };
         let row = |what: &str, when, of: fn(Met) -> u64| {
             let met = |seed| of(met(self.machine, when, drains, seed)) as f64;
-            let met = self.options.sweep_seeds(met).into_iter().map(|met| met * DRAINS as f64 / drains as f64);
+            let met =
+                self.options.sweep_seeds(met).into_iter().map(|met| met * DRAINS as f64 / drains as f64);
             Row::of(format!("held locks met{what}"), "locks", met.collect())
         };
         let between = row(", drains between the loops", When::BetweenLoops, |met| met.by_drains);

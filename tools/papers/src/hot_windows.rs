@@ -283,9 +283,8 @@ pub(super) fn trips_by_run(
     machine: &SimMachine,
     runs: &[(Shape, Kernel)],
 ) -> Vec<Vec<Trips>> {
-    let done = options
-        .first(SEEDS_MAX)
-        .sweep(runs, |(shape, kernel), seed| pairs(machine, *kernel, seed, *shape));
+    let done =
+        options.first(SEEDS_MAX).sweep(runs, |(shape, kernel), seed| pairs(machine, *kernel, seed, *shape));
     (0..runs.len()).map(|run| done.iter().map(|seed| seed[run]).collect()).collect()
 }
 

@@ -11,8 +11,8 @@ use std::fmt::Debug;
 use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use warmcore_sim::machine::SimMachine;
 
 /// An observer of the progress, called from several threads.
@@ -151,7 +151,15 @@ pub struct Options {
 
 impl Default for Options {
     fn default() -> Self {
-        Self { machine: None, seeds: 0..10, quick: false, threads: None, progress: None, shard: None, record: None }
+        Self {
+            machine: None,
+            seeds: 0..10,
+            quick: false,
+            threads: None,
+            progress: None,
+            shard: None,
+            record: None,
+        }
     }
 }
 

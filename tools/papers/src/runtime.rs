@@ -117,8 +117,8 @@ pub fn table(options: &Options) -> Table {
         .iter()
         .flat_map(|(place, load, percent)| Side::ALL.map(|side| (place, *load, *percent, side)))
         .collect();
-    let by_seed =
-        options.sweep(&runs, |(place, load, percent, side), seed| place.simulate(*load, *percent, *side, seed));
+    let by_seed = options
+        .sweep(&runs, |(place, load, percent, side), seed| place.simulate(*load, *percent, *side, seed));
     let mut rows = Vec::new();
     for (at, (place, load, percent, side)) in runs.iter().enumerate() {
         let bound = place.bound(*load, *percent);
@@ -136,7 +136,8 @@ pub fn table(options: &Options) -> Table {
     Table {
         name: NAME.into(),
         machine: machine.name.clone(),
-        source: "not published: three ways to place tasks, beside a bound in which no task waits or moves".into(),
+        source: "not published: three ways to place tasks, beside a bound in which no task waits or moves"
+            .into(),
         rows,
         notes: notes(&machine, &probe, options.machine.is_none()),
     }

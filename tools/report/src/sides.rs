@@ -62,7 +62,8 @@ fn lines(table: &Table<JsonRow>) -> Vec<Vec<String>> {
     for load in Load::ALL {
         let of_load = points.iter().filter(|(name, _)| name.load == load.name());
         for (Name { load, percent, cpus }, numbers) in of_load {
-            let number = |number: Option<f64>, unit: &str| number.map_or("–".to_owned(), |n| amount(n, unit));
+            let number =
+                |number: Option<f64>, unit: &str| number.map_or("–".to_owned(), |n| amount(n, unit));
             let of = |side: Side, figure: &str, unit: &str| {
                 number(numbers.get(&(side.name(), figure)).and_then(|(number, _)| *number), unit)
             };
@@ -112,7 +113,8 @@ pub(super) fn text(table: &Table<JsonRow>) -> String {
     all.extend(lines(table));
     let seeds = table.rows.iter().map(|row| row.seeds).min().unwrap_or(0);
     let notes = table.notes.iter().map(|note| format!("- {note}"));
-    let first = format!("- Medians of {seeds} seeds; --json has the least and the most, and where tasks moved to.");
+    let first =
+        format!("- Medians of {seeds} seeds; --json has the least and the most, and where tasks moved to.");
     let below: String = std::iter::once(first).chain(notes).map(|text| sentence(&text) + "\n").collect();
     let source = sentence(&table.source);
     printable(&format!("\n{}: {}\n{source}\n\n{}\n{below}", table.name, table.machine, columns(&all)))
@@ -212,14 +214,14 @@ fn charts(load: Load, percent: u64, points: &[(u64, &Numbers<'_>)]) -> Vec<(&'st
                 let points = points.iter().filter_map(at).collect();
                 Curve { name: side.unwrap_or("bound").to_owned(), points, class, is_published: false }
             };
-            let curves: Vec<Curve> = sides
-                .clone()
-                .enumerate()
-                .map(curve)
-                .filter(|curve| !curve.points.is_empty())
-                .collect();
+            let curves: Vec<Curve> =
+                sides.clone().enumerate().map(curve).filter(|curve| !curve.points.is_empty()).collect();
             let label = format!("{what}, {}, {percent} % of the CPUs", load.name());
-            let svg = if curves.is_empty() { String::new() } else { plot::curves(&curves, "CPUs", unit, is_log, &label) };
+            let svg = if curves.is_empty() {
+                String::new()
+            } else {
+                plot::curves(&curves, "CPUs", unit, is_log, &label)
+            };
             (what, svg)
         })
         .filter(|(_, svg)| !svg.is_empty())

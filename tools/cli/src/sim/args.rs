@@ -7,7 +7,9 @@ use super::{load, merge};
 use anyhow::{bail, ensure};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
-use warmcore_papers::{Options, Shard, Table, by_load, cid, drain, false_sharing, hot_windows, runtime, wake_queue};
+use warmcore_papers::{
+    Options, Shard, Table, by_load, cid, drain, false_sharing, hot_windows, runtime, wake_queue,
+};
 use warmcore_sim::machine::THIS;
 use warmcore_topo::{MACHINES, machines};
 
@@ -161,7 +163,9 @@ fn shard(text: &str) -> Result<Shard, String> {
     let number = |text: &str| text.parse::<u64>().ok();
     match text.split_once('/').map(|(which, of)| (number(which), number(of))) {
         Some((Some(number), Some(of))) if (1..=of).contains(&number) => Ok(Shard { number, of }),
-        Some((Some(_), Some(0))) => Err("there is at least one shard; say 1/1, or 1/3, 2/3 and 3/3".to_owned()),
+        Some((Some(_), Some(0))) => {
+            Err("there is at least one shard; say 1/1, or 1/3, 2/3 and 3/3".to_owned())
+        }
         Some((Some(0), Some(of))) => {
             Err(format!("shards are counted from 1; say 1/{of} to {of}/{of}, the index of a job plus 1"))
         }
@@ -277,7 +281,8 @@ impl Common {
              -p warmcore-cli --features parquet`, or take --json"
         );
         let path = |file: &str| file.rsplit_once(':').map_or(file, |(path, _)| path).to_owned();
-        let file = |machine: &String| if machine.contains(".toml:") { path(machine) } else { machine.clone() };
+        let file =
+            |machine: &String| if machine.contains(".toml:") { path(machine) } else { machine.clone() };
         let machines = self.machines.iter().map(file).map(PathBuf::from).filter(|path| path.is_file());
         let read = read.iter().copied().flatten().cloned().chain(machines);
         let written = [&self.json, &self.parquet].into_iter().chain(written.iter().copied());
@@ -310,7 +315,10 @@ pub(super) fn not_overwritten<'a>(
     for path in written {
         let file = real(path);
         if seen.contains(&file) {
-            bail!("{} would be overwritten: it is named twice; name another file to write to", path.display());
+            bail!(
+                "{} would be overwritten: it is named twice; name another file to write to",
+                path.display()
+            );
         }
         ensure!(!path.is_dir(), "can't write {}: it is a folder; name a file in it", path.display());
         seen.push(file);

@@ -70,10 +70,10 @@ impl ShardFile {
             "{at} has schema {schema}, and this program reads {}; simulate it again with this version",
             super::SCHEMA
         );
-        let Simulated { what, command, interrupted, part, .. } =
-            serde_json::from_value::<Simulated>(value).with_context(|| {
-                format!("{at} is no file of a simulation; name files that `warmcore sim --shard` wrote")
-            })?;
+        let Simulated { what, command, interrupted, part, .. } = serde_json::from_value::<Simulated>(value)
+            .with_context(|| {
+            format!("{at} is no file of a simulation; name files that `warmcore sim --shard` wrote")
+        })?;
         let Some(part) = part else {
             bail!("{at} is no shard: it has all of `{command}`; name files that were written with --shard")
         };
@@ -182,7 +182,8 @@ fn complete(shards: &[ShardFile]) -> anyhow::Result<SimulatedSweep> {
 fn joined(shards: &[ShardFile], table: usize) -> anyhow::Result<Vec<Sweep>> {
     let mut all: Vec<Sweep> = Vec::new();
     for (i, ShardFile { path, part, command, .. }) in shards.iter().enumerate() {
-        let damaged = || format!("{path} does not fit the other shards; run it again: {command} --json {path}");
+        let damaged =
+            || format!("{path} does not fit the other shards; run it again: {command} --json {path}");
         let sweeps = part.sweeps.get(table).with_context(damaged)?;
         if i == 0 {
             all.clone_from(sweeps);

@@ -41,12 +41,7 @@ const KEPT: usize = 1;
 const LOCAL: usize = 2;
 
 /// All rows of one seed. `None`: the rows alone, whose numbers are those of runs that take no time.
-pub(super) fn rows_of(
-    costs: &Costs,
-    topology: &Topology,
-    seed: Option<u64>,
-    columns: &Columns,
-) -> Vec<Row> {
+pub(super) fn rows_of(costs: &Costs, topology: &Topology, seed: Option<u64>, columns: &Columns) -> Vec<Row> {
     let blind = at_usual_clock(costs);
     let mut rows = Vec::new();
     for delay_ms in [200, 10] {

@@ -135,14 +135,8 @@ impl Load {
 
     /// What a round needs: of a noisy neighbour, a hog's.
     pub fn round(self) -> Round {
-        let plain = |work_ns, kib| Round {
-            work_ns,
-            passes: 1,
-            kib,
-            polls: 1,
-            path_ns: work_ns,
-            path_passes: 1,
-        };
+        let plain =
+            |work_ns, kib| Round { work_ns, passes: 1, kib, polls: 1, path_ns: work_ns, path_passes: 1 };
         match self {
             Self::WarmSets => plain(20_000, 64),
             Self::Requests => Round { passes: 2, polls: 2, path_passes: 2, ..plain(40_000, 32) },
@@ -183,8 +177,7 @@ impl Load {
                         let p = touch(work(begin(p, is_closed), 10_000), kib).send(&request, 1);
                         work(p.receive(&answer), 10_000).mark(DONE)
                     };
-                    let serve =
-                        |p: Program| touch(work(p.receive(&request), 20_000), kib).send(&answer, 1);
+                    let serve = |p: Program| touch(work(p.receive(&request), 20_000), kib).send(&answer, 1);
                     [
                         client(i, Program::new(format!("client {i}")).forever(ask)),
                         member(i, Program::new(format!("server {i}")).forever(serve)),
@@ -256,8 +249,7 @@ fn fan_out(root: usize, is_closed: bool, kib: u32) -> Vec<Member> {
         }
     };
     let first = root * (LEAVES + 1);
-    let leaf =
-        |i: usize| member(first + 1 + i, Program::new(format!("leaf {root}.{i}")).forever(serve(i)));
+    let leaf = |i: usize| member(first + 1 + i, Program::new(format!("leaf {root}.{i}")).forever(serve(i)));
     let root = client(first, Program::new(format!("root {root}")).forever(ask));
     std::iter::once(root).chain((0..LEAVES).map(leaf)).collect()
 }

@@ -133,7 +133,8 @@ impl Place {
             calls.poll + calls.wake
         };
         let call = Side::ALL.iter().map(call).min().unwrap_or(0);
-        let of = |work: u64, passes: u64, polls: u64| work as f64 + passes as f64 * pass + (polls * call) as f64;
+        let of =
+            |work: u64, passes: u64, polls: u64| work as f64 + passes as f64 * pass + (polls * call) as f64;
         (
             of(round.work_ns, round.passes, round.polls),
             of(round.path_ns, round.path_passes, round.path_passes.min(round.polls)),
@@ -158,7 +159,8 @@ impl Place {
             Load::Noisy => {
                 let (light_busy, light_path) = self.least(Load::light_round());
                 let light = self.arrivals_per_ns(load, percent) * light_busy;
-                let hogs = if percent == 100 { f64::INFINITY } else { loads::hogs(self.cpus(), percent) as f64 };
+                let hogs =
+                    if percent == 100 { f64::INFINITY } else { loads::hogs(self.cpus(), percent) as f64 };
                 let per_ns = hogs.min(capacity - light) / busy;
                 (per_ns, light_path, busy + light / per_ns)
             }

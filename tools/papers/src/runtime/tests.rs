@@ -103,7 +103,10 @@ fn a_hot_connection_gets_at_most_half_a_cpu_and_all_get_everything() {
     for (clients, most) in [(16, 0.25), (192, 0.5 / 24.0), (3072, 0.5 / 238.0)] {
         let all = shares(Load::Skewed, clients, most);
         assert!((all.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{clients}");
-        assert!(all.iter().all(|share| *share <= most + 1e-12) && all.is_sorted_by(|a, b| a >= b), "{clients}");
+        assert!(
+            all.iter().all(|share| *share <= most + 1e-12) && all.is_sorted_by(|a, b| a >= b),
+            "{clients}"
+        );
         assert!(all[0] > 5.0 * all[clients - 1], "they are skewed: {clients}");
     }
     assert_eq!(shares(Load::WarmSets, 4, 0.1), [0.25; 4]);

@@ -33,8 +33,22 @@ fn the_text_has_all_sides_of_a_point_in_a_line() {
     assert_eq!(
         cells,
         [
-            "warm sets, 50 %", "384", "5.00 M/s", "5.00 M/s", "5.00 M/s", "1.00 M/s", "2.00 µs", "4.00 µs",
-            "6.00 µs", "1.00 µs", "2.00 µs", "4.00 µs", "6.00 µs", "1.00 µs", "20 %", "22 %"
+            "warm sets, 50 %",
+            "384",
+            "5.00 M/s",
+            "5.00 M/s",
+            "5.00 M/s",
+            "1.00 M/s",
+            "2.00 µs",
+            "4.00 µs",
+            "6.00 µs",
+            "1.00 µs",
+            "2.00 µs",
+            "4.00 µs",
+            "6.00 µs",
+            "1.00 µs",
+            "20 %",
+            "22 %"
         ],
         "{text}"
     );
@@ -51,7 +65,10 @@ fn a_load_has_a_curve_of_each_side_and_of_the_bound_for_each_figure() {
     for (what, svg) in &part.charts {
         for name in ["Warmcore", "tokio&apos;s rules", "per core", "bound"] {
             let plain = name.replace("&apos;", "'");
-            assert!(svg.contains(name) || svg.contains(&plain) || svg.contains("tokio&#39;s rules"), "{what}: {name}");
+            assert!(
+                svg.contains(name) || svg.contains(&plain) || svg.contains("tokio&#39;s rules"),
+                "{what}: {name}"
+            );
         }
     }
 }
