@@ -5,6 +5,8 @@
 //! their number. A result does not depend on the machine that simulates it, unless that machine is simulated
 //! (`--machine this`; `warmcore layout` if no machine is named), so `--json` has no host and no load.
 //!
+//! `--shard` simulates a part of the seeds, and `sim merge` puts the parts together (`sim/merge.rs`).
+//!
 //! All tables with 30 seeds take some minutes on two cores; `--quick` simulates fewer and shorter configurations. The
 //! tolerances in `tools/papers/tolerances.toml` were written down before the simulator was written.
 

@@ -4,6 +4,9 @@
 //! progress may stop the run. Simulations that have begun are finished, and only whole seeds are kept: the result is
 //! that of a run with fewer seeds. 30 seeds of 4 settings are 120 simulations; a stop after 50 leaves 12 seeds with 4
 //! each.
+//!
+//! A table's simulations are sweeps: each result is a few numbers. A run may simulate a shard of the seeds and keep these numbers
+//! ([`Record`]); a table that is given the numbers of all shards simulates nothing, and is that of the whole run.
 
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
