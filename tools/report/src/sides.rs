@@ -229,4 +229,4 @@ fn charts(load: Load, percent: u64, points: &[(u64, &Numbers<'_>)]) -> Vec<(&'st
 }
 
 #[cfg(test)]
-mod tests;
+pub(super) mod tests;

@@ -816,6 +816,7 @@ fn imagined() -> Imagined {
             command: "warmcore sim tables --seeds 3".into(),
             when: "2001-02-03T04:05:06Z".into(),
             interrupted: Some("the drains".into()),
+            part: None,
             tables: vec![table],
             loads: Vec::new(),
             culprit: None,

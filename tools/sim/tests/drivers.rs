@@ -12,7 +12,7 @@ use warmcore_sched::PolicyKind;
 use warmcore_sim::cases::{ProbeFile, Side};
 use warmcore_sim::memory::{Access, Pages};
 use warmcore_sim::policy::SimPolicyKind;
-use warmcore_sim::program::{Length, Program, TaskId};
+use warmcore_sim::program::{Length, Program, TaskAffinity, TaskId};
 use warmcore_sim::simulation::{Drivers, Observer, Outside, Report, Settings, Simulation, SwitchReason};
 use warmcore_types::{CpuId, Nanos};
 
@@ -149,5 +149,44 @@ fn of_two_workers_one_serves_requests_alone_while_they_wait_for_less_than_four_k
         let tokio = point("tokio's rules", (SimPolicyKind::WorkSteal, Drivers::FirstParked), 2, percent);
         assert!(shared.cpu < least_cpu * tokio.cpu && shared.moved < tokio.moved, "{percent} %");
         assert!(shared.p50 < p50 * tokio.p50 && shared.p99 < p99 * tokio.p99, "{percent} %");
+    }
+}
+
+/// When each mark was passed.
+#[derive(Default)]
+struct Marks(Vec<(u64, String)>);
+
+impl Observer for Marks {
+    fn marked(&mut self, now: Nanos, _: TaskId, mark: &str) {
+        self.0.push((now.0, mark.to_owned()));
+    }
+}
+
+/// A request first wakes the worker of its driver from an idle state: where each core has a driver, that is the core of the
+/// task; where sockets belong to the first worker, it is that one too.
+#[test]
+fn a_request_wakes_the_core_of_its_task_alone_if_each_core_has_a_driver() {
+    const REQUESTS: u64 = 10;
+    let probe = ProbeFile::read(&Path::new(env!("CARGO_MANIFEST_DIR")).join(PROBE)).unwrap();
+    let (topology, costs) = probe.machine((1, 2)).unwrap();
+    for (drivers, first_wakes) in [(Drivers::PerCore, false), (Drivers::Own, true)] {
+        let settings = Settings { outside: Outside { drivers, ..Default::default() }, ..Settings::runtime() };
+        let policy = SimPolicyKind::PrevCpu;
+        let mut sim = Simulation::runtime_watched(&topology, &costs, settings, policy, 1, Marks::default());
+        let serve = Program::new("task").on(TaskAffinity::Cpu(topology.cpus[1].id));
+        let task = sim.spawn(&serve.forever(|p| p.wait().run(1_000).mark("done"))).unwrap();
+        let arrivals: Vec<(Nanos, TaskId)> = (1..=REQUESTS).map(|at| (Nanos(at * MS), task)).collect();
+        let end = Nanos((REQUESTS + 1) * MS);
+        sim.let_requests_arrive(arrivals.clone(), end);
+        let before = sim.run(Nanos(MS / 2)).unwrap();
+        let after = sim.run(end).unwrap();
+        let exits = |cpu: usize| after.cpus[cpu].idle_exits - before.cpus[cpu].idle_exits;
+        assert_eq!((exits(0) >= REQUESTS, exits(1) >= REQUESTS), (first_wakes, true), "{drivers:?}");
+        let marks = sim.into_observer().0;
+        assert_eq!(marks.len() as u64, REQUESTS, "{drivers:?}");
+        for ((done, mark), (arrived, _)) in marks.iter().zip(arrivals) {
+            // The run, and before it the end of the idle state.
+            assert!(mark == "done" && *done > arrived.0 + 1_000, "{drivers:?}: {done} {arrived:?}");
+        }
     }
 }

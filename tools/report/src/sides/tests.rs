@@ -2,7 +2,7 @@ use super::*;
 use warmcore_papers::{Row, runtime};
 
 /// Two sizes of one load, in which each number says where it stands.
-pub(crate) fn table() -> Table<JsonRow> {
+pub(in super::super) fn table() -> Table<JsonRow> {
     let mut rows = Vec::new();
     for (cpus, scale) in [(2, 1.0), (384, 100.0)] {
         for (at, side) in Side::ALL.iter().enumerate() {
