@@ -192,7 +192,14 @@ fn what_if(bytes: &[u8]) {
         let mut topology = machine.topology.clone();
         topology.cpus.truncate(2);
         let settings = Settings::runtime();
-        Host { topology, costs: machine.costs.clone(), settings, policy, others_per_mille: 0 }
+        Host {
+            topology,
+            costs: machine.costs.clone(),
+            settings,
+            policy,
+            others_per_mille: 0,
+            others_run: false,
+        }
     };
     let question = Question {
         recorded: host(SimPolicyKind::WorkSteal),

@@ -265,7 +265,7 @@ fn host(probe: &ProbeFile, policy: SimPolicyKind, (topology, costs): Machine) ->
     };
     let outside = Outside { drivers, ..probe.outside(side) };
     let settings = Settings { calls: probe.calls(side), outside, learns_moves: true, ..Settings::runtime() };
-    Host { topology, costs, settings, policy, others_per_mille: 0 }
+    Host { topology, costs, settings, policy, others_per_mille: 0, others_run: false }
 }
 
 /// The figures of the recording beside those of its replay.

@@ -79,6 +79,8 @@ pub struct Host {
     pub policy: SimPolicyKind,
     /// How many CPUs other threads use meanwhile, in thousandths: those of other processes, and the program's own that are no workers.
     pub others_per_mille: u64,
+    /// Whether the workers find that other threads run on the CPUs of those that are parked.
+    pub others_run: bool,
 }
 
 /// What was counted after the warm-up, in a replay or in the recording.
@@ -149,8 +151,9 @@ pub fn replay(
         tasks: window.tasks.iter().map(|task| Watched::of(task.kind)).collect(),
         counts: Counts { by_kind: vec![(0, 0); kinds.len()], ..Counts::default() },
     };
-    let Host { topology, costs, settings, policy, others_per_mille } = host;
+    let Host { topology, costs, settings, policy, others_per_mille, others_run } = host;
     let mut sim = Simulation::runtime_watched(topology, costs, settings.clone(), *policy, seed, watch);
+    sim.set_others_run(*others_run);
     for task in &window.tasks {
         sim.spawn_asleep(&program(task, kinds[task.kind as usize]))?;
     }

@@ -260,6 +260,8 @@ struct Load {
     on_cpu_per_mille: u64,
     /// How many CPUs were busy with other threads.
     others_per_mille: u64,
+    /// Whether the workers found that.
+    others_run: bool,
 }
 
 impl Load {
@@ -274,10 +276,13 @@ impl Load {
         let workers = permille(cpu, analysis.program.length_ns);
         let all = u64::from(analysis.coverage.cpus) * 1000;
         let machine = analysis.coverage.machine_busy_permille.map(|busy| busy.min(all));
+        let others = machine.unwrap_or(0).saturating_sub(workers);
         Self {
             cpu_by_polled: (cpu > 0 && polled > 0).then(|| cpu as f64 / polled as f64),
             on_cpu_per_mille: if cpu > 0 { permille(cpu, cpu + delay) } else { 1000 },
-            others_per_mille: machine.unwrap_or(0).saturating_sub(workers),
+            others_per_mille: others,
+            // The fraction is that of `Workers::compare_idle`.
+            others_run: 3 * others > all.saturating_sub(workers),
         }
     }
 }
@@ -361,7 +366,8 @@ impl Calibrated {
 
     /// A host with what was found.
     fn host(&self, host: &Host, load: &Load) -> Host {
-        let mut host = Host { others_per_mille: load.others_per_mille, ..host.clone() };
+        let Load { others_per_mille, others_run, .. } = *load;
+        let mut host = Host { others_per_mille, others_run, ..host.clone() };
         host.settings.calls.event = self.event;
         host.settings.outside.slice = self.slice;
         host

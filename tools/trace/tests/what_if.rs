@@ -37,7 +37,7 @@ fn host(policy: SimPolicyKind) -> Host {
     let outside = Outside { drivers, ..probe.outside(Side::Tokio) };
     let settings =
         Settings { calls: probe.calls(Side::Tokio), outside, learns_moves: true, ..Settings::runtime() };
-    Host { topology, costs, settings, policy, others_per_mille: 0 }
+    Host { topology, costs, settings, policy, others_per_mille: 0, others_run: false }
 }
 
 /// A poll that was simulated.

@@ -43,7 +43,13 @@ impl Load {
     }
 
     /// Sends so many requests per second, whether or not answers have come: [`paced`](super::paced), and of gRPC `h2load`.
-    pub fn run_paced(self, port: u16, time: Duration, per_second: f64, scratch: &Path) -> anyhow::Result<Loaded> {
+    pub fn run_paced(
+        self,
+        port: u16,
+        time: Duration,
+        per_second: f64,
+        scratch: &Path,
+    ) -> anyhow::Result<Loaded> {
         match self {
             Self::H2loadGrpc(_) => self.run_tool(port, time, per_second, true, scratch),
             _ => super::paced::run(self, port, time, per_second),

@@ -66,7 +66,9 @@ impl Client {
         let request = match self.load {
             Load::Redis if is_set => format!("*3\r\n$3\r\nSET\r\n$3\r\nkey\r\n$64\r\n{VALUE}\r\n"),
             Load::Redis => "*2\r\n$3\r\nGET\r\n$3\r\nkey\r\n".to_owned(),
-            Load::Wrk(path) | Load::H2loadOverHttp1(path) => format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n"),
+            Load::Wrk(path) | Load::H2loadOverHttp1(path) => {
+                format!("GET {path} HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            }
             Load::H2loadGrpc(_) => bail!("h2load sends these"),
         };
         self.stream.get_mut().write_all(request.as_bytes())?;

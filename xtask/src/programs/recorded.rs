@@ -58,11 +58,13 @@ pub fn run(root: &Path, out: &Path, chosen: &[&'static Program], percent: u32) -
     load::require(&servers.iter().map(|program| program.load.tool()).collect::<Vec<_>>())?;
     for program in servers {
         let adopted = adopted::prepare(root, &folder, program, &mut live)?;
+        // Both get the same number of requests per second.
+        let mut paced = None;
         for scheduler in SCHEDULERS {
             let run = Run::new(&folder, program.name, scheduler, &adopted)?;
             live.show(program.name, scheduler, Some(TIME));
             run.probe_once(&folder)?;
-            let rate = run.server(program, percent)?;
+            let rate = run.server(program, percent, &mut paced)?;
             lines.push_str(&run.line(&format!("{:.1} k requests/s", rate / 1e3))?);
             predicted.add(&run, rate)?;
         }
@@ -117,8 +119,8 @@ impl<'a> Run<'a> {
         command.spawn().context("can't run `warmcore record`")
     }
 
-    /// Records a server under its load. Returns requests per second.
-    fn server(&self, program: &Program, percent: u32) -> anyhow::Result<f64> {
+    /// Records a server under its load. Returns requests per second. `paced`: how many are sent, which the first run decides.
+    fn server(&self, program: &Program, percent: u32, paced: &mut Option<f64>) -> anyhow::Result<f64> {
         let [(_, words)] = program.servers else { anyhow::bail!("{} has several processes", self.name) };
         let port = side::free_port()?;
         let files = self.folder.join("files").display().to_string();
@@ -131,14 +133,14 @@ impl<'a> Run<'a> {
             std::thread::sleep(Duration::from_millis(20));
         }
         // Fills caches, and tells `Load::Redis` how many requests take the time.
-        let loaded = program
-            .load
-            .run(port, Duration::from_secs(1), 10_000.0, &self.folder)
-            .and_then(|first| match percent {
-                100 => program.load.run(port, TIME, first.per_second, &self.folder),
-                _ => {
-                    let per_second = first.per_second * f64::from(percent) / 100.0;
-                    program.load.run_paced(port, TIME, per_second, &self.folder)
+        let loaded =
+            program.load.run(port, Duration::from_secs(1), 10_000.0, &self.folder).and_then(|first| {
+                match percent {
+                    100 => program.load.run(port, TIME, first.per_second, &self.folder),
+                    _ => {
+                        let per_second = *paced.get_or_insert(first.per_second * f64::from(percent) / 100.0);
+                        program.load.run_paced(port, TIME, per_second, &self.folder)
+                    }
                 }
             });
         let ended = self.end(&mut child);

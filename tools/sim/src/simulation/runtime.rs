@@ -107,6 +107,14 @@ impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
     }
 }
 
+impl<P: Policy, O: Observer> Simulation<RuntimeScheduler<P>, O> {
+    /// Whether the workers find that other threads run on the CPUs of parked workers
+    /// ([`View::others_run`](warmcore_sched::View::others_run)).
+    pub(crate) fn set_others_run(&mut self, others_run: bool) {
+        self.state.sched.host.workers().set_others_run(others_run);
+    }
+}
+
 impl<P: Policy> Scheduler for RuntimeScheduler<P> {
     type Cpu = RuntimeCpu;
     type Task = RuntimeTask;
