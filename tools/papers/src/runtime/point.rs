@@ -142,7 +142,7 @@ impl Place {
     }
 
     /// Arrivals per ns at which a load needs this part of the CPUs.
-    fn arrivals_per_ns(&self, load: Load, percent: u64) -> f64 {
+    pub(super) fn arrivals_per_ns(&self, load: Load, percent: u64) -> f64 {
         let (round, percent) = match load {
             Load::Noisy => (Load::light_round(), LIGHT_PERCENT),
             _ => (load.round(), percent),

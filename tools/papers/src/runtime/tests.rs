@@ -58,8 +58,14 @@ fn without_data_the_sides_differ_by_searches_and_calls_alone() {
             for (load, points) in sides(&empty, 50) {
                 let cpu = || points.iter().map(|point| point.cpu_ns);
                 let differ = cpu().fold(0.0, f64::max) - cpu().fold(f64::INFINITY, f64::min);
+                // A hog's round is charged for the polls of the light tasks beside it.
+                let light = match load {
+                    Load::Noisy => empty.arrivals_per_ns(load, 50) * 1e6 / empty.bound(load, 50).k_per_second,
+                    _ => 0.0,
+                };
+                let polls = load.round().polls.max(1) as f64 + light;
                 // Rounds that are not over when the time is vary by 2 %.
-                let most = load.round().polls.max(1) as f64 * most + 0.02 * cpu().fold(0.0, f64::max);
+                let most = polls * most + 0.02 * cpu().fold(0.0, f64::max);
                 println!("{cpus} CPUs, {}: {differ:.0} ns of {most:.0}", load.name());
                 assert!(differ < most, "{cpus} CPUs, {}: {points:#?}", load.name());
             }
