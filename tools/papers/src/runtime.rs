@@ -45,8 +45,11 @@ const QUICK_PERCENTS: [u64; 2] = [50, 100];
 const CPU_NS: u64 = 2_000_000_000;
 const QUICK_CPU_NS: u64 = 200_000_000;
 
-/// The figures of a point: the name in a row, the unit, and the number.
-pub const FIGURES: [(&str, &str, fn(&Point) -> f64); 5] = [
+/// A figure of a point: its name in a row, its unit, and the number.
+pub type Figure = (&'static str, &'static str, fn(&Point) -> f64);
+
+/// The figures of a point.
+pub const FIGURES: [Figure; 5] = [
     ("rounds", "k/s", |point| point.k_per_second),
     ("p99", "ns", |point| point.p99_ns),
     ("moved below one cache", "percent", |point| point.near),
