@@ -398,18 +398,19 @@ pub(super) fn curves(curves: &[Curve], x_name: &str, unit: &str, is_log: bool, l
         for (tick, has_label) in ticks {
             line(area, (left, y(tick)), (right, y(tick)), Ink::LINE, 1);
             if has_label {
-                text(area, (left - 6, y(tick)), &short(tick), Ink::QUIET, HPos::Right);
+                // A mark of the first point must not hide the number.
+                text(area, (left - 12, y(tick)), &short(tick), Ink::QUIET, HPos::Right);
             }
         }
-        text(area, (INDENT, bottom + 34), unit, Ink::QUIET, HPos::Left);
+        text(area, (INDENT, bottom + 38), unit, Ink::QUIET, HPos::Left);
         let mut labelled = -44;
         for tick in powers_of_two().into_iter().filter(|t| (xs.low..=xs.high).contains(t)) {
             if x(tick) - labelled >= 44 {
                 labelled = x(tick);
-                text(area, (x(tick), bottom + 14), &tick.to_string(), Ink::QUIET, HPos::Center);
+                text(area, (x(tick), bottom + 18), &tick.to_string(), Ink::QUIET, HPos::Center);
             }
         }
-        text(area, (right, bottom + 34), x_name, Ink::QUIET, HPos::Right);
+        text(area, (right, bottom + 38), x_name, Ink::QUIET, HPos::Right);
         for curve in curves {
             let ink = Ink::class(curve.class);
             let points: Vec<(i32, i32)> = curve.points.iter().map(|(px, py)| (x(*px), y(*py))).collect();
