@@ -13,7 +13,7 @@
 //! of the cores, and how the runtime's own instructions and data compete for the caches.
 
 use super::{Numbers, Options, Row, Table};
-use point::Place;
+use point::Setup;
 use std::collections::BTreeSet;
 use warmcore_sim::cases::ProbeFile;
 use warmcore_sim::machine::SimMachine;
@@ -111,22 +111,22 @@ pub fn table(options: &Options) -> Table {
     let mut points = Vec::new();
     for cpus in sizes(machine.topology.cpus.len(), options.quick) {
         let SimMachine { topology, costs, .. } = prefix(&machine, cpus);
-        let place = Place { topology, costs, probe: Some(probe.clone()), has_data: true, cpu_ns };
+        let setup = Setup { topology, costs, probe: Some(probe.clone()), has_data: true, cpu_ns };
         for load in Load::ALL {
-            points.extend(percents.iter().map(|percent| (place.clone(), load, *percent)));
+            points.extend(percents.iter().map(|percent| (setup.clone(), load, *percent)));
         }
     }
-    let runs: Vec<(&Place, Load, u64, Side)> = points
+    let runs: Vec<(&Setup, Load, u64, Side)> = points
         .iter()
-        .flat_map(|(place, load, percent)| Side::ALL.map(|side| (place, *load, *percent, side)))
+        .flat_map(|(setup, load, percent)| Side::ALL.map(|side| (setup, *load, *percent, side)))
         .collect();
     let by_seed = options
-        .sweep(&runs, |(place, load, percent, side), seed| place.simulate(*load, *percent, *side, seed));
+        .sweep(&runs, |(setup, load, percent, side), seed| setup.simulate(*load, *percent, *side, seed));
     let mut rows = Vec::new();
-    for (at, (place, load, percent, side)) in runs.iter().enumerate() {
-        let bound = place.bound(*load, *percent);
+    for (at, (setup, load, percent, side)) in runs.iter().enumerate() {
+        let bound = setup.bound(*load, *percent);
         let begin =
-            format!("{} CPUs, {}, {percent} %, {}", place.topology.cpus.len(), load.name(), side.name());
+            format!("{} CPUs, {}, {percent} %, {}", setup.topology.cpus.len(), load.name(), side.name());
         for (figure, unit, of) in FIGURES {
             // A task of a runtime per core can't move.
             if *side == Side::PerCore && figure.starts_with("moved") {

@@ -68,7 +68,7 @@ impl Side {
 
 /// A machine, and how loads run on it.
 #[derive(Debug, Clone)]
-pub struct Place {
+pub struct Setup {
     /// Its CPUs, on each of which is a worker.
     pub topology: Topology,
     /// What its operations cost.
@@ -103,7 +103,7 @@ const OP_BUDGET: u32 = 128;
 const MEASURED: [u64; 2] = [10_000_000, 400_000_000];
 const WARM_UP: u64 = 12_000_000;
 
-impl Place {
+impl Setup {
     /// What the CPUs can do, in ns of a core whose sibling is idle per ns.
     pub fn capacity(&self) -> f64 {
         let smt = self.costs.get("smt_speed_percent").map_or(100.0, |percent| percent.milli as f64 / 1000.0);

@@ -4,14 +4,14 @@ use warmcore_sim::costs::Costs;
 use warmcore_topo::Distance;
 
 /// The first CPUs of the machine, with few rounds.
-fn place(cpus: usize) -> Place {
+fn setup(cpus: usize) -> Setup {
     let SimMachine { topology, costs, .. } = prefix(&SimMachine::named(MACHINE).unwrap(), cpus);
-    Place { topology, costs, probe: Some(probe()), has_data: true, cpu_ns: 100_000_000 }
+    Setup { topology, costs, probe: Some(probe()), has_data: true, cpu_ns: 100_000_000 }
 }
 
 /// What the sides do under each load.
-fn sides(place: &Place, percent: u64) -> Vec<(Load, [Point; 3])> {
-    Load::ALL.map(|load| (load, Side::ALL.map(|side| place.simulate(load, percent, side, 1)))).to_vec()
+fn sides(setup: &Setup, percent: u64) -> Vec<(Load, [Point; 3])> {
+    Load::ALL.map(|load| (load, Side::ALL.map(|side| setup.simulate(load, percent, side, 1)))).to_vec()
 }
 
 /// The largest CPU time of a round by the least one.
@@ -31,16 +31,16 @@ fn flat(costs: &Costs) -> Costs {
 #[test]
 fn where_every_line_is_as_near_and_calls_are_free_all_sides_take_the_same_cpu_time() {
     for cpus in [8, 24] {
-        let place = place(cpus);
-        let costs = flat(&place.costs).with_equal_latencies();
+        let setup = setup(cpus);
+        let costs = flat(&setup.costs).with_equal_latencies();
         assert_eq!(costs.hand_over(Distance::Smt), costs.hand_over(Distance::Other));
-        let flat = Place { costs, probe: None, ..place.clone() };
+        let flat = Setup { costs, probe: None, ..setup.clone() };
         for (load, points) in sides(&flat, 50) {
             println!("{cpus} {} {:.4}", load.name(), spread(&points));
             assert!(spread(&points) < 1.03, "{cpus} CPUs, {}: {points:#?}", load.name());
         }
         // The control means something: with the machine's costs the sides differ.
-        assert!(sides(&place, 50).iter().any(|(_, points)| spread(points) > 1.2), "{cpus} CPUs");
+        assert!(sides(&setup, 50).iter().any(|(_, points)| spread(points) > 1.2), "{cpus} CPUs");
     }
 }
 
@@ -49,12 +49,12 @@ fn without_data_the_sides_differ_by_searches_and_calls_alone() {
     // A worker that parks and is unparked for each poll, in ns, as the probe has it.
     const PARK_NS: f64 = 4_000.0 + 8_000.0;
     for cpus in [8, 24] {
-        let of = place(cpus);
+        let of = setup(cpus);
         // A search reads a line of each worker, and moves three with a task; there is at most one for each poll.
         let line = of.costs.hand_over(if cpus > 8 { Distance::Socket } else { Distance::Llc }) as f64 / 1e3;
         let search_ns = (cpus + 3) as f64 * line;
         for (probe, most) in [(None, search_ns), (Some(probe()), search_ns + PARK_NS)] {
-            let empty = Place { has_data: false, probe, ..of.clone() };
+            let empty = Setup { has_data: false, probe, ..of.clone() };
             for (load, points) in sides(&empty, 50) {
                 let cpu = || points.iter().map(|point| point.cpu_ns);
                 let differ = cpu().fold(0.0, f64::max) - cpu().fold(f64::INFINITY, f64::min);
@@ -75,10 +75,10 @@ fn without_data_the_sides_differ_by_searches_and_calls_alone() {
 
 #[test]
 fn no_side_takes_less_than_the_bound() {
-    let place = place(24);
+    let setup = setup(24);
     for percent in [50, 100] {
-        for (load, points) in sides(&place, percent) {
-            let bound = place.bound(load, percent);
+        for (load, points) in sides(&setup, percent) {
+            let bound = setup.bound(load, percent);
             for (point, side) in points.iter().zip(Side::ALL) {
                 let at = format!("{}, {percent} %, {}: {point:?} {bound:?}", load.name(), side.name());
                 // Lengths and arrivals vary.
@@ -93,8 +93,8 @@ fn no_side_takes_less_than_the_bound() {
 
 #[test]
 fn loads_need_the_part_of_the_cpus_that_they_are_to_need() {
-    let place = place(8);
-    for (load, points) in sides(&place, 50) {
+    let setup = setup(8);
+    for (load, points) in sides(&setup, 50) {
         let Point { k_per_second, cpu_ns, .. } = points[2];
         let busy = k_per_second * cpu_ns / 1e6 / 8.0;
         println!("{} {busy:.3}", load.name());
@@ -126,8 +126,8 @@ fn a_prefix_has_one_thread_of_each_core_before_it_has_siblings() {
         let used: BTreeSet<_> = topology.cpus.iter().map(|cpu| cpu.core).collect();
         assert_eq!((topology.cpus.len(), used.len()), (cpus, cores));
     }
-    assert_eq!(place(24).capacity(), 24.0);
-    let (all, cores) = (place(384).capacity(), place(192).capacity());
+    assert_eq!(setup(24).capacity(), 24.0);
+    let (all, cores) = (setup(384).capacity(), setup(192).capacity());
     assert!(cores == 192.0 && all > 1.1 * cores && all < 2.0 * cores, "{all}");
     assert_eq!(sizes(384, false), [2, 8, 24, 96, 192, 384]);
     assert_eq!(sizes(8, false), [2, 8]);
