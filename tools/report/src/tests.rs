@@ -951,8 +951,9 @@ fn results_in(folder: &std::path::Path) -> Vec<Results> {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
     let mut files: Vec<_> = files.filter(|path| path.extension().is_some_and(|end| end == "json")).collect();
     files.sort();
-    // Files of simulations are no results of a bench.
-    let results = files.iter().filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with("sim"));
+    // Files of simulations and probes are no results of a bench.
+    let is_other = |name: &str| ["sim", "probe"].iter().any(|other| name.starts_with(other));
+    let results = files.iter().filter(|path| !is_other(path.file_name().unwrap().to_str().unwrap()));
     results.map(|path| serde_json::from_slice(&std::fs::read(path).unwrap()).unwrap()).collect()
 }
 
