@@ -9,8 +9,8 @@
 //! Server and clients share the CPUs, as two services on one machine do, so a rate includes the work of both sides. All
 //! connections are to 127.0.0.1.
 //!
-//! `--recorder` compares the same scheduler with `WARMCORE_RECORD` and without, and `--record` only records ([`recorded`]), requests that come
-//! at moments of their own ([`paced`]).
+//! `--recorder` compares the same scheduler with `WARMCORE_RECORD` and without, and `--record` only records ([`recorded`]), while
+//! requests come at moments of their own ([`paced`]).
 //!
 //! The rows of a program are written to `NAME.json` and its slices to `NAME.tsv`, `NAME-soak` after a soak and
 //! `NAME-recorder-SCHEDULER` of the recorder. `programs.md`
@@ -151,7 +151,8 @@ pub struct Args {
     #[arg(long)]
     soak: bool,
     /// With --record: requests come at this percentage of the rate that clients reach which wait for each answer; 100: from those clients
-    #[arg(long, value_name = "N", default_value_t = 40, value_parser = clap::value_parser!(u32).range(1..=100))]
+    #[arg(long, value_name = "N", default_value_t = 40, requires = "record")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=100))]
     percent: u32,
     /// The folder of the results
     #[arg(long, value_name = "FOLDER", default_value = "target/programs")]
