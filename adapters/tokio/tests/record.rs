@@ -85,6 +85,13 @@ fn cpus() -> [CpuId; 2] {
     [first, cpus.iter().last().unwrap_or(first)]
 }
 
+/// A future that yields in each of its polls but the last. Tokio wakes its task when its driver is polled.
+async fn yields(polls: u32) {
+    for _ in 1..polls {
+        task::yield_now().await;
+    }
+}
+
 /// A future that wakes itself during each of its polls but the last, and is polled `polls` times.
 async fn wakes_itself(polls: u32) {
     let mut left = polls;
@@ -107,7 +114,8 @@ fn one_worker_on_one_cpu_has_no_moves_and_each_poll_is_there_once() {
     if is_rerun() {
         let runtime = runtime_on(cpu);
         print_line(line!() + 1);
-        let tasks: Vec<_> = (0..TASKS).map(|_| runtime.spawn(wakes_itself(POLLS))).collect();
+        let of = |n| async move { if n % 2 == 0 { wakes_itself(POLLS).await } else { yields(POLLS).await } };
+        let tasks: Vec<_> = (0..TASKS).map(|n| runtime.spawn(of(n))).collect();
         for task in tasks {
             runtime.block_on(task).unwrap();
         }

@@ -9,6 +9,7 @@
 
 use crate::recorder;
 use crate::task::{TaskRecord, Wake, set_worker_of};
+use std::cell::Cell;
 use std::fmt;
 use std::panic::Location;
 use std::pin::Pin;
@@ -20,6 +21,18 @@ mod tests;
 
 /// Returns the index of the worker that the current thread runs, if it runs one.
 pub type WorkerIndex = fn() -> Option<usize>;
+
+thread_local! {
+    /// Whether the task that this thread polls has called [`yields`].
+    static YIELDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The task that this thread polls, if its future is a [`Recorded`], yields: it counts as woken in this poll. For runtimes that
+/// wake such a task later, between polls, as tokio does; the recording would say that something outside of tasks woke it.
+#[inline]
+pub fn yields() {
+    YIELDS.set(true);
+}
 
 /// Records the polls of a future: [`Recorded::new`]. For programs that spawn through one function of theirs.
 ///
@@ -127,7 +140,14 @@ impl Task {
             self.make_waker(cx.waker());
         }
         let Some((own, waker)) = &self.waker else { unreachable!("it was made") };
-        let polled = self.record.poll_woken(&own.wake, || future.poll(&mut Context::from_waker(waker)));
+        let polled = self.record.poll_woken(&own.wake, || {
+            let outer = YIELDS.replace(false);
+            let polled = future.poll(&mut Context::from_waker(waker));
+            if YIELDS.replace(outer) {
+                own.wake.set();
+            }
+            polled
+        });
         if polled.is_ready() {
             // The waker has one of the runtime's task, which may own this future.
             self.waker = None;

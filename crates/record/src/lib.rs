@@ -21,7 +21,7 @@ mod writer;
 
 pub use format::RecordKind;
 #[cfg(not(loom))]
-pub use future::{Recorded, WorkerIndex, record};
+pub use future::{Recorded, WorkerIndex, record, yields};
 pub use reader::{Event, Poll, ReadError, Recording, Spawn, Thread};
 #[cfg(not(loom))]
 pub use recorder::{DEFAULT_MAX, MAX_VARIABLE, VARIABLE, flush, is_on, start};

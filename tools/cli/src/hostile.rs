@@ -184,7 +184,7 @@ pub fn record(bytes: &[u8]) -> bool {
 fn what_if(bytes: &[u8]) {
     let open = || Recording::new(bytes);
     let analysis = warmcore_trace::analyze(open, &[]).expect("its header was read");
-    let spans = warmcore_trace::stratified(analysis.program.length_ns, analysis.coverage.polls);
+    let spans = warmcore_trace::stratified(analysis.program.length_ns, analysis.coverage.polls, false);
     let rebuilt = warmcore_trace::rebuild(open().expect("it was read"), &analysis, &spans);
     let rebuilt = rebuilt.expect("its header was read");
     let machine = SimMachine::named("ryzen7950x").expect("it is there");

@@ -55,6 +55,9 @@ pub struct Args {
     /// So much more arrives from outside, such as 1.5
     #[arg(long, value_name = "FACTOR", value_parser = factor, default_value = "1")]
     load: u64,
+    /// Replay all of it as one window, instead of up to twelve: needs some 300 bytes of memory per poll
+    #[arg(long)]
+    whole: bool,
     /// What `warmcore predict probe --json PROBE` measured on the processor; default: measure it here, 15 s
     #[arg(long, value_name = "PROBE")]
     probe: Option<PathBuf>,
@@ -110,7 +113,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         bail!("{}: {what}; what is left of it is not asked", args.file.display());
     }
     ensure!(analysis.coverage.polls > 0, "{} has no polls; record the program while it works", named());
-    let spans = stratified(analysis.program.length_ns, analysis.coverage.polls);
+    let spans = stratified(analysis.program.length_ns, analysis.coverage.polls, args.whole);
     let rebuilt = source.open(&bar).and_then(|recording| rebuild(recording, &analysis, &spans));
     end_if_interrupted();
     let rebuilt = rebuilt.with_context(named)?;
@@ -163,15 +166,17 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         };
         write_whole(path, &serde_json::to_vec_pretty(&json)?)?;
     }
+    let is_one = rebuilt.windows.len() == 1;
     println!(
-        "{} on {} with {} workers, {} polls in {}; {} windows with {} of its time are replayed.",
+        "{} on {} with {} workers, {} polls in {}; {} with {} of its time {} replayed.",
         header.command,
         said(recorded),
         rebuilt.workers,
         count(analysis.coverage.polls),
         time(analysis.program.length_ns),
-        rebuilt.windows.len(),
+        if is_one { "one window".to_owned() } else { format!("{} windows", rebuilt.windows.len()) },
         share(answer.replayed_per_mille, 1000),
+        if is_one { "is" } else { "are" },
     );
     println!("\n{}", table(&answer.checks));
     if !answer.refusals.is_empty() {

@@ -198,6 +198,11 @@ pub(crate) enum Op {
     },
     /// Waits for one wake; yields if there is one already.
     EndPoll,
+    /// As `EndPoll`, and one comes from outside: see [`Program::end_poll_until`].
+    EndPollUntil {
+        at: Nanos,
+        after: Nanos,
+    },
     Sleep(Length),
     /// Sleeps until `period` after the time for which the timer was last set: see [`Program::timer`].
     Timer {
@@ -423,6 +428,11 @@ impl Program {
     /// Ends a poll: waits for one wake, or yields if there is one already.
     pub(crate) fn end_poll(self) -> Self {
         self.op(Op::EndPoll)
+    }
+
+    /// As [`end_poll`](Self::end_poll), and something comes from outside that wakes the task: at `at`, or `after` now if that has passed.
+    pub(crate) fn end_poll_until(self, at: Nanos, after: Nanos) -> Self {
+        self.op(Op::EndPollUntil { at, after })
     }
 
     /// Sleeps for this long.

@@ -2,7 +2,8 @@
 //!
 //! A [`Window`] has what each task did, poll by poll: how long it ran, and which tasks it woke meanwhile. So wakes of one task by
 //! another are a closed loop, whose times are the simulation's. Wakes from outside (sockets, timers, threads without tasks) arrive
-//! when they did in the recording. A window has neither CPUs nor workers: where a task runs is the simulated policy's decision.
+//! when they did in the recording. Where the task's poll before has not ended by then, they come as long after its end as they did in the
+//! recording: what that poll waits for, such as a timer, it begins to wait for then. A window has neither CPUs nor workers: where a task runs is the simulated policy's decision.
 //!
 //! A recorded poll's length includes what its wakes cost on the recorded runtime, and a replay adds what they cost on the simulated
 //! one. Who replays has to find the part of the length that is the task's own ([`TaskKind::own_per_mille`]).
@@ -16,6 +17,9 @@ use warmcore_sched::WakeSource;
 use warmcore_topo::Topology;
 use warmcore_types::{CpuId, Nanos};
 
+#[cfg(test)]
+mod tests;
+
 /// A step of a recorded task.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Step {
@@ -27,6 +31,13 @@ pub enum Step {
     Wake(u32),
     /// The poll ends, and the task has further ones.
     Wait,
+    /// As `Wait`, and the next wake comes from outside.
+    WaitUntil {
+        /// When it came in the recording, since the window's beginning.
+        at: Nanos,
+        /// How long after the end of the poll that was: if `at` has passed, it comes so long after this end.
+        after: Nanos,
+    },
 }
 
 /// What a task did in a window.
@@ -45,7 +56,8 @@ pub struct Window {
     pub length: Nanos,
     /// The tasks that were polled in it.
     pub tasks: Vec<Task>,
-    /// Wakes from outside, ascending: when, and of which task.
+    /// Other wakes from outside, ascending, of tasks that were not polled before in the window, or were polled then: when, and of which
+    /// task.
     pub arrivals: Vec<(Nanos, u32)>,
 }
 
@@ -54,6 +66,13 @@ impl Window {
     /// has to learn what polls and moves cost.
     pub fn warm_up(&self) -> Nanos {
         Nanos(self.length.0 / 4)
+    }
+
+    /// When wakes came from outside, in no order.
+    pub fn from_outside(&self) -> impl Iterator<Item = Nanos> {
+        let step = |step: &Step| if let Step::WaitUntil { at, .. } = step { Some(*at) } else { None };
+        let waits = self.tasks.iter().flat_map(move |task| task.steps.iter().filter_map(step));
+        self.arrivals.iter().map(|(at, _)| *at).chain(waits)
     }
 }
 
@@ -155,7 +174,7 @@ pub fn replay(
     let mut sim = Simulation::runtime_watched(topology, costs, settings.clone(), *policy, seed, watch);
     sim.set_others_run(*others_run);
     for task in &window.tasks {
-        sim.spawn_asleep(&program(task, kinds[task.kind as usize]))?;
+        sim.spawn_asleep(&program(task, kinds[task.kind as usize], at))?;
     }
     for other in others(*others_per_mille) {
         sim.spawn(&other)?;
@@ -171,7 +190,7 @@ pub fn replay(
     };
     let (before, after) = (cpu_ns(warm_up)?, cpu_ns(end)?);
     let mut counts = sim.into_observer().counts;
-    counts.arrivals = window.arrivals.iter().filter(|(at, _)| *at >= window.warm_up()).count() as u64;
+    counts.arrivals = window.from_outside().filter(|at| *at >= window.warm_up()).count() as u64;
     counts.elapsed_ns = end.0 - warm_up.0;
     counts.cpu_ns = after.saturating_sub(before);
     Ok(counts)
@@ -190,13 +209,15 @@ fn others(per_mille: u64) -> Vec<Program> {
     others
 }
 
-fn program(task: &Task, kind: TaskKind) -> Program {
+/// `at`: a time of the recording, or a length, in the replay.
+fn program(task: &Task, kind: TaskKind, at: impl Fn(Nanos) -> Nanos) -> Program {
     let own = |ns: Nanos| ns.0 * kind.own_per_mille / 1000;
     let step = |program: Program, step: &Step| match *step {
         Step::Poll => program.begin_poll(kind.refill),
         Step::Run(ns) => program.run(own(ns)),
         Step::Wake(task) => program.wake(TaskId(task)),
         Step::Wait => program.end_poll(),
+        Step::WaitUntil { at: when, after } => program.end_poll_until(at(when), at(after)),
     };
     task.steps.iter().fold(Program::new(format!("{} task", task.kind)), step)
 }

@@ -88,8 +88,10 @@ mod event_class {
     pub(super) const SEARCH: u8 = 6;
     /// An outside thread begins, continues or preempts.
     pub(super) const OUTSIDE: u8 = 7;
-    /// A recorded wake from outside.
-    pub(super) const ARRIVAL: u8 = 8;
+    /// Wakes from outside, in the order of a list.
+    pub(super) const ARRIVALS: u8 = 8;
+    /// A recorded wake of a task from outside.
+    pub(super) const ARRIVAL: u8 = 9;
 }
 
 /// The CPU, task or thread of an event. `generation`: for STEP, AWAKE and SEARCH that of the CPU when the event was pushed, and
@@ -353,7 +355,8 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             event_class::STEP => return self.finish_step(index),
             event_class::AWAKE => S::finish_wakeup(self, index),
             event_class::OUTSIDE => return self.run_thread(index, generation),
-            event_class::ARRIVAL => self.next_arrivals(),
+            event_class::ARRIVALS => self.next_arrivals(),
+            event_class::ARRIVAL => self.arrive(index, true),
             event_class::TIMER | event_class::BEGIN if self.state.tasks[index as usize].is_outside => {
                 _ = self.wake_outside(index)
             }

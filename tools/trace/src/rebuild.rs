@@ -237,8 +237,9 @@ impl Reader {
         let mut task_of: HashMap<u32, u32> = HashMap::new();
         // By task: its poll before.
         let mut last_of: HashMap<u32, u32> = HashMap::new();
-        // Of each poll: the wakes in it, as times since the window's beginning.
+        // Of each poll: the wakes in it, and when it was woken from outside after its task's poll before.
         let mut wakes: Vec<(u32, u64, u32)> = Vec::new();
+        let mut from_outside: HashMap<u32, (u64, u64)> = HashMap::new();
         let counted: Vec<(u32, &Seen)> = (0..).zip(&polls).filter(|(_, poll)| poll.start >= from).collect();
         for (index, poll) in &counted {
             let before = last_of.insert(poll.task, *index);
@@ -261,7 +262,11 @@ impl Reader {
                     has_delay.push(!poll.woken_in_poll);
                     *(if poll.waker.is_some() { &mut known.from_outside } else { &mut known.unknown }) += 1;
                     let woken = poll.woken.unwrap_or(poll.start);
-                    window.arrivals.push((Nanos(woken.saturating_sub(from)), task));
+                    let after = before.and_then(|before| woken.checked_sub(polls[before as usize].end));
+                    match after {
+                        Some(after) => _ = from_outside.insert(*index, (woken, after)),
+                        None => window.arrivals.push((Nanos(woken.saturating_sub(from)), task)),
+                    }
                 }
             }
         }
@@ -280,6 +285,9 @@ impl Reader {
                 (u128::from(at) * u128::from(own)).checked_div(u128::from(length)).unwrap_or(0) as u64
             };
             let steps = &mut window.tasks[task_of[&poll.task] as usize].steps;
+            if let (Some((woken, after)), Some(wait)) = (from_outside.get(&index), steps.last_mut()) {
+                *wait = Step::WaitUntil { at: Nanos(woken.saturating_sub(from)), after: Nanos(*after) };
+            }
             steps.push(Step::Poll);
             let mut done = 0;
             while let Some((_, woken, task)) = wakes.next_if(|(waker, ..)| *waker == index) {

@@ -28,9 +28,13 @@ const WINDOW_MAX_NS: u64 = 600_000_000_000;
 const WINDOW_MIN_NS: u64 = 50_000_000;
 
 /// Chooses windows: one in each of equal parts of the recording, so that all phases of the program are in them. The first and the last
-/// 2 % of the recording are left out, in which a program begins and ends.
-pub fn stratified(length_ns: u64, polls: u64) -> Vec<(u64, u64)> {
+/// 2 % of the recording are left out, in which a program begins and ends. A recording without many polls is one window, and so is any
+/// if `is_whole`, to see what the windows leave out.
+pub fn stratified(length_ns: u64, polls: u64, is_whole: bool) -> Vec<(u64, u64)> {
     let (from, length) = (length_ns / 50, length_ns / 50 * 48);
+    if is_whole {
+        return vec![(from, from + length)];
+    }
     if polls <= POLLS_MAX || length < 2 * WINDOW_MIN_NS {
         return vec![(from, from + length.min(WINDOW_MAX_NS))];
     }

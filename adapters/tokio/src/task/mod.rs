@@ -5,7 +5,7 @@
 //! the same types for both: [`JoinHandle`], [`AbortHandle`], [`JoinError`], [`Id`].
 //!
 //! Every future is wrapped in `Identified`, which makes [`id`] known while the future is polled or dropped. What is not
-//! defined here, such as `yield_now`, `LocalKey` and `coop`, is tokio's own.
+//! defined here, such as `LocalKey` and `coop`, is tokio's own.
 
 pub use real::task::*;
 
@@ -36,6 +36,7 @@ pub use builder::Builder;
 pub use id::{Id, id, try_id};
 pub use join_error::JoinError;
 pub use join_handle::JoinHandle;
+pub use recorded::yield_now;
 #[doc(inline)]
 pub use join_set::JoinSet;
 pub use local::{LocalSet, spawn_local};

@@ -19,3 +19,9 @@ const WORKER_INDEX: Option<WorkerIndex> = None;
 pub(crate) fn recorded<F: Future>(name: Option<&str>, future: F) -> Recorded<F> {
     Recorded::of_task(future, Location::caller(), name, WORKER_INDEX)
 }
+
+/// As tokio's. Tokio wakes a task that yields later, from outside of its poll; a recording says that the task woke itself.
+pub async fn yield_now() {
+    warmcore_record::yields();
+    real::task::yield_now().await;
+}

@@ -360,9 +360,9 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     /// too, so that it does not end before.
     pub fn let_requests_arrive(&mut self, arrivals: Vec<(Nanos, TaskId)>, end: Nanos) {
         debug_assert!(arrivals.is_sorted_by_key(|(at, _)| *at));
-        self.push_event(end.0, event_class::ARRIVAL, 0, 0);
+        self.push_event(end.0, event_class::ARRIVALS, 0, 0);
         if let Some((first, _)) = arrivals.first() {
-            self.push_event(first.0, event_class::ARRIVAL, 0, 0);
+            self.push_event(first.0, event_class::ARRIVALS, 0, 0);
         }
         self.arrivals = Arrivals { all: arrivals, ..Arrivals::default() };
     }
@@ -371,20 +371,25 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     pub(super) fn next_arrivals(&mut self) {
         while let Some((at, TaskId(id))) = self.arrivals.all.get(self.arrivals.next).copied() {
             if at.0 > self.state.now {
-                return self.push_event(at.0, event_class::ARRIVAL, 0, 0);
+                return self.push_event(at.0, event_class::ARRIVALS, 0, 0);
             }
             self.arrivals.next += 1;
-            let task = self.state.task(id);
-            match task.state {
-                TaskState::Blocked(BlockedOn::Wake) => {
-                    task.state = TaskState::Blocked(BlockedOn::Driver);
-                    self.arrivals.are_coming = self.arrivals.are_recorded;
-                    S::expire(self, id);
-                    self.arrivals.are_coming = false;
-                }
-                TaskState::Dead => {}
-                _ => task.permits = task.permits.saturating_add(1),
+            self.arrive(id, self.arrivals.are_recorded);
+        }
+    }
+
+    /// One arrives at a task.
+    pub(super) fn arrive(&mut self, id: u32, is_recorded: bool) {
+        let task = self.state.task(id);
+        match task.state {
+            TaskState::Blocked(BlockedOn::Wake) => {
+                task.state = TaskState::Blocked(BlockedOn::Driver);
+                self.arrivals.are_coming = is_recorded;
+                S::expire(self, id);
+                self.arrivals.are_coming = false;
             }
+            TaskState::Dead => {}
+            _ => task.permits = task.permits.saturating_add(1),
         }
     }
 

@@ -185,6 +185,10 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
     fn run_blocking_op(&mut self, cpu: u32, id: u32, op: Op) -> Result<StepOutcome, ProgramError> {
         let now = self.state.now;
         let at_once = Ok(StepOutcome::Run(0));
+        if let Op::EndPollUntil { at, after } = op {
+            let due = if now <= at.0 { at.0 } else { now.saturating_add(after.0) };
+            self.push_event(due, event_class::ARRIVAL, id, 0);
+        }
         let state = match op {
             Op::Wait => {
                 let task = self.state.task(id);
@@ -194,12 +198,12 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                 }
                 TaskState::Blocked(BlockedOn::Wake)
             }
-            Op::EndPoll if self.state.tasks[id as usize].permits > 0 => {
+            Op::EndPoll | Op::EndPollUntil { .. } if self.state.tasks[id as usize].permits > 0 => {
                 self.state.task(id).permits -= 1;
                 S::prepare_yield(self, cpu);
                 return Ok(StepOutcome::Switch(SwitchReason::Runnable));
             }
-            Op::EndPoll => TaskState::Blocked(BlockedOn::Wake),
+            Op::EndPoll | Op::EndPollUntil { .. } => TaskState::Blocked(BlockedOn::Wake),
             Op::Sleep(length) => match self.draw(id, length) {
                 0 => return at_once,
                 ns => self.sleep_until(id, now.saturating_add(ns)),
