@@ -100,13 +100,15 @@ pub fn command(args: &Args) -> anyhow::Result<i32> {
         let json = serde_json::json!({ "schema": SCHEMA, "what": "record", "record": Outcome { status, recordings: recordings.clone() } });
         write_whole(path, &serde_json::to_vec_pretty(&json)?)?;
     }
+    match status {
+        0 => {}
+        1..=128 => eprintln!("warmcore: the command ended with status {status}"),
+        signal => eprintln!("warmcore: the command was ended by signal {}", signal - 128),
+    }
     match (status, files.is_empty(), recordings.len() < files.len()) {
         (0, true, _) => bail!("{}", summary::why_none(&args.command[0])),
         (0, _, true) => bail!("a recording can't be read"),
-        (_, true, _) => eprintln!(
-            "warmcore: the command ended with status {status}. {}",
-            summary::why_none(&args.command[0])
-        ),
+        (_, true, _) => eprintln!("warmcore: {}", summary::why_none(&args.command[0])),
         _ => {}
     }
     if let Some(file) = files.first() {

@@ -170,5 +170,7 @@ fn a_signal_to_the_command_ends_the_program_and_leaves_the_summary() {
         let (ended, _, err) = said(&child.wait_with_output().unwrap());
         assert_eq!(ended, Some(status), "{err}");
         assert!(err.contains("3 polls of 1 tasks"), "{err}");
+        let said_so = format!("the command was ended by signal {}", status - 128);
+        assert_eq!(err.contains(&said_so), status > 128, "{err}");
     }
 }

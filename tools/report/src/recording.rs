@@ -18,7 +18,7 @@ mod timeline;
 mod words;
 
 pub use text::text;
-pub use words::{count, share, time};
+pub use words::{count, in_package, share, shortened, time};
 
 use super::markup::palette_css;
 use super::page::printable;

@@ -8,6 +8,7 @@ use super::draw::{BAR_MAX, Column, bar, column, dim, many, short, time, titles, 
 use super::snapshot::{GroupUse, Interval, Use};
 use ratatui::style::{Color, Style};
 use ratatui::text::{Line, Span};
+use warmcore_report::recording::{in_package, shortened};
 use warmcore_runtime::TenantMetrics;
 use warmcore_runtime::observe::TaskGroupMetrics;
 
@@ -132,7 +133,7 @@ fn group_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
         let room = name_width.saturating_sub(1);
         let name = match (&group.name, &group.location) {
             (Some(name), _) => cut(name, room),
-            (None, Some(location)) => end_of(in_package(location), room),
+            (None, Some(location)) => shortened(in_package(location), room),
             (None, None) => cut("all others", room),
         };
         Line::raw(format!("{name:name_width$}{}", numbers(columns, group, of_it)))
@@ -144,24 +145,10 @@ fn group_lines(interval: &Interval, width: usize) -> Vec<Line<'static>> {
     lines
 }
 
-/// Returns the location without the path of Cargo's folder of packages, if it is in one.
-fn in_package(location: &str) -> &str {
-    let package = location.split_once("/registry/src/").and_then(|(_, rest)| rest.split_once('/'));
-    package.map_or(location, |(_, rest)| rest)
-}
-
 /// Returns the name, cut to `width` characters if it is longer; the last one is then `…`.
 fn cut(name: &str, width: usize) -> String {
     match name.chars().count() {
         n if n <= width => name.to_owned(),
         _ => name.chars().take(width.saturating_sub(1)).chain(['…']).take(width).collect(),
-    }
-}
-
-/// Returns the text, or its last `width` characters if it is longer; the first one is then `…`.
-fn end_of(text: &str, width: usize) -> String {
-    match text.chars().count() {
-        n if n <= width => text.to_owned(),
-        n => ['…'].into_iter().chain(text.chars().skip(n + 1 - width.min(n))).take(width).collect(),
     }
 }

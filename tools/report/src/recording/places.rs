@@ -1,6 +1,6 @@
 //! The table of places that spawn tasks.
 
-use super::words::{self, count, share, shortened, signed_time, time};
+use super::words::{self, count, in_package, share, shortened, signed_time, time};
 use warmcore_trace::{Analysis, MoveCost, SHUFFLES, SpawnPlace};
 
 /// The largest number of rows. The places are in the order of their time in polls.
@@ -33,7 +33,7 @@ pub fn rows(analysis: &Analysis) -> Vec<PlaceRow> {
 pub fn name(place: &SpawnPlace) -> String {
     match (&place.name, &place.location) {
         (Some(name), _) => shortened(name, CHARS_MAX),
-        (None, Some(location)) => shortened(location, CHARS_MAX),
+        (None, Some(location)) => shortened(in_package(location), CHARS_MAX),
         (None, None) => "spawn not in the recording".to_owned(),
     }
 }
@@ -47,7 +47,7 @@ fn row(analysis: &Analysis, place: &SpawnPlace) -> PlaceRow {
     PlaceRow {
         name: name(place),
         location: match (&place.name, &place.location) {
-            (Some(_), Some(location)) => shortened(location, CHARS_MAX),
+            (Some(_), Some(location)) => shortened(in_package(location), CHARS_MAX),
             _ => String::new(),
         },
         polls: (count(place.polls), format!("{} tasks, {}", count(place.tasks), time(place.polled_ns))),

@@ -124,6 +124,12 @@ pub fn program_name(command: &str) -> String {
     shortened(path.rsplit('/').next().unwrap_or(path), CHARS_MAX)
 }
 
+/// A location without the path of Cargo's folder of packages, if it is in one.
+pub fn in_package(location: &str) -> &str {
+    let package = location.split_once("/registry/src/").and_then(|(_, rest)| rest.split_once('/'));
+    package.map_or(location, |(_, rest)| rest)
+}
+
 /// The last characters of a long text, after an ellipsis.
 pub fn shortened(text: &str, chars_max: usize) -> String {
     let chars = text.chars().count();
