@@ -55,7 +55,7 @@ pub struct Args {
     /// So much more arrives from outside, such as 1.5
     #[arg(long, value_name = "FACTOR", value_parser = factor, default_value = "1")]
     load: u64,
-    /// Replay all of it as one window, instead of up to twelve: needs some 300 bytes of memory per poll
+    /// Replay all of it as one window, instead of up to twelve: needs more than 1.3 kB of memory per poll
     #[arg(long)]
     whole: bool,
     /// What `warmcore predict probe --json PROBE` measured on the processor; default: measure it here, 15 s
