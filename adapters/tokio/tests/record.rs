@@ -113,8 +113,8 @@ fn one_worker_on_one_cpu_has_no_moves_and_each_poll_is_there_once() {
     let [cpu, _] = cpus();
     if is_rerun() {
         let runtime = runtime_on(cpu);
-        print_line(line!() + 1);
         let of = |n| async move { if n % 2 == 0 { wakes_itself(POLLS).await } else { yields(POLLS).await } };
+        print_line(line!() + 1);
         let tasks: Vec<_> = (0..TASKS).map(|n| runtime.spawn(of(n))).collect();
         for task in tasks {
             runtime.block_on(task).unwrap();
