@@ -102,8 +102,8 @@ pub fn command(args: &Args) -> anyhow::Result<i32> {
     }
     match status {
         0 => {}
-        1..=128 => eprintln!("warmcore: the command ended with status {status}"),
-        signal => eprintln!("warmcore: the command was ended by signal {}", signal - 128),
+        129..=192 => eprintln!("warmcore: the command was ended by signal {}", status - 128),
+        _ => eprintln!("warmcore: the command ended with status {status}"),
     }
     match (status, files.is_empty(), recordings.len() < files.len()) {
         (0, true, _) => bail!("{}", summary::why_none(&args.command[0])),

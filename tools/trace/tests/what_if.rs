@@ -17,7 +17,7 @@ use warmcore_sim::policy::SimPolicyKind;
 use warmcore_sim::program::{Length, Program, TaskId};
 use warmcore_sim::replay::Host;
 use warmcore_sim::simulation::{Drivers, Observer, Outside, Settings, Simulation, SwitchReason};
-use warmcore_trace::{Analysis, Answer, Question, Rebuilt, analyze, rebuild, what_if};
+use warmcore_trace::{Analysis, Answer, Question, Rebuilt, analyze, rebuild, stratified, what_if};
 use warmcore_types::{CpuId, Nanos};
 
 const PROBE: &str =
@@ -232,4 +232,17 @@ fn a_replay_reads_no_recorded_cpu_or_worker() {
     let [straight, permuted] = [straight, permuted].map(|bytes| read(&bytes).1);
     assert!(straight.windows[0].from_outside().count() > 1000 && straight.wakes.by_tasks > 1000);
     assert_eq!(straight, permuted);
+}
+
+#[test]
+fn windows_are_in_equal_parts_of_a_long_recording_and_the_whole_is_one() {
+    let (minutes, polls) = (600_000 * MS, 60_000_000);
+    let windows = stratified(minutes, polls, false);
+    let part = (minutes / 50 * 48) / windows.len() as u64;
+    assert!(windows.len() > 1 && windows.iter().map(|(from, to)| to - from).sum::<u64>() < minutes / 20);
+    for (i, (from, to)) in (0..).zip(windows) {
+        let begin = minutes / 50 + i * part;
+        assert!(begin <= from && from < to && to <= begin + part, "window {i}: {from} to {to}");
+    }
+    assert_eq!(stratified(minutes, polls, true), [(minutes / 50, minutes / 50 * 49)]);
 }

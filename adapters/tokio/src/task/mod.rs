@@ -36,10 +36,10 @@ pub use builder::Builder;
 pub use id::{Id, id, try_id};
 pub use join_error::JoinError;
 pub use join_handle::JoinHandle;
-pub use recorded::yield_now;
 #[doc(inline)]
 pub use join_set::JoinSet;
 pub use local::{LocalSet, spawn_local};
+pub use recorded::yield_now;
 pub use spawn::spawn;
 
 pub(crate) use identified::Identified;
