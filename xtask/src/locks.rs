@@ -10,8 +10,8 @@ use std::path::Path;
 use std::process::Output;
 
 /// The workspaces, by their folders.
-pub const WORKSPACES: [&str; 6] =
-    [".", "fuzz", "peers", "peers/ecosystem", "peers/mini-redis", "adapters/datafusion"];
+pub const WORKSPACES: [&str; 7] =
+    [".", "fuzz", "peers", "peers/ecosystem", "peers/mini-redis", "adapters/datafusion", "scx"];
 
 /// What cargo found about a lock file.
 #[derive(Debug, PartialEq, Eq)]

@@ -6,6 +6,7 @@ mod constants;
 mod face;
 mod fuzz;
 mod gates;
+mod guest;
 mod instructions;
 mod locks;
 mod process;
@@ -66,6 +67,8 @@ enum Command {
         #[arg(long)]
         record: bool,
     },
+    /// Boots a kernel in an emulated machine, loads the scheduler of scx/, and checks what it is for
+    Guest,
     /// Counts what keeps the code readable: lines, words, names, circles of imports, files; fails above a limit
     Tidy {
         /// List all parts of each count
@@ -119,6 +122,7 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Instructions { case, record } => instructions::run(root, &case, record),
         Command::Syscalls { record } => syscalls::run(root, record),
+        Command::Guest => guest::run(root),
         Command::Tidy { parts } => tidy::run(root, parts),
         Command::Semver { revision } => semver::run(root, revision.as_deref()),
         Command::Fuzz { seconds } => fuzz::run(root, seconds),

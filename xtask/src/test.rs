@@ -15,7 +15,7 @@ mod live;
 mod steps;
 
 use crate::process::{self, Ended};
-use crate::{instructions, locks, sanitizers, syscalls};
+use crate::{guest, instructions, locks, sanitizers, syscalls};
 use anyhow::{Context, bail};
 pub use binaries::Binary;
 use estimate::Estimates;
@@ -202,6 +202,7 @@ impl Run<'_> {
                 .then(|| format!("not installed: `cargo install cargo-{tool}`")),
             Needs::Valgrind => instructions::is_possible().err().map(|why| why.to_string()),
             Needs::Strace => syscalls::is_possible().err().map(|why| why.to_string()),
+            Needs::Guest => guest::is_possible().err().map(|why| why.to_string()),
         }
     }
 

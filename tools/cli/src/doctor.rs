@@ -4,9 +4,10 @@
 //! advice. The command changes no setting, and fails only if the file of `--json` can't be written.
 
 mod runtime;
+mod sched_ext;
 
 use crate::top::{Interval, Snapshot, foreign_imbalance};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 use warmcore_budget::process as budget;
 use warmcore_percpu::{Backend, VARIABLE, try_backend};
@@ -47,6 +48,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
 pub fn findings() -> Vec<Finding> {
     let mut found =
         vec![kernel(), libc(), areas(), backend(), budgets(), fences(), cpus(), machine(), time(), build()];
+    found.push(sched_ext::find(Path::new("/sys"), &platform::kernel()));
     match Topology::this_machine() {
         Ok(topology) => {
             found.push(places(&topology));

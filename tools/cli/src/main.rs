@@ -3,7 +3,7 @@
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 use warmcore_bench::{part, signals};
-use warmcore_cli::{adopt, bench, doctor, predict, record, sim, survey, top, topo, what_if};
+use warmcore_cli::{adopt, bench, doctor, guest, predict, record, sim, survey, top, topo, what_if};
 
 /// Keeps work and its data on the cores where they are warm; this command shows what that is
 /// worth on this machine.
@@ -31,6 +31,8 @@ enum Command {
     Predict(predict::Args),
     /// Finds the field of a struct that makes reads of another field miss, and the cheapest layout without it
     Layout(sim::LayoutArgs),
+    /// Says what schedulers of the kernel do with a workload, in an emulated machine
+    Guest(guest::Args),
     /// Measures everything and writes one page with pictures
     Report(survey::Args),
     /// Runs a tokio program on Warmcore's scheduler, by two lines of its Cargo.toml; --undo goes back
@@ -73,6 +75,7 @@ fn main() -> ExitCode {
             }
         }),
         Command::WhatIf(args) => what_if::command(args),
+        Command::Guest(args) => guest::command(args),
         Command::Layout(args) => sim::layout_command(args),
         Command::Bench(args) => with_mode().and_then(|()| bench::command(args)),
         Command::BenchPart(args) => with_mode().and_then(|()| bench::part_command(args)),

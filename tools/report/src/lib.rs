@@ -27,6 +27,7 @@ mod words;
 pub use imagined::{Imagined, Part, Simulated, SimulatedLoad};
 pub use inputs::{EXPECTED, Finding, Inputs, Probe, State, WorkingSet};
 pub use page::{page, pictures};
+pub use plot::{Cloud, scatter};
 pub use simulated::{simulated, simulated_loads, simulated_tally};
 pub use summary::{raw_csv, run_table, short, standing, summary, wrapped};
 

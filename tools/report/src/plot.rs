@@ -4,6 +4,10 @@
 //! override attributes, replace each code by a CSS variable of the page, which has a light and a dark value. A chart is
 //! [`WIDTH`] units wide, so that its text can be read at the width of a phone.
 
+mod scatter;
+
+pub use scatter::{Cloud, scatter};
+
 use crate::answers::{Answer, LEVEL, Standing};
 use crate::markup::{COLOURS, PALETTE, amount, esc, tick};
 use plotters::coord::Shift;

@@ -29,6 +29,8 @@ pub enum Needs {
     Cargo(&'static str),
     Valgrind,
     Strace,
+    /// An emulator, a compiler for its programs, and a kernel.
+    Guest,
 }
 
 /// What a step does.
@@ -163,6 +165,7 @@ pub fn all() -> Vec<Step> {
         Step { work: documentation, ..tests(RELEASE, Full, 300, EACH_RELEASE) },
         Step { needs: Needs::Valgrind, ..step("instructions", Full, 85, "xtask instructions") },
         Step { needs: Needs::Strace, ..step("system calls", Full, 30, "xtask syscalls") },
+        Step { needs: Needs::Guest, ..step("scheduler in a guest", Full, 300, "xtask guest") },
         Step { env: RSEQ, needs: Needs::Rseq, ..again("backend rseq, release", Full, 25, RELEASE, BACKENDS) },
         Step { env: ATOMIC, ..again("backend atomic, release", Full, 35, RELEASE, BACKENDS) },
         Step { env: PLAIN, ..again("backend plain, release", Full, 40, RELEASE, BACKENDS) },

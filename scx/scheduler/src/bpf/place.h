@@ -1,0 +1,192 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Placement: which idle CPU a task gets, and which CPU is woken for a task that waits.
+ *
+ * All functions claim the CPU they return: its idle bit is cleared, so that no concurrent placement gets it.
+ */
+#ifndef WARM_PLACE_H
+#define WARM_PLACE_H
+
+struct price {
+	u64 cost, residents;
+	u64 return_in_ns;
+	bool sibling_busy;
+};
+
+static __always_inline bool is_priced(void)
+{
+	return SET(mode) == MODE_WARM;
+}
+
+static __always_inline struct price price_of(struct cpu_ctx *c, u64 mean_run, bool sibling_busy, u64 now)
+{
+	struct price price = {
+		.residents = residents(c, now),
+		.return_in_ns = return_in(c, now),
+		.sibling_busy = sibling_busy,
+	};
+	struct pol_place place = {
+		.residents = price.residents,
+		.return_in_ns = price.return_in_ns,
+		.mean_run_ns = mean_run,
+		.sibling_busy = sibling_busy,
+		.price_residents = is_priced() && SET(residents),
+		.price_return = is_priced() && SET(hot_windows),
+		.price_sibling = SET(smt),
+	};
+
+	price.cost = pol_place_cost(&place);
+	return price;
+}
+
+/* Claims an idle CPU as it claims its home: whatever it costs. */
+static __always_inline bool claim(struct task_struct *p, s32 cpu)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+
+	return c && !c->is_offline && is_allowed(p, cpu) && scx_bpf_test_and_clear_cpu_idle(cpu);
+}
+
+/* Claims the cheapest idle CPU of a shard; -1 if none idles. Equal prices: the first after `start`. A concurrent
+ * claim makes it search again, at most twice. */
+__noinline s32 claim_in_shard(struct task_struct *p __arg_trusted, struct task_ctx *t, u32 shard, u32 start, u64 now)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	const struct cpumask *idle_cores = scx_bpf_get_idle_smtmask();
+	u64 mean_run = t ? t->mean_run : 0;
+	s32 claimed = -1;
+	u32 try, i;
+
+	bpf_for(try, 0, 3) {
+		struct price first = {}, best = {};
+		s32 first_cpu = -1, best_cpu = -1;
+
+		bpf_for(i, 0, MAX_CPUS) {
+			s32 cpu = cpu_in_shard(shard, start, i);
+			struct cpu_ctx *c;
+			struct price price;
+
+			if (cpu < 0)
+				break;
+			if (!bpf_cpumask_test_cpu(cpu, idle) || !is_allowed(p, cpu) || !(c = cpu_ctx(cpu)) || c->is_offline)
+				continue;
+			price = price_of(c, mean_run, has_smt && !bpf_cpumask_test_cpu(cpu, idle_cores), now);
+			if (first_cpu < 0) {
+				first = price;
+				first_cpu = cpu;
+			}
+			if (best_cpu < 0 || price.cost < best.cost) {
+				best = price;
+				best_cpu = cpu;
+			}
+		}
+		if (best_cpu < 0)
+			break;
+		if (!scx_bpf_test_and_clear_cpu_idle(best_cpu))
+			continue;
+		claimed = best_cpu;
+		if (best_cpu != first_cpu) {
+			if (first.sibling_busy && !best.sibling_busy)
+				count(COUNT_priced_smt);
+			else if (first.residents > best.residents)
+				count(COUNT_priced_residents);
+			else
+				count(COUNT_priced_return);
+		}
+		break;
+	}
+	scx_bpf_put_idle_cpumask(idle_cores);
+	scx_bpf_put_idle_cpumask(idle);
+	return claimed;
+}
+
+static __always_inline bool any_idle(void)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool any = !bpf_cpumask_empty(idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return any;
+}
+
+/* Claims an idle CPU of the same LLC as `shard`, its own shard first. */
+__noinline s32 claim_in_llc(struct task_struct *p __arg_trusted, struct task_ctx *t, u32 shard, u32 start, u64 now)
+{
+	s32 cpu = claim_in_shard(p, t, shard, start, now);
+	u32 i;
+
+	if (cpu >= 0)
+		return cpu;
+	bpf_for(i, 0, nr_shards - 1) {
+		u32 other = near_shard(shard, i);
+
+		if (llc_of_shard[IN_SHARDS(other)] != llc_of_shard[IN_SHARDS(shard)])
+			break;
+		cpu = claim_in_shard(p, t, other, start, now);
+		if (cpu >= 0)
+			return cpu;
+	}
+	return -1;
+}
+
+/* Claims an idle CPU of another LLC, the nearest first. */
+__noinline s32 claim_elsewhere(struct task_struct *p __arg_trusted, struct task_ctx *t, u32 shard, u32 start, u64 now)
+{
+	s32 cpu;
+	u32 i;
+
+	bpf_for(i, 0, nr_shards - 1) {
+		u32 other = near_shard(shard, i);
+
+		if (llc_of_shard[IN_SHARDS(other)] == llc_of_shard[IN_SHARDS(shard)])
+			continue;
+		cpu = claim_in_shard(p, t, other, start, now);
+		if (cpu >= 0)
+			return cpu;
+	}
+	return -1;
+}
+
+/* Wakes an idle CPU for a task that waits near `cpu`. Returns whether one idled. */
+static __always_inline bool kick_idle(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+{
+	u32 shard = shard_of(cpu);
+	s32 idle = -1;
+
+	if (!SET(steal) || SET(mode) == MODE_NOSTEAL || !any_idle())
+		return false;
+	idle = claim_in_llc(p, t, shard, cpu + 1, now);
+	if (idle < 0 && SET(steal_llc))
+		idle = claim_elsewhere(p, t, shard, cpu + 1, now);
+	if (idle < 0)
+		return false;
+	count(COUNT_kick);
+	scx_bpf_kick_cpu(idle, 0);
+	return true;
+}
+
+/* Returns the shard where a new task starts: the one with the fewest residents per CPU. */
+__noinline u32 fork_shard(struct task_struct *p __arg_trusted, u32 own, u64 now)
+{
+	u64 best_cost = POL_NEVER;
+	u32 best = own, i;
+
+	bpf_for(i, 0, nr_shards) {
+		struct shard_ctx *s = shard_ctx(i);
+		s32 cpu = cpu_in_shard(i, 0, 0);
+		struct pol_count copy;
+		u64 cost;
+
+		if (!s || !is_allowed(p, cpu))
+			continue;
+		copy = s->residents;
+		cost = pol_fork_cost(pol_residents(copy, pol_epoch(now)), s->cpus, i == own);
+		if (cost < best_cost) {
+			best_cost = cost;
+			best = i;
+		}
+	}
+	return best;
+}
+
+#endif

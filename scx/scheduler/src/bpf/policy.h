@@ -1,0 +1,325 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Every decision of scx_warm, as pure functions: no maps, no kernel types, no clock, no randomness.
+ *
+ * A caller fills a struct with what it has read and gets a value or an enum back. The BPF program and the native
+ * test (tests/policy.rs) compile this same text, so a decision that is logged with its inputs can be replayed
+ * natively. The including file defines u32, u64, s64 and bool.
+ *
+ * Units: times in ns, shares in percent, weights as the kernel's p->scx.weight (100 is nice 0), costs in
+ * POL_RESIDENT per task that lives on a CPU.
+ */
+#ifndef WARM_POLICY_H
+#define WARM_POLICY_H
+
+#define POL_INLINE static inline __attribute__((always_inline))
+
+/* ---- Learning ---- */
+
+/* The share of its mean that a run must exceed to teach: a shorter one was a spurious wake. */
+#define POL_NEWS_DIV 5
+
+/* Returns whether a sample says anything about the mean. */
+POL_INLINE bool pol_is_news(u64 sample_ns, u64 mean_ns)
+{
+	return !mean_ns || sample_ns * POL_NEWS_DIV > mean_ns;
+}
+
+/* Returns the mean after a sample: the last four samples weigh most. 0 means "nothing learned yet". */
+POL_INLINE u64 pol_mean(u64 mean_ns, u64 sample_ns)
+{
+	return mean_ns ? (mean_ns * 3 + sample_ns) / 4 : sample_ns;
+}
+
+/* Returns whether a wake comes late in the waker's run. The time until the waker sleeps is learned apart for
+ * early and late wakes: a server that wakes its client last sleeps at once, one that wakes it first does not. */
+POL_INLINE bool pol_is_late(u64 ran_ns, u64 mean_run_ns)
+{
+	return ran_ns * 4 > mean_run_ns;
+}
+
+/* ---- Residents: who lives on a CPU ---- */
+
+#define POL_EPOCH_SHIFT 26 /* an epoch is 67 ms */
+
+POL_INLINE u64 pol_epoch(u64 now_ns)
+{
+	return now_ns >> POL_EPOCH_SHIFT;
+}
+
+/* Tasks that ran in an epoch and in the one before. A sleeper ages out of both without any scan. */
+struct pol_count {
+	u64 epoch;
+	s64 cur;
+	s64 prev;
+};
+
+/* Returns the count moved on to `epoch`. */
+POL_INLINE struct pol_count pol_count_at(struct pol_count c, u64 epoch)
+{
+	if (c.epoch == epoch)
+		return c;
+	c.prev = c.epoch + 1 == epoch ? c.cur : 0;
+	c.cur = 0;
+	c.epoch = epoch;
+	return c;
+}
+
+/* Returns the residents: the larger of the two epochs. A new epoch starts at 0, and concurrent updates may take
+ * a count below 0 for a moment. */
+POL_INLINE u64 pol_residents(struct pol_count c, u64 epoch)
+{
+	s64 n;
+
+	c = pol_count_at(c, epoch);
+	n = c.cur > c.prev ? c.cur : c.prev;
+	return n > 0 ? n : 0;
+}
+
+/* ---- Placement: the price of an idle CPU ---- */
+
+#define POL_RESIDENT 1024ull
+/* A core whose sibling is busy runs a task at about half speed: more than any resident costs. */
+#define POL_SIBLING_BUSY (8 * POL_RESIDENT)
+#define POL_NEVER (~0ull)
+
+struct pol_place {
+	u64 residents;
+	u64 return_in_ns; /* until the first owner is expected back; POL_NEVER if none is */
+	u64 mean_run_ns;
+	bool sibling_busy;
+	bool price_residents, price_return, price_sibling; /* mechanisms that are on */
+};
+
+/* Returns what an idle CPU costs as a place for a task: its residents, and the part of the task's mean run that
+ * falls after the return of an owner. That part is the hot window, as a price and not as a ban. */
+POL_INLINE u64 pol_place_cost(const struct pol_place *p)
+{
+	u64 cost = 0;
+
+	if (p->price_residents)
+		cost += p->residents * POL_RESIDENT;
+	if (p->price_return && p->mean_run_ns && p->return_in_ns < p->mean_run_ns)
+		cost += (p->mean_run_ns - p->return_in_ns) * POL_RESIDENT / p->mean_run_ns;
+	if (p->price_sibling && p->sibling_busy)
+		cost += POL_SIBLING_BUSY;
+	return cost;
+}
+
+/* ---- Hand-over: the wakee runs next on its waker's CPU ---- */
+
+enum pol_hand {
+	POL_HAND_YES,
+	POL_HAND_STRANGER,  /* another task woke it last, or the wake is not synchronous */
+	POL_HAND_FAR,	    /* it would be due, but the waker's CPU is in another LLC, or not allowed */
+	POL_HAND_QUEUED,    /* a task waits there already */
+	POL_HAND_RUNS_ON,   /* the waker usually runs on after such a wake */
+	POL_HAND_BOUNCES,   /* the two woke each other on one CPU without alternating */
+	POL_HAND_BUSY,	    /* the machine is too busy: a pair that moves together then moves twice */
+};
+
+struct pol_hand_in {
+	bool is_partner;
+	bool is_near;
+	u64 queued;
+	u64 post_ns; /* learned time from such a wake until the waker sleeps; 0 if not learned */
+	u64 hand_ns; /* the longest that still counts as "sleeps at once" */
+	u64 bounce;
+	u64 busy_pct, busy_max_pct;
+};
+
+#define POL_BOUNCE_MAX 8
+#define POL_BOUNCE_ADD 40
+#define POL_BOUNCE_CAP 200
+
+POL_INLINE enum pol_hand pol_hand_over(const struct pol_hand_in *h)
+{
+	if (!h->is_partner)
+		return POL_HAND_STRANGER;
+	if (!h->post_ns || h->post_ns >= h->hand_ns)
+		return POL_HAND_RUNS_ON;
+	if (h->bounce > POL_BOUNCE_MAX)
+		return POL_HAND_BOUNCES;
+	if (!h->is_near)
+		return POL_HAND_FAR;
+	if (h->queued)
+		return POL_HAND_QUEUED;
+	if (h->busy_pct > h->busy_max_pct)
+		return POL_HAND_BUSY;
+	return POL_HAND_YES;
+}
+
+/* Returns the bounce counter of a wakee after a wake by its partner. A partner that wakes it on its own CPU and
+ * runs on charges both; every other partner wake takes one off. */
+POL_INLINE u64 pol_bounce(u64 bounce, bool is_charged)
+{
+	if (bounce)
+		bounce--;
+	return is_charged && bounce < POL_BOUNCE_CAP ? bounce + POL_BOUNCE_ADD : bounce;
+}
+
+/* ---- Partners in two LLCs ---- */
+
+#define POL_FOLLOW_AFTER 8
+
+/* Returns the wakes in a row that would have been hand-overs, had the partner not been in another LLC. Partners
+ * without hand-overs gain nothing from one LLC, and would overload it. */
+POL_INLINE u64 pol_away(u64 away, enum pol_hand hand)
+{
+	return hand == POL_HAND_FAR ? away + 1 : 0;
+}
+
+/* Returns whether a wakee moves to its waker's LLC. Only the younger of the two follows, or they would swap. */
+POL_INLINE bool pol_follows(u64 away, u64 own_pid, u64 partner_pid)
+{
+	return away >= POL_FOLLOW_AFTER && own_pid > partner_pid;
+}
+
+/* ---- Waiting for a busy home ---- */
+
+struct pol_wait_in {
+	u64 left_ns;	 /* predicted rest of the run there; 0 if unknown or overdue */
+	u64 queued;	 /* tasks that wait there already */
+	u64 wait_ns;	 /* the longest predicted wait */
+	u64 waits, wakes; /* of this CPU, for the ration */
+	u64 ration_pct;
+};
+
+/* Returns whether one more wait stays within the ration. */
+POL_INLINE bool pol_in_ration(u64 waits, u64 wakes, u64 ration_pct)
+{
+	return (waits + 1) * 100 <= wakes * ration_pct;
+}
+
+/* Returns whether a wakee waits for its busy home although a CPU of the LLC idles. */
+POL_INLINE bool pol_wait_home(const struct pol_wait_in *w)
+{
+	return !w->queued && w->left_ns && w->left_ns <= w->wait_ns &&
+	       pol_in_ration(w->waits, w->wakes, w->ration_pct);
+}
+
+/* Returns whether a wakee waits for its home although a CPU of another LLC idles. The LLC is full, and any of its
+ * CPUs may take the task at once. */
+POL_INLINE bool pol_wait_llc(const struct pol_wait_in *w)
+{
+	return !w->queued && pol_in_ration(w->waits, w->wakes, w->ration_pct);
+}
+
+/* ---- Queues ---- */
+
+/* Returns whether an idle CPU may take a task from a queue whose first task has waited `age_ns`. */
+POL_INLINE bool pol_may_steal(u64 age_ns, u64 bound_ns, bool is_orphan)
+{
+	return is_orphan || age_ns >= bound_ns;
+}
+
+/* Returns whether a CPU serves its LLC's queue before its home queue: the LLC's tasks have waited for this CPU for
+ * longer than the bound. Without it, a stream of wakes at home would starve the tasks that used up a slice. */
+POL_INLINE bool pol_llc_first(u64 llc_queued, u64 unserved_ns, u64 bound_ns)
+{
+	return llc_queued && unserved_ns >= bound_ns;
+}
+
+struct pol_side {
+	u64 load;   /* sum of the weights of the runnable tasks */
+	u64 queued; /* tasks in the LLC's queue: only these can be moved */
+	u64 cpus;   /* online */
+};
+
+/* Compares loads per CPU without a division: returns whether `a` has more than `b`. */
+POL_INLINE bool pol_is_busier(struct pol_side a, struct pol_side b)
+{
+	return a.load * b.cpus > b.load * a.cpus;
+}
+
+/*
+ * Returns how many tasks of weight `weight` the LLC `here` takes from `there`: at most `max`, and only as many as
+ * make the loads per CPU more equal. Moving a task changes the difference of the loads per CPU by
+ * weight/cpus_here + weight/cpus_there, and is worth it while the difference is at least that. An LLC without
+ * online CPUs gives all it has.
+ */
+POL_INLINE u64 pol_balance(struct pol_side here, struct pol_side there, u64 weight, u64 max)
+{
+	u64 give = there.load * here.cpus, have = here.load * there.cpus, step = weight * (here.cpus + there.cpus), n;
+
+	if (!here.cpus || !step || (there.cpus && give <= have))
+		return 0;
+	n = there.cpus ? (give - have) / step : there.queued;
+	if (n > there.queued)
+		n = there.queued;
+	return n > max ? max : n;
+}
+
+/* ---- Virtual time ---- */
+
+/* Virtual times wrap: only their difference is meaningful. */
+POL_INLINE bool pol_is_before(u64 a, u64 b)
+{
+	return (s64)(a - b) < 0;
+}
+
+/* Returns what a run costs in virtual time. */
+POL_INLINE u64 pol_charge(u64 ran_ns, u64 weight)
+{
+	return weight ? ran_ns * 100 / weight : ran_ns;
+}
+
+/* Returns the virtual time of a task that becomes runnable. A sleeper keeps a credit of at most `credit_ns`, and a
+ * task that ran ahead on an idle machine owes at most `debt_ns`. */
+POL_INLINE u64 pol_vtime_at_wake(u64 vtime, u64 clock, u64 credit_ns, u64 debt_ns)
+{
+	if (pol_is_before(vtime, clock - credit_ns))
+		return clock - credit_ns;
+	if (pol_is_before(clock + debt_ns, vtime))
+		return clock + debt_ns;
+	return vtime;
+}
+
+/* Returns the virtual time of a task in another LLC: its lag against the LLC's clock stays. */
+POL_INLINE u64 pol_vtime_moved(u64 vtime, u64 from_clock, u64 to_clock)
+{
+	return vtime - from_clock + to_clock;
+}
+
+/* Returns whether a task whose slice ended runs on before the first task of the queue. */
+POL_INLINE bool pol_runs_on(u64 vtime, u64 first_vtime)
+{
+	return pol_is_before(vtime, first_vtime);
+}
+
+/* Returns whether a wakee may interrupt the running task: that one ran for a while and is far enough ahead. */
+POL_INLINE bool pol_preempts(u64 ran_ns, u64 min_run_ns, u64 curr_vtime, u64 wakee_vtime, u64 margin_ns)
+{
+	return ran_ns >= min_run_ns && pol_is_before(wakee_vtime + margin_ns, curr_vtime);
+}
+
+/* ---- Load and shards ---- */
+
+/* Returns the busy share in percent, averaged over the last epochs. */
+POL_INLINE u64 pol_busy_pct(u64 old_pct, u64 busy_ns, u64 period_ns, u64 cpus)
+{
+	u64 pct = period_ns && cpus ? busy_ns * 100 / (period_ns * cpus) : 0;
+
+	return ((pct > 100 ? 100 : pct) + old_pct) / 2;
+}
+
+/* Returns into how many shards of about equal size an LLC of `cpus` is split; a shard has one queue. */
+POL_INLINE u32 pol_nr_shards(u32 cpus, u32 max_cpus)
+{
+	return max_cpus && cpus ? (cpus + max_cpus - 1) / max_cpus : 1;
+}
+
+/* Returns the shard of the CPU at position `index` of its LLC. Siblings are neighbours in that order. */
+POL_INLINE u32 pol_shard(u32 index, u32 cpus, u32 max_cpus)
+{
+	return cpus ? (u64)index * pol_nr_shards(cpus, max_cpus) / cpus : 0;
+}
+
+/* Returns the cost of a shard as the place of a new task: its residents per CPU. The parent's shard wins ties. A
+ * margin for the parent's shard was tried and overloaded it: at 25 % load 86 to 89 % of the wakes ran at home, not 94 to 99 %. */
+POL_INLINE u64 pol_fork_cost(u64 residents, u64 cpus, bool is_own)
+{
+	return cpus ? residents * POL_RESIDENT / cpus + !is_own : POL_NEVER;
+}
+
+#endif

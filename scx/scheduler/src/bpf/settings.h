@@ -1,0 +1,31 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * Every setting: SETTING(name, default, least, greatest, unit, what it does).
+ *
+ * The BPF program makes a struct of them in .data, which the loader writes while the program runs; build.rs reads
+ * the same lines for the command line. A switched-off mechanism shows in the counts (counts.h).
+ */
+SETTING(mode, 0, 0, 3, "0 warm, 1 nosteal, 2 first-idle, 3 llc-fifo", "scheduler, or a negative control: nosteal always queues at home, first-idle ignores prices, llc-fifo does so too and has no home queues")
+SETTING(hand_over, 1, 0, 1, "off/on", "queue a wakee on the CPU of its partner, if that one sleeps at once after such wakes")
+SETTING(hand_us, 100, 0, 10000, "us", "longest learned time from a wake to the waker's sleep for a hand-over, and time until an idle CPU may take the wakee")
+SETTING(hand_busy_max, 100, 0, 100, "percent", "no hand-over in an LLC that is busier than this")
+SETTING(follow, 1, 0, 1, "off/on", "move a wakee to the LLC of a partner that keeps waking it from there")
+SETTING(residents, 1, 0, 1, "off/on", "price of an idle CPU: tasks that ran there in the last 67 to 134 ms")
+SETTING(hot_windows, 1, 0, 1, "off/on", "price of an idle CPU: the part of the wakee's run that falls after an owner's predicted return")
+SETTING(smt, 1, 0, 1, "off/on", "price of an idle CPU: its sibling is busy")
+SETTING(wait_home, 0, 0, 1, "off/on", "let a wakee wait for its busy home although a CPU of the LLC idles")
+SETTING(wait_llc, 1, 0, 1, "off/on", "let a wakee wait for its full LLC although a CPU of another LLC idles")
+SETTING(wait_us, 400, 0, 10000, "us", "longest predicted wait for home, and time until an idle CPU may take the wakee")
+SETTING(wait_pct, 1, 0, 100, "waits per 100 wakes", "ration of such waits")
+SETTING(steal, 1, 0, 1, "off/on", "let an idle CPU take tasks from the home queues of its LLC")
+SETTING(steal_llc, 1, 0, 1, "off/on", "let an idle CPU take tasks from other LLCs")
+SETTING(late_us, 100, 0, 10000, "us", "time that a task waits in its home queue before an idle CPU of the LLC takes it")
+SETTING(xlate_us, 100, 0, 10000, "us", "the same for idle CPUs of other LLCs")
+SETTING(balance, 1, 0, 1, "off/on", "move tasks from an LLC with more weight per CPU, also if no CPU idles")
+SETTING(balance_us, 4000, 100, 1000000, "us", "shortest time between two such looks of an LLC")
+SETTING(fork_place, 1, 0, 1, "off/on", "start a new task in the LLC with the fewest residents per CPU")
+SETTING(preempt, 1, 0, 1, "off/on", "let a wakee that is owed time interrupt a long run at its home, if no CPU idles")
+SETTING(preempt_us, 2000, 100, 100000, "us", "shortest run that may be interrupted, and how far ahead it must be")
+SETTING(slice_us, 5000, 500, 100000, "us", "longest run while other tasks wait")
+SETTING(llc_age_us, 10000, 0, 1000000, "us", "longest time that a CPU serves only its home queue while tasks wait in the LLC's queue")
+SETTING(debt_us, 100000, 1000, 10000000, "us", "most run time that a task owes after it ran alone")

@@ -1,0 +1,113 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/*
+ * The steps of a wake, each with what it reads and what it learns: hand-over to a partner's CPU, the start on a
+ * claimed CPU, the first CPU of a new task, and the rationed waits. warm_select_cpu (warm.bpf.c) has their order.
+ */
+#ifndef WARM_WAKE_H
+#define WARM_WAKE_H
+
+/* Learns from a synchronous wake, and returns whether the wakee should run next on the waker's CPU. Only such wakes
+ * come from the waker itself: in a timer interrupt, the current task is a bystander. */
+static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_ctx *t, s32 me, s32 home, u64 now)
+{
+	struct task_struct *waker = bpf_get_current_task_btf();
+	struct shard_ctx *s = shard_ctx(shard_of(me));
+	struct task_ctx *w;
+	struct pol_hand_in in = {};
+	enum pol_hand hand;
+	u32 late;
+
+	if (!t || !s || !waker->pid || waker->pid == p->pid || (waker->flags & PF_KTHREAD) ||
+	    !(w = bpf_task_storage_get(&task_ctxs, waker, 0, 0)))
+		return POL_HAND_STRANGER;
+	in.is_partner = t->partner == (u32)waker->pid;
+	t->partner = waker->pid;
+	late = w->run_at && pol_is_late(now - w->run_at + w->ran, w->mean_run);
+	w->woke_at[late & 1] = now;
+	in.post_ns = w->post[late & 1];
+	in.hand_ns = SET(hand_us) * US;
+	if (in.is_partner) {
+		bool is_charged = in.post_ns >= in.hand_ns && me == home;
+
+		t->bounce = pol_bounce(t->bounce, is_charged);
+		if (is_charged) /* it was handed over to here, and must not be again */
+			w->bounce = pol_bounce(w->bounce + 1, true);
+	}
+	in.is_near = llc_of(me) == llc_of(home) && is_allowed(p, me);
+	in.queued = scx_bpf_dsq_nr_queued(me);
+	in.bounce = t->bounce;
+	in.busy_pct = s->busy_pct;
+	in.busy_max_pct = SET(hand_busy_max);
+	hand = pol_hand_over(&in);
+	t->away = pol_away(t->away, hand);
+	return hand;
+}
+
+static __always_inline void count_hand(enum pol_hand hand)
+{
+	switch (hand) {
+	case POL_HAND_FAR: count(COUNT_hand_far); break;
+	case POL_HAND_QUEUED: count(COUNT_hand_queued); break;
+	case POL_HAND_RUNS_ON: count(COUNT_hand_runs_on); break;
+	case POL_HAND_BOUNCES: count(COUNT_hand_bounces); break;
+	case POL_HAND_BUSY: count(COUNT_hand_busy); break;
+	default: break;
+	}
+}
+
+/* Starts a task on the CPU that was claimed for it. */
+static __always_inline s32 start_on(struct task_struct *p, struct task_ctx *t, s32 cpu, u64 now)
+{
+	set_home(t, cpu, now);
+	settle_vtime(p, t, shard_of(cpu));
+	scx_bpf_dsq_insert(p, SCX_DSQ_LOCAL, SET(slice_us) * US, 0);
+	return cpu;
+}
+
+static __always_inline s32 place_fork(struct task_struct *p, struct task_ctx *t, s32 prev_cpu, u64 now)
+{
+	u32 own = shard_of(prev_cpu), shard = own;
+	s32 cpu;
+
+	if (SET(fork_place) && is_priced())
+		shard = fork_shard(p, own, now);
+	cpu = claim_in_llc(p, t, shard, prev_cpu + 1, now);
+	if (cpu < 0)
+		cpu = claim_elsewhere(p, t, shard, prev_cpu + 1, now);
+	if (cpu >= 0) {
+		count(COUNT_fork);
+		if (llc_of(cpu) != llc_of(prev_cpu))
+			count(COUNT_fork_other_llc);
+		return start_on(p, t, cpu, now);
+	}
+	if (shard == own)
+		return prev_cpu;
+	cpu = cpu_in_shard(shard, 0, 0);
+	if (!is_allowed(p, cpu))
+		return prev_cpu;
+	count(COUNT_fork_other_llc);
+	reside(t, cpu, now);
+	return cpu;
+}
+
+/* Whether a wakee waits for its busy home (`llc_is_full` false) or for its full LLC. */
+static __always_inline bool may_wait(struct cpu_ctx *self, s32 home, bool llc_is_full, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(home);
+	struct pol_wait_in in = {};
+
+	if (!self || !c || c->is_offline)
+		return false;
+	in.left_ns = c->run_end > now ? c->run_end - now : 0;
+	in.queued = scx_bpf_dsq_nr_queued(home);
+	in.wait_ns = SET(wait_us) * US;
+	in.waits = self->waits;
+	in.wakes = self->wakes;
+	in.ration_pct = SET(wait_pct);
+	if (!(llc_is_full ? pol_wait_llc(&in) : pol_wait_home(&in)))
+		return false;
+	__sync_fetch_and_add(&self->waits, 1);
+	return true;
+}
+
+#endif

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: GPL-2.0-only */
+/* The native copy of policy.h: the loader asks it for shards, tests/policy.rs tests it. The arguments are the
+ * fields of the policy's structs, in their order. */
+#include <stdbool.h>
+#include <stdint.h>
+
+typedef uint32_t u32;
+typedef uint64_t u64;
+typedef int64_t s64;
+
+#include "policy.h"
+
+bool warm_is_news(u64 sample, u64 mean) { return pol_is_news(sample, mean); }
+u64 warm_mean(u64 mean, u64 sample) { return pol_mean(mean, sample); }
+bool warm_is_late(u64 ran, u64 mean) { return pol_is_late(ran, mean); }
+u64 warm_epoch(u64 now) { return pol_epoch(now); }
+
+u64 warm_residents(u64 epoch_of_count, s64 cur, s64 prev, u64 epoch)
+{
+	return pol_residents((struct pol_count){ epoch_of_count, cur, prev }, epoch);
+}
+
+u64 warm_place_cost(u64 residents, u64 return_in, u64 mean_run, bool sibling_busy, u32 priced)
+{
+	struct pol_place p = { residents, return_in, mean_run, sibling_busy, priced & 1, priced & 2, priced & 4 };
+
+	return pol_place_cost(&p);
+}
+
+u32 warm_hand_over(bool is_partner, bool is_near, u64 queued, u64 post, u64 hand, u64 bounce, u64 busy, u64 busy_max)
+{
+	struct pol_hand_in h = { is_partner, is_near, queued, post, hand, bounce, busy, busy_max };
+
+	return pol_hand_over(&h);
+}
+
+u64 warm_bounce(u64 bounce, bool is_charged) { return pol_bounce(bounce, is_charged); }
+
+bool warm_wait(bool llc_is_full, u64 left, u64 queued, u64 wait, u64 waits, u64 wakes, u64 ration)
+{
+	struct pol_wait_in w = { left, queued, wait, waits, wakes, ration };
+
+	return llc_is_full ? pol_wait_llc(&w) : pol_wait_home(&w);
+}
+
+bool warm_may_steal(u64 age, u64 bound, bool is_orphan) { return pol_may_steal(age, bound, is_orphan); }
+bool warm_llc_first(u64 queued, u64 unserved, u64 bound) { return pol_llc_first(queued, unserved, bound); }
+
+u64 warm_balance(u64 load, u64 cpus, u64 load_there, u64 queued_there, u64 cpus_there, u64 weight, u64 max)
+{
+	return pol_balance((struct pol_side){ load, 0, cpus },
+			   (struct pol_side){ load_there, queued_there, cpus_there }, weight, max);
+}
+
+bool warm_is_before(u64 a, u64 b) { return pol_is_before(a, b); }
+u64 warm_charge(u64 ran, u64 weight) { return pol_charge(ran, weight); }
+
+u64 warm_vtime_at_wake(u64 vtime, u64 clock, u64 credit, u64 debt)
+{
+	return pol_vtime_at_wake(vtime, clock, credit, debt);
+}
+
+u64 warm_vtime_moved(u64 vtime, u64 from, u64 to) { return pol_vtime_moved(vtime, from, to); }
+bool warm_runs_on(u64 vtime, u64 first) { return pol_runs_on(vtime, first); }
+
+bool warm_preempts(u64 ran, u64 min_run, u64 curr, u64 wakee, u64 margin)
+{
+	return pol_preempts(ran, min_run, curr, wakee, margin);
+}
+
+u64 warm_busy_pct(u64 old, u64 busy, u64 period, u64 cpus) { return pol_busy_pct(old, busy, period, cpus); }
+u32 warm_nr_shards(u32 cpus, u32 max) { return pol_nr_shards(cpus, max); }
+u32 warm_shard(u32 index, u32 cpus, u32 max) { return pol_shard(index, cpus, max); }
+u64 warm_fork_cost(u64 residents, u64 cpus, bool is_own) { return pol_fork_cost(residents, cpus, is_own); }
+u64 warm_away(u64 away, u32 hand) { return pol_away(away, hand); }
+bool warm_follows(u64 away, u64 own_pid, u64 partner_pid) { return pol_follows(away, own_pid, partner_pid); }

@@ -1,0 +1,356 @@
+//! The decisions of `src/bpf/policy.h`, compiled natively: the same text that the BPF program has.
+
+use std::ops::RangeInclusive;
+
+const NEVER: u64 = u64::MAX;
+const RESIDENT: u64 = 1024;
+const US: u64 = 1000;
+const MS: u64 = 1000 * US;
+/// Bits of `warm_place_cost`'s last argument.
+const RESIDENTS: u32 = 1;
+const RETURN: u32 = 2;
+const SIBLING: u32 = 4;
+
+/// The order of `enum pol_hand`.
+#[derive(Debug, PartialEq)]
+enum Hand {
+    Yes,
+    Stranger,
+    Far,
+    Queued,
+    RunsOn,
+    Bounces,
+    Busy,
+}
+
+unsafe extern "C" {
+    safe fn warm_is_news(sample: u64, mean: u64) -> bool;
+    safe fn warm_mean(mean: u64, sample: u64) -> u64;
+    safe fn warm_is_late(ran: u64, mean: u64) -> bool;
+    safe fn warm_epoch(now: u64) -> u64;
+    safe fn warm_residents(epoch_of_count: u64, cur: i64, prev: i64, epoch: u64) -> u64;
+    safe fn warm_place_cost(
+        residents: u64,
+        return_in: u64,
+        mean_run: u64,
+        sibling_busy: bool,
+        priced: u32,
+    ) -> u64;
+    safe fn warm_hand_over(
+        is_partner: bool,
+        is_near: bool,
+        queued: u64,
+        post: u64,
+        hand: u64,
+        bounce: u64,
+        busy: u64,
+        busy_max: u64,
+    ) -> u32;
+    safe fn warm_bounce(bounce: u64, is_charged: bool) -> u64;
+    safe fn warm_away(away: u64, hand: u32) -> u64;
+    safe fn warm_follows(away: u64, own_pid: u64, partner_pid: u64) -> bool;
+    safe fn warm_wait(
+        llc_is_full: bool,
+        left: u64,
+        queued: u64,
+        wait: u64,
+        waits: u64,
+        wakes: u64,
+        ration: u64,
+    ) -> bool;
+    safe fn warm_may_steal(age: u64, bound: u64, is_orphan: bool) -> bool;
+    safe fn warm_llc_first(queued: u64, unserved: u64, bound: u64) -> bool;
+    safe fn warm_balance(
+        load: u64,
+        cpus: u64,
+        load_there: u64,
+        queued_there: u64,
+        cpus_there: u64,
+        weight: u64,
+        max: u64,
+    ) -> u64;
+    safe fn warm_is_before(a: u64, b: u64) -> bool;
+    safe fn warm_charge(ran: u64, weight: u64) -> u64;
+    safe fn warm_vtime_at_wake(vtime: u64, clock: u64, credit: u64, debt: u64) -> u64;
+    safe fn warm_vtime_moved(vtime: u64, from: u64, to: u64) -> u64;
+    safe fn warm_runs_on(vtime: u64, first: u64) -> bool;
+    safe fn warm_preempts(ran: u64, min_run: u64, curr: u64, wakee: u64, margin: u64) -> bool;
+    safe fn warm_busy_pct(old: u64, busy: u64, period: u64, cpus: u64) -> u64;
+    safe fn warm_nr_shards(cpus: u32, max: u32) -> u32;
+    safe fn warm_shard(index: u32, cpus: u32, max: u32) -> u32;
+    safe fn warm_fork_cost(residents: u64, cpus: u64, is_own: bool) -> u64;
+}
+
+#[test]
+fn runs_below_a_fifth_of_the_mean_teach_nothing() {
+    assert!(warm_is_news(7, 0));
+    assert!(!warm_is_news(200, 1000));
+    assert!(warm_is_news(201, 1000));
+}
+
+#[test]
+fn a_mean_follows_its_samples() {
+    assert_eq!(warm_mean(0, 800), 800);
+    let mean = (0..30).fold(100_000, |mean, _| warm_mean(mean, 1000));
+    assert!((1000..1020).contains(&mean), "{mean}");
+}
+
+#[test]
+fn the_last_three_quarters_of_a_run_are_late() {
+    assert!(!warm_is_late(250, 1000));
+    assert!(warm_is_late(251, 1000));
+}
+
+#[test]
+fn residents_age_out_after_two_epochs() {
+    let epoch = warm_epoch(1 << 30);
+    assert_eq!(warm_epoch((1 << 30) + (67 * MS)), epoch);
+    assert_eq!(warm_residents(epoch, 3, 5, epoch), 5);
+    assert_eq!(warm_residents(epoch, 3, 5, epoch + 1), 3);
+    assert_eq!(warm_residents(epoch, 3, 5, epoch + 2), 0);
+    // Concurrent updates may take a count below 0.
+    assert_eq!(warm_residents(epoch, -1, -2, epoch), 0);
+}
+
+#[test]
+fn fewer_residents_are_cheaper() {
+    let cost = |residents| warm_place_cost(residents, NEVER, MS, false, RESIDENTS | RETURN);
+    assert_eq!(cost(0), 0);
+    assert!(cost(1) < cost(2));
+}
+
+#[test]
+fn an_owner_that_returns_within_the_run_costs_the_overlap() {
+    let cost = |return_in| warm_place_cost(0, return_in, MS, false, RETURN);
+    assert_eq!(cost(MS), 0);
+    assert_eq!(cost(NEVER), 0);
+    assert_eq!(cost(MS / 2), RESIDENT / 2);
+    // The hot window is a price and not a ban: at most one resident.
+    assert_eq!(cost(0), RESIDENT);
+    // Nothing is known of a new task's run.
+    assert_eq!(warm_place_cost(0, 0, 0, false, RETURN), 0);
+}
+
+#[test]
+fn a_busy_sibling_costs_more_than_residents() {
+    let all = RESIDENTS | RETURN | SIBLING;
+    assert!(warm_place_cost(0, NEVER, MS, true, all) > warm_place_cost(4, 0, MS, false, all));
+}
+
+#[test]
+fn a_mechanism_that_is_off_has_no_price() {
+    assert_eq!(warm_place_cost(9, 0, MS, true, 0), 0);
+    assert_eq!(warm_place_cost(9, 0, MS, true, RESIDENTS), 9 * RESIDENT);
+}
+
+/// A hand-over that is due, with changes.
+fn hand(change: impl FnOnce(&mut [u64; 7])) -> Hand {
+    // partner, near, queued, post, bounce, busy, greatest busy
+    let mut v = [1, 1, 0, 20 * US, 0, 40, 65];
+    change(&mut v);
+    let [partner, near, queued, post, bounce, busy, busy_max] = v;
+    match warm_hand_over(partner == 1, near == 1, queued, post, 100 * US, bounce, busy, busy_max) {
+        0 => Hand::Yes,
+        1 => Hand::Stranger,
+        2 => Hand::Far,
+        3 => Hand::Queued,
+        4 => Hand::RunsOn,
+        5 => Hand::Bounces,
+        6 => Hand::Busy,
+        n => panic!("no outcome has number {n}"),
+    }
+}
+
+#[test]
+fn a_hand_over_needs_a_near_partner_that_sleeps_at_once() {
+    assert_eq!(hand(|_| ()), Hand::Yes);
+    assert_eq!(hand(|v| v[0] = 0), Hand::Stranger);
+    assert_eq!(hand(|v| v[1] = 0), Hand::Far);
+    assert_eq!(hand(|v| v[2] = 1), Hand::Queued);
+    assert_eq!(hand(|v| v[3] = 100 * US), Hand::RunsOn);
+    assert_eq!(hand(|v| v[3] = 0), Hand::RunsOn);
+    assert_eq!(hand(|v| v[4] = 9), Hand::Bounces);
+    assert_eq!(hand(|v| v[5] = 66), Hand::Busy);
+}
+
+#[test]
+fn a_bounce_forbids_hand_overs_for_about_thirty_wakes() {
+    let mut bounce = warm_bounce(0, true);
+    let mut wakes = 0;
+    while hand(|v| v[4] = bounce) == Hand::Bounces {
+        bounce = warm_bounce(bounce, false);
+        wakes += 1;
+    }
+    assert_eq!(wakes, 32);
+    assert_eq!(warm_bounce(0, false), 0);
+    let capped = (0..100).fold(0, |b, _| warm_bounce(b, true));
+    assert!(capped < 240, "{capped}");
+}
+
+#[test]
+fn only_the_younger_of_two_partners_follows_and_only_after_several_wakes() {
+    let far = Hand::Far as u32;
+    let away = (0..8).fold(0, |away, _| warm_away(away, far));
+    assert!(warm_follows(away, 11, 10));
+    assert!(!warm_follows(away, 10, 11));
+    assert!(!warm_follows(away - 1, 11, 10));
+    assert_eq!(warm_away(away, Hand::Yes as u32), 0);
+    assert_eq!(warm_away(away, Hand::Bounces as u32), 0);
+}
+
+#[test]
+fn a_wait_for_home_is_short_known_rationed_and_alone() {
+    let wait = |left, queued, waits| warm_wait(false, left, queued, 400 * US, waits, 100, 5);
+    assert!(wait(300 * US, 0, 4));
+    assert!(!wait(0, 0, 0), "the end of the run is unknown");
+    assert!(!wait(500 * US, 0, 0), "it is too far away");
+    assert!(!wait(300 * US, 1, 0), "another task waits");
+    assert!(!wait(300 * US, 0, 5), "the ration is used up");
+}
+
+#[test]
+fn a_wait_for_a_full_llc_needs_no_prediction_but_the_ration() {
+    let wait = |queued, waits| warm_wait(true, 0, queued, 400 * US, waits, 100, 5);
+    assert!(wait(0, 4));
+    assert!(!wait(1, 4));
+    assert!(!wait(0, 5));
+}
+
+#[test]
+fn an_idle_cpu_takes_old_tasks_and_orphans() {
+    assert!(!warm_may_steal(99, 100, false));
+    assert!(warm_may_steal(100, 100, false));
+    assert!(warm_may_steal(0, 100, true));
+}
+
+#[test]
+fn an_llc_queue_is_served_first_after_the_bound() {
+    assert!(!warm_llc_first(3, 9, 10));
+    assert!(warm_llc_first(3, 10, 10));
+    assert!(!warm_llc_first(0, 10, 10));
+}
+
+/// Moves one task a time between two LLCs of 4 CPUs until nothing moves; all weigh 100.
+fn settle(mut here: u64, mut there: u64) -> (u64, u64) {
+    for _ in 0..100 {
+        let queued = |n: u64| n.saturating_sub(4);
+        let pull = warm_balance(here * 100, 4, there * 100, queued(there), 4, 100, 1);
+        let push = warm_balance(there * 100, 4, here * 100, queued(here), 4, 100, 1);
+        assert!(pull == 0 || push == 0, "tasks swap at {here}/{there}");
+        if pull + push == 0 {
+            return (here, there);
+        }
+        (here, there) = (here + pull - push, there + push - pull);
+    }
+    panic!("the balance of {here}/{there} does not end");
+}
+
+#[test]
+fn twelve_hogs_end_six_and_six() {
+    assert_eq!(settle(4, 8), (6, 6));
+    assert_eq!(settle(12, 0), (6, 6));
+    assert_eq!(settle(7, 6), (7, 6));
+}
+
+#[test]
+fn balance_moves_what_makes_loads_per_cpu_more_equal() {
+    // 8 CPUs with 8 tasks take 2 from 4 CPUs with 8.
+    assert_eq!(warm_balance(800, 8, 800, 4, 4, 100, 9), 2);
+    // At most `max`, at most what waits there.
+    assert_eq!(warm_balance(800, 8, 800, 4, 4, 100, 1), 1);
+    assert_eq!(warm_balance(0, 4, 5000, 3, 4, 100, 99), 3);
+    // A heavy task is not moved for a small difference.
+    assert_eq!(warm_balance(400, 4, 700, 2, 4, 300, 9), 0);
+    // An LLC without CPUs gives all; one without CPUs takes none.
+    assert_eq!(warm_balance(9000, 4, 100, 3, 0, 100, 9), 3);
+    assert_eq!(warm_balance(0, 0, 9000, 3, 4, 100, 9), 0);
+}
+
+#[test]
+fn virtual_time_goes_at_the_weight() {
+    assert_eq!(warm_charge(MS, 100), MS);
+    assert_eq!(warm_charge(MS, 300), MS / 3);
+    assert_eq!(warm_charge(MS, 0), MS);
+}
+
+#[test]
+fn virtual_time_wraps() {
+    assert!(warm_is_before(u64::MAX - 5, 3));
+    assert!(!warm_is_before(3, u64::MAX - 5));
+    assert_eq!(warm_vtime_moved(10, 20, 5), u64::MAX - 4);
+}
+
+#[test]
+fn a_sleeper_keeps_a_bounded_credit_and_a_runaway_a_bounded_debt() {
+    assert_eq!(warm_vtime_at_wake(0, 1000, 50, 500), 950);
+    assert_eq!(warm_vtime_at_wake(980, 1000, 50, 500), 980);
+    assert_eq!(warm_vtime_at_wake(9000, 1000, 50, 500), 1500);
+}
+
+/// Runs tasks of these weights on one CPU as dispatch does: the running one goes on while it is before the first of
+/// the queue. Returns the slices that each got.
+fn share(weights: &[u64], slices: u64) -> Vec<u64> {
+    let mut vtime = vec![0; weights.len()];
+    let mut got = vec![0; weights.len()];
+    let mut running = 0;
+    for _ in 0..slices {
+        got[running] += 1;
+        vtime[running] += warm_charge(5 * MS, weights[running]);
+        let first =
+            (0..weights.len()).filter(|t| *t != running).min_by_key(|t| vtime[*t]).expect("several tasks");
+        if !warm_runs_on(vtime[running], vtime[first]) {
+            running = first;
+        }
+    }
+    got
+}
+
+#[test]
+fn shares_are_as_the_weights() {
+    let got = share(&[100, 300], 4000);
+    let within = |share: f64, range: RangeInclusive<f64>| assert!(range.contains(&share), "{got:?}");
+    within(got[1] as f64 / got[0] as f64, 2.9..=3.1);
+    let got = share(&[100, 100, 100, 300], 6000);
+    assert!((2900..=3100).contains(&got[3]), "{got:?}");
+}
+
+#[test]
+fn a_wakee_interrupts_only_a_long_run_that_is_ahead() {
+    assert!(warm_preempts(3 * MS, 2 * MS, 10 * MS, 0, 2 * MS));
+    assert!(!warm_preempts(MS, 2 * MS, 10 * MS, 0, 2 * MS));
+    assert!(!warm_preempts(3 * MS, 2 * MS, 10 * MS, 9 * MS, 2 * MS));
+}
+
+#[test]
+fn the_busy_share_is_averaged_and_bounded() {
+    assert_eq!(warm_busy_pct(0, 4 * MS, MS, 4), 50);
+    assert_eq!(warm_busy_pct(100, 9 * MS, MS, 4), 100);
+    assert_eq!(warm_busy_pct(40, 0, MS, 4), 20);
+    assert_eq!(warm_busy_pct(40, 0, 0, 0), 20);
+}
+
+#[test]
+fn shards_cover_an_llc_in_equal_parts() {
+    for cpus in 1..=512 {
+        for max in [1, 4, 16, 64] {
+            let shards = warm_nr_shards(cpus, max);
+            let mut sizes = vec![0; shards as usize];
+            let of: Vec<u32> = (0..cpus).map(|i| warm_shard(i, cpus, max)).collect();
+            assert!(of.is_sorted());
+            of.iter().for_each(|s| sizes[*s as usize] += 1);
+            let (least, most) = (sizes.iter().min(), sizes.iter().max());
+            assert!(
+                most <= Some(&max) && most.unwrap() - least.unwrap() <= 1,
+                "{cpus} CPUs, {max}: {sizes:?}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_new_task_goes_to_fewer_residents_per_cpu_and_stays_if_equal() {
+    assert!(warm_fork_cost(2, 4, true) < warm_fork_cost(3, 4, false));
+    assert!(warm_fork_cost(2, 4, true) < warm_fork_cost(2, 4, false));
+    assert!(warm_fork_cost(3, 8, false) < warm_fork_cost(2, 4, true));
+    assert_eq!(warm_fork_cost(0, 0, true), NEVER);
+}

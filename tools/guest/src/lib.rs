@@ -1,0 +1,24 @@
+#![doc = include_str!("../README.md")]
+
+mod archive;
+mod cache;
+mod compare;
+mod counts;
+mod figures;
+mod guest;
+mod kernel;
+mod needs;
+mod prepare;
+mod programs;
+mod scenario;
+mod scheduler;
+
+pub use cache::Cache;
+pub use compare::{Comparison, Job, Outcome, ScenarioRow, Spread};
+pub use counts::ProbeCounts;
+pub use figures::Figures;
+pub use guest::{Ended, Guest, Machine};
+pub use kernel::Kernel;
+pub use prepare::{needed, prepare};
+pub use scenario::{Scenario, scenarios};
+pub use scheduler::Scheduler;

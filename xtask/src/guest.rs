@@ -1,0 +1,89 @@
+//! `cargo xtask guest`: boots a real kernel in an emulated machine, loads the scheduler of `scx/`, and checks what it is for.
+//!
+//! The programs of the guest are built from this checkout. Kernels are those that `warmcore guest prepare` fetched: this command
+//! fetches none. Each band is far from what was seen on all kernels, so that another compiler's code does not leave it.
+
+use anyhow::{Context, bail, ensure};
+use std::path::Path;
+use warmcore_guest::{Cache, Comparison, Machine, Scenario, ScenarioRow, Scheduler, needed, prepare};
+
+/// Seeds of each scenario.
+const SEEDS: [u64; 2] = [1, 2];
+
+/// The largest share of a hog by the smallest, of equal weights.
+const UNEQUAL_MAX: f64 = 1.15;
+
+/// Pairs over pipes stay on their CPU in so many points more of a hundred wakes than under the kernel's own scheduler.
+const SAME_MORE: f64 = 10.0;
+
+/// Of a hundred wakes of pairs over sockets so many at most wait for a busy CPU beside an idle one.
+const QUEUED_MAX: f64 = 8.0;
+
+/// Checks that a guest can be built and booted. If not, the error names what is missing.
+pub fn is_possible() -> anyhow::Result<()> {
+    if let Some(missing) = needed() {
+        bail!(missing);
+    }
+    ensure!(
+        !Cache::of_user()?.kernels().is_empty(),
+        "no kernel was fetched: `warmcore guest prepare` does that"
+    );
+    Ok(())
+}
+
+/// Builds the programs, runs the guests, and checks the bands.
+pub fn run(root: &Path) -> anyhow::Result<()> {
+    is_possible()?;
+    let cache = Cache::of_user()?;
+    let kernel = cache.kernels().into_iter().next().context("no kernel")?;
+    prepare(&cache, root, &[], false, &|step| println!("{step}"))?;
+    let scenarios = ["hogs", "rrp", "rrj"].map(Scenario::find).into_iter().collect::<Result<_, _>>()?;
+    let comparison = Comparison {
+        kernel,
+        machine: Machine { cpus: 8, llcs: 2, threads: 1, memory: 1024 },
+        schedulers: vec![Scheduler::own(), Scheduler::warm()],
+        scenarios,
+        seeds: SEEDS.to_vec(),
+    };
+    let folder = tempfile::tempdir()?;
+    let outcomes = comparison.run(&cache, folder.path(), 2, &|| false, &|_, _| {})?;
+    for outcome in &outcomes {
+        ensure!(
+            outcome.warnings().is_empty(),
+            "{}: the kernel says: {}",
+            outcome.job.scheduler,
+            outcome.warnings().join("; ")
+        );
+    }
+    let rows = comparison.rows(&outcomes);
+    if let Some((row, (seed, error))) = rows.iter().find_map(|row| Some((row, row.errors.first()?))) {
+        bail!("{} under {}, seed {seed}: {error}", row.scenario, row.scheduler);
+    }
+    let row = |scenario: &str, scheduler: &str| -> anyhow::Result<&ScenarioRow> {
+        let found = rows.iter().find(|row| row.scenario == scenario && row.scheduler == scheduler);
+        found.with_context(|| format!("no row of {scenario} under {scheduler}"))
+    };
+    let (own, warm) = ("eevdf", "warm");
+    let unequal = row("hogs", warm)?.spread(|figures| figures.unequal.unwrap_or(f64::MAX)).most;
+    let same =
+        |scheduler| Ok::<f64, anyhow::Error>(row("rrp", scheduler)?.spread(|figures| figures.same).mean);
+    let more = same(warm)? - same(own)?;
+    let queued = row("rrj", warm)?.spread(|figures| figures.queued).mean;
+    println!(
+        "Linux {}: hogs {unequal:.2}, pairs over pipes {more:+.1} points, over sockets {queued:.1} % queued",
+        comparison.kernel.release
+    );
+    ensure!(
+        unequal <= UNEQUAL_MAX,
+        "the largest share of a hog is {unequal:.2} times the smallest, and {UNEQUAL_MAX} is the limit"
+    );
+    ensure!(
+        more >= SAME_MORE,
+        "pairs over pipes stay on their CPU in {more:.1} points more, and {SAME_MORE} are expected"
+    );
+    ensure!(
+        queued <= QUEUED_MAX,
+        "{queued:.1} % of the wakes of pairs over sockets are queued, and {QUEUED_MAX} is the limit"
+    );
+    Ok(())
+}
