@@ -27,23 +27,34 @@ u64 warm_place_cost(u64 residents, u64 return_in, u64 mean_run, bool sibling_bus
 	return pol_place_cost(&p);
 }
 
-u32 warm_hand_over(bool is_partner, bool is_near, u64 queued, u64 post, u64 hand, u64 bounce, u64 busy, u64 busy_max)
+u32 warm_hand_over(bool is_partner, bool is_near, u64 pair, u64 queued, u64 post, u64 hand, u64 bounce)
 {
-	struct pol_hand_in h = { is_partner, is_near, queued, post, hand, bounce, busy, busy_max };
+	struct pol_hand_in h = { is_partner, is_near, true, pair, queued, post, hand, bounce };
 
 	return pol_hand_over(&h);
 }
 
 u64 warm_bounce(u64 bounce, bool is_charged) { return pol_bounce(bounce, is_charged); }
 
-bool warm_wait(bool llc_is_full, u64 left, u64 queued, u64 wait, u64 waits, u64 wakes, u64 ration)
+u64 warm_pair(u64 pair, u32 hand) { return pol_pair(pair, hand); }
+
+u32 warm_wait(bool llc_is_full, u64 left, u64 queued, u64 waits, u64 pair, u64 busy)
 {
-	struct pol_wait_in w = { left, queued, wait, waits, wakes, ration };
+	struct pol_wait_in w = {
+		.left_ns = left, .queued = queued, .wait_ns = 400000, .waits = waits, .wakes = 100, .ration_pct = 5,
+		.pair = pair, .pair_ns = 2000000, .busy_pct = busy, .pair_busy_pct = 60,
+	};
 
 	return llc_is_full ? pol_wait_llc(&w) : pol_wait_home(&w);
 }
 
-bool warm_may_steal(u64 age, u64 bound, bool is_orphan) { return pol_may_steal(age, bound, is_orphan); }
+bool warm_may_steal(u64 age, u64 bound, u64 left, u64 stay, u64 queued, bool is_orphan)
+{
+	struct pol_steal_in s = { age, bound, left, stay, queued, is_orphan };
+
+	return pol_may_steal(&s);
+}
+
 bool warm_llc_first(u64 queued, u64 unserved, u64 bound) { return pol_llc_first(queued, unserved, bound); }
 
 u64 warm_balance(u64 load, u64 cpus, u64 load_there, u64 queued_there, u64 cpus_there, u64 weight, u64 max)
@@ -72,5 +83,3 @@ u64 warm_busy_pct(u64 old, u64 busy, u64 period, u64 cpus) { return pol_busy_pct
 u32 warm_nr_shards(u32 cpus, u32 max) { return pol_nr_shards(cpus, max); }
 u32 warm_shard(u32 index, u32 cpus, u32 max) { return pol_shard(index, cpus, max); }
 u64 warm_fork_cost(u64 residents, u64 cpus, bool is_own) { return pol_fork_cost(residents, cpus, is_own); }
-u64 warm_away(u64 away, u32 hand) { return pol_away(away, hand); }
-bool warm_follows(u64 away, u64 own_pid, u64 partner_pid) { return pol_follows(away, own_pid, partner_pid); }

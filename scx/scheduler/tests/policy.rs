@@ -20,7 +20,6 @@ enum Hand {
     Queued,
     RunsOn,
     Bounces,
-    Busy,
 }
 
 unsafe extern "C" {
@@ -39,26 +38,16 @@ unsafe extern "C" {
     safe fn warm_hand_over(
         is_partner: bool,
         is_near: bool,
+        pair: u64,
         queued: u64,
         post: u64,
         hand: u64,
         bounce: u64,
-        busy: u64,
-        busy_max: u64,
     ) -> u32;
     safe fn warm_bounce(bounce: u64, is_charged: bool) -> u64;
-    safe fn warm_away(away: u64, hand: u32) -> u64;
-    safe fn warm_follows(away: u64, own_pid: u64, partner_pid: u64) -> bool;
-    safe fn warm_wait(
-        llc_is_full: bool,
-        left: u64,
-        queued: u64,
-        wait: u64,
-        waits: u64,
-        wakes: u64,
-        ration: u64,
-    ) -> bool;
-    safe fn warm_may_steal(age: u64, bound: u64, is_orphan: bool) -> bool;
+    safe fn warm_pair(pair: u64, hand: u32) -> u64;
+    safe fn warm_wait(llc_is_full: bool, left: u64, queued: u64, waits: u64, pair: u64, busy: u64) -> u32;
+    safe fn warm_may_steal(age: u64, bound: u64, left: u64, stay: u64, queued: u64, is_orphan: bool) -> bool;
     safe fn warm_llc_first(queued: u64, unserved: u64, bound: u64) -> bool;
     safe fn warm_balance(
         load: u64,
@@ -144,19 +133,18 @@ fn a_mechanism_that_is_off_has_no_price() {
 }
 
 /// A hand-over that is due, with changes.
-fn hand(change: impl FnOnce(&mut [u64; 7])) -> Hand {
-    // partner, near, queued, post, bounce, busy, greatest busy
-    let mut v = [1, 1, 0, 20 * US, 0, 40, 65];
+fn hand(change: impl FnOnce(&mut [u64; 6])) -> Hand {
+    // partner, near, queued, post, bounce, pair
+    let mut v = [1, 1, 0, 20 * US, 0, 0];
     change(&mut v);
-    let [partner, near, queued, post, bounce, busy, busy_max] = v;
-    match warm_hand_over(partner == 1, near == 1, queued, post, 100 * US, bounce, busy, busy_max) {
+    let [partner, near, queued, post, bounce, pair] = v;
+    match warm_hand_over(partner == 1, near == 1, pair, queued, post, 100 * US, bounce) {
         0 => Hand::Yes,
         1 => Hand::Stranger,
         2 => Hand::Far,
         3 => Hand::Queued,
         4 => Hand::RunsOn,
         5 => Hand::Bounces,
-        6 => Hand::Busy,
         n => panic!("no outcome has number {n}"),
     }
 }
@@ -166,11 +154,12 @@ fn a_hand_over_needs_a_near_partner_that_sleeps_at_once() {
     assert_eq!(hand(|_| ()), Hand::Yes);
     assert_eq!(hand(|v| v[0] = 0), Hand::Stranger);
     assert_eq!(hand(|v| v[1] = 0), Hand::Far);
+    assert_eq!(hand(|v| (v[1], v[5]) = (0, 3)), Hand::Far);
+    assert_eq!(hand(|v| (v[1], v[5]) = (0, 4)), Hand::Yes, "a firm pair comes together");
     assert_eq!(hand(|v| v[2] = 1), Hand::Queued);
     assert_eq!(hand(|v| v[3] = 100 * US), Hand::RunsOn);
     assert_eq!(hand(|v| v[3] = 0), Hand::RunsOn);
     assert_eq!(hand(|v| v[4] = 9), Hand::Bounces);
-    assert_eq!(hand(|v| v[5] = 66), Hand::Busy);
 }
 
 #[test]
@@ -187,40 +176,59 @@ fn a_bounce_forbids_hand_overs_for_about_thirty_wakes() {
     assert!(capped < 240, "{capped}");
 }
 
-#[test]
-fn only_the_younger_of_two_partners_follows_and_only_after_several_wakes() {
-    let far = Hand::Far as u32;
-    let away = (0..8).fold(0, |away, _| warm_away(away, far));
-    assert!(warm_follows(away, 11, 10));
-    assert!(!warm_follows(away, 10, 11));
-    assert!(!warm_follows(away - 1, 11, 10));
-    assert_eq!(warm_away(away, Hand::Yes as u32), 0);
-    assert_eq!(warm_away(away, Hand::Bounces as u32), 0);
-}
+const NO: u32 = 0;
+const RATION: u32 = 1;
+const PAIR: u32 = 2;
 
 #[test]
 fn a_wait_for_home_is_short_known_rationed_and_alone() {
-    let wait = |left, queued, waits| warm_wait(false, left, queued, 400 * US, waits, 100, 5);
-    assert!(wait(300 * US, 0, 4));
-    assert!(!wait(0, 0, 0), "the end of the run is unknown");
-    assert!(!wait(500 * US, 0, 0), "it is too far away");
-    assert!(!wait(300 * US, 1, 0), "another task waits");
-    assert!(!wait(300 * US, 0, 5), "the ration is used up");
+    // The longest wait is 400 µs, and the ration 5 of 100.
+    let wait = |left, queued, waits| warm_wait(false, left, queued, waits, 0, 100);
+    assert_eq!(wait(300 * US, 0, 4), RATION);
+    assert_eq!(wait(0, 0, 0), NO, "the end of the run is unknown");
+    assert_eq!(wait(500 * US, 0, 0), NO, "it is too far away");
+    assert_eq!(wait(300 * US, 1, 0), NO, "another task waits");
+    assert_eq!(wait(300 * US, 0, 5), NO, "the ration is used up");
 }
 
 #[test]
 fn a_wait_for_a_full_llc_needs_no_prediction_but_the_ration() {
-    let wait = |queued, waits| warm_wait(true, 0, queued, 400 * US, waits, 100, 5);
-    assert!(wait(0, 4));
-    assert!(!wait(1, 4));
-    assert!(!wait(0, 5));
+    let wait = |queued, waits| warm_wait(true, 0, queued, waits, 0, 100);
+    assert_eq!(wait(0, 4), RATION);
+    assert_eq!(wait(1, 4), NO);
+    assert_eq!(wait(0, 5), NO);
+}
+
+#[test]
+fn a_pair_waits_in_a_busy_llc_without_a_ration() {
+    let pair = (0..4).fold(0, |pair, _| warm_pair(pair, Hand::Yes as u32));
+    // The longest wait of a pair is 2 ms, from 60 % busy on.
+    for llc_is_full in [false, true] {
+        let wait = |left, queued, pair, busy| warm_wait(llc_is_full, left, queued, 100, pair, busy);
+        assert_eq!(wait(2000 * US, 0, pair, 60), PAIR);
+        assert_eq!(wait(2000 * US, 0, pair, 59), NO, "the LLC is not busy");
+        assert_eq!(wait(2001 * US, 0, pair, 60), NO, "the home is busy for too long");
+        assert_eq!(wait(0, 0, pair, 60), NO, "nobody knows for how long");
+        assert_eq!(wait(2000 * US, 1, pair, 60), NO, "another task waits");
+        assert_eq!(wait(2000 * US, 0, pair - 1, 60), NO, "it is no firm pair");
+    }
+    assert_eq!(warm_pair(pair, Hand::Bounces as u32), pair / 2);
+    assert_eq!(warm_pair(pair, Hand::Far as u32), pair + 1);
+    assert_eq!(warm_pair(pair, Hand::Stranger as u32), pair);
+    assert!((0..100).fold(0, |pair, _| warm_pair(pair, Hand::Yes as u32)) <= 8);
 }
 
 #[test]
 fn an_idle_cpu_takes_old_tasks_and_orphans() {
-    assert!(!warm_may_steal(99, 100, false));
-    assert!(warm_may_steal(100, 100, false));
-    assert!(warm_may_steal(0, 100, true));
+    assert!(!warm_may_steal(99, 100, 0, 0, 1, false));
+    assert!(warm_may_steal(100, 100, 0, 0, 1, false));
+    assert!(warm_may_steal(0, 100, 0, 0, 1, true));
+    // A lone task stays while its home is about to be free.
+    assert!(!warm_may_steal(100, 100, 50, 50, 1, false));
+    assert!(warm_may_steal(100, 100, 51, 50, 1, false), "its home runs on");
+    assert!(warm_may_steal(100, 100, 50, 50, 2, false), "two wait");
+    assert!(warm_may_steal(100, 100, 0, 50, 1, false), "the run is overdue, or nothing is known of it");
+    assert!(warm_may_steal(0, 100, 50, 50, 1, true), "its home is offline");
 }
 
 #[test]

@@ -81,7 +81,7 @@ struct task_ctx {
 	u64 woke_at[2]; /* the last synchronous wake that it made early [0] or late [1] in this run */
 	u64 post[2];	/* learned time from such a wake until it sleeps */
 	u64 bounce;
-	u64 away;	/* wakes in a row by its partner from another LLC */
+	u64 pair;	/* how firmly it belongs to a pair that shares a CPU */
 	u64 epoch;	/* the epoch in which it was last counted as a resident */
 	u64 vtime;
 	u64 load;	/* its weight in the load of `load_shard`; 0 if it is not counted */

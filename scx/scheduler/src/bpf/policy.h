@@ -111,22 +111,24 @@ POL_INLINE u64 pol_place_cost(const struct pol_place *p)
 enum pol_hand {
 	POL_HAND_YES,
 	POL_HAND_STRANGER,  /* another task woke it last, or the wake is not synchronous */
-	POL_HAND_FAR,	    /* it would be due, but the waker's CPU is in another LLC, or not allowed */
+	POL_HAND_FAR,	    /* it would be due, but the waker's CPU is in another LLC and the pair not firm, or not allowed */
 	POL_HAND_QUEUED,    /* a task waits there already */
 	POL_HAND_RUNS_ON,   /* the waker usually runs on after such a wake */
 	POL_HAND_BOUNCES,   /* the two woke each other on one CPU without alternating */
-	POL_HAND_BUSY,	    /* the machine is too busy: a pair that moves together then moves twice */
 };
 
 struct pol_hand_in {
 	bool is_partner;
-	bool is_near;
+	bool is_near, is_allowed; /* the waker's CPU: in the home's LLC; one that the wakee may use */
+	u64 pair; /* pol_pair of the wakee */
 	u64 queued;
 	u64 post_ns; /* learned time from such a wake until the waker sleeps; 0 if not learned */
 	u64 hand_ns; /* the longest that still counts as "sleeps at once" */
 	u64 bounce;
-	u64 busy_pct, busy_max_pct;
 };
+
+#define POL_PAIR_MIN 4
+#define POL_PAIR_CAP 8
 
 #define POL_BOUNCE_MAX 8
 #define POL_BOUNCE_ADD 40
@@ -140,12 +142,10 @@ POL_INLINE enum pol_hand pol_hand_over(const struct pol_hand_in *h)
 		return POL_HAND_RUNS_ON;
 	if (h->bounce > POL_BOUNCE_MAX)
 		return POL_HAND_BOUNCES;
-	if (!h->is_near)
+	if (!h->is_allowed || (!h->is_near && h->pair < POL_PAIR_MIN))
 		return POL_HAND_FAR;
 	if (h->queued)
 		return POL_HAND_QUEUED;
-	if (h->busy_pct > h->busy_max_pct)
-		return POL_HAND_BUSY;
 	return POL_HAND_YES;
 }
 
@@ -158,21 +158,14 @@ POL_INLINE u64 pol_bounce(u64 bounce, bool is_charged)
 	return is_charged && bounce < POL_BOUNCE_CAP ? bounce + POL_BOUNCE_ADD : bounce;
 }
 
-/* ---- Partners in two LLCs ---- */
-
-#define POL_FOLLOW_AFTER 8
-
-/* Returns the wakes in a row that would have been hand-overs, had the partner not been in another LLC. Partners
- * without hand-overs gain nothing from one LLC, and would overload it. */
-POL_INLINE u64 pol_away(u64 away, enum pol_hand hand)
+/* Returns how firmly a task belongs to a pair that shares one CPU: each hand-over adds one, also one that was only too
+ * far, and each wake that could not be one for what its partner did halves it. A firm pair is handed over from one LLC
+ * to another: it moves once, and then is together. */
+POL_INLINE u64 pol_pair(u64 pair, enum pol_hand hand)
 {
-	return hand == POL_HAND_FAR ? away + 1 : 0;
-}
-
-/* Returns whether a wakee moves to its waker's LLC. Only the younger of the two follows, or they would swap. */
-POL_INLINE bool pol_follows(u64 away, u64 own_pid, u64 partner_pid)
-{
-	return away >= POL_FOLLOW_AFTER && own_pid > partner_pid;
+	if (hand == POL_HAND_YES || hand == POL_HAND_FAR)
+		return pair < POL_PAIR_CAP ? pair + 1 : pair;
+	return hand == POL_HAND_RUNS_ON || hand == POL_HAND_BOUNCES ? pair / 2 : pair;
 }
 
 /* ---- Waiting for a busy home ---- */
@@ -183,6 +176,15 @@ struct pol_wait_in {
 	u64 wait_ns;	 /* the longest predicted wait */
 	u64 waits, wakes; /* of this CPU, for the ration */
 	u64 ration_pct;
+	u64 pair;	 /* pol_pair of the wakee */
+	u64 pair_ns;	 /* the longest predicted wait of a pair */
+	u64 busy_pct, pair_busy_pct; /* how busy the LLC is, and from where on pairs wait */
+};
+
+enum pol_wait {
+	POL_WAIT_NO,
+	POL_WAIT_RATION, /* one of the rationed waits */
+	POL_WAIT_PAIR,	 /* a pair waits without a ration */
 };
 
 /* Returns whether one more wait stays within the ration. */
@@ -191,26 +193,54 @@ POL_INLINE bool pol_in_ration(u64 waits, u64 wakes, u64 ration_pct)
 	return (waits + 1) * 100 <= wakes * ration_pct;
 }
 
-/* Returns whether a wakee waits for its busy home although a CPU of the LLC idles. */
-POL_INLINE bool pol_wait_home(const struct pol_wait_in *w)
+/* Returns whether a wakee of a pair waits for its home. A move costs a pair two: the partner follows by hand-over. And
+ * in a busy LLC the idle CPU is the home of others, who will move in turn. */
+POL_INLINE bool pol_pair_waits(const struct pol_wait_in *w)
 {
-	return !w->queued && w->left_ns && w->left_ns <= w->wait_ns &&
-	       pol_in_ration(w->waits, w->wakes, w->ration_pct);
+	return w->pair >= POL_PAIR_MIN && w->busy_pct >= w->pair_busy_pct && w->left_ns && w->left_ns <= w->pair_ns;
+}
+
+/* Returns whether a wakee waits for its busy home although a CPU of the LLC idles. */
+POL_INLINE enum pol_wait pol_wait_home(const struct pol_wait_in *w)
+{
+	if (w->queued)
+		return POL_WAIT_NO;
+	if (pol_pair_waits(w))
+		return POL_WAIT_PAIR;
+	return w->left_ns && w->left_ns <= w->wait_ns && pol_in_ration(w->waits, w->wakes, w->ration_pct) ?
+		       POL_WAIT_RATION :
+		       POL_WAIT_NO;
 }
 
 /* Returns whether a wakee waits for its home although a CPU of another LLC idles. The LLC is full, and any of its
  * CPUs may take the task at once. */
-POL_INLINE bool pol_wait_llc(const struct pol_wait_in *w)
+POL_INLINE enum pol_wait pol_wait_llc(const struct pol_wait_in *w)
 {
-	return !w->queued && pol_in_ration(w->waits, w->wakes, w->ration_pct);
+	if (w->queued)
+		return POL_WAIT_NO;
+	if (pol_pair_waits(w))
+		return POL_WAIT_PAIR;
+	return pol_in_ration(w->waits, w->wakes, w->ration_pct) ? POL_WAIT_RATION : POL_WAIT_NO;
 }
 
 /* ---- Queues ---- */
 
-/* Returns whether an idle CPU may take a task from a queue whose first task has waited `age_ns`. */
-POL_INLINE bool pol_may_steal(u64 age_ns, u64 bound_ns, bool is_orphan)
+struct pol_steal_in {
+	u64 age_ns;   /* since the queue's first task began to wait */
+	u64 bound_ns; /* younger tasks stay */
+	u64 left_ns;  /* predicted rest of the run at their home; 0 if unknown or overdue */
+	u64 stay_ns;  /* a lone task stays while its home is predicted to be free within this */
+	u64 queued;
+	bool is_orphan; /* their home is offline */
+};
+
+/* Returns whether an idle CPU may take a task from a home queue. A lone task whose home is about to be free stays:
+ * its data is there. With a second task the home is no longer free soon for both. */
+POL_INLINE bool pol_may_steal(const struct pol_steal_in *s)
 {
-	return is_orphan || age_ns >= bound_ns;
+	bool stays = s->queued < 2 && s->left_ns && s->left_ns <= s->stay_ns;
+
+	return s->is_orphan || (s->age_ns >= s->bound_ns && !stays);
 }
 
 /* Returns whether a CPU serves its LLC's queue before its home queue: the LLC's tasks have waited for this CPU for

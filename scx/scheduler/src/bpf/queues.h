@@ -94,10 +94,27 @@ __noinline bool peek(u64 dsq, u64 *vtime, u64 *weight)
 	return found;
 }
 
+/* What decides whether an idle CPU may take a task from a home queue. A queue that was released has no age. */
+static __always_inline struct pol_steal_in steal_in(struct cpu_ctx *c, s32 cpu, u64 bound_ns, u64 now)
+{
+	struct pol_steal_in in = {};
+
+	if (!c)
+		return in;
+	in.age_ns = now - c->queued_at;
+	in.bound_ns = bound_ns;
+	in.left_ns = c->run_end > now ? c->run_end - now : 0;
+	in.stay_ns = c->queued_at ? SET(stay_us) * US : 0;
+	in.queued = scx_bpf_dsq_nr_queued(cpu);
+	in.is_orphan = c->is_offline;
+	return in;
+}
+
 /* Takes a task that waited for `bound_ns` from a home queue of a shard, nearest CPU first. */
 __noinline bool steal_from(s32 cpu, u32 shard, u64 bound_ns, u64 now, bool only_orphans)
 {
 	u32 i, start = cpu >= 0 ? pos_of_cpu[IN_CPUS(cpu)] : 0;
+	struct pol_steal_in in;
 
 	bpf_for(i, 0, MAX_CPUS) {
 		s32 victim = cpu_in_shard(shard, start, i);
@@ -107,7 +124,8 @@ __noinline bool steal_from(s32 cpu, u32 shard, u64 bound_ns, u64 now, bool only_
 			break;
 		if (victim == cpu || !(c = cpu_ctx(victim)) || (only_orphans && !c->is_offline) || !scx_bpf_dsq_nr_queued(victim))
 			continue;
-		if (!pol_may_steal(now - c->queued_at, bound_ns, c->is_offline)) {
+		in = steal_in(c, victim, bound_ns, now);
+		if (!pol_may_steal(&in)) {
 			count(COUNT_too_young);
 			continue;
 		}
@@ -193,10 +211,16 @@ static int home_timer_fired(void *map, u32 *key, struct home_timer *timer)
 	s32 home = *key;
 	u32 shard = shard_of(home), n, i;
 	s32 found = -1;
+	struct pol_steal_in in;
 
 	count(COUNT_timer);
 	if (!scx_bpf_dsq_nr_queued(home) || !SET(steal) || SET(mode) == MODE_NOSTEAL)
 		return 0;
+	in = steal_in(cpu_ctx(home), home, 0, scx_bpf_now());
+	if (!pol_may_steal(&in)) {
+		bpf_timer_start(&timer->timer, in.left_ns, 0);
+		return 0;
+	}
 	idle = scx_bpf_get_idle_cpumask();
 	bpf_for(n, 0, nr_shards) {
 		u32 s = n ? near_shard(shard, n - 1) : shard;

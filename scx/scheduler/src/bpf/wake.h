@@ -11,13 +11,12 @@
 static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_ctx *t, s32 me, s32 home, u64 now)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
-	struct shard_ctx *s = shard_ctx(shard_of(me));
 	struct task_ctx *w;
 	struct pol_hand_in in = {};
 	enum pol_hand hand;
 	u32 late;
 
-	if (!t || !s || !waker->pid || waker->pid == p->pid || (waker->flags & PF_KTHREAD) ||
+	if (!t || !waker->pid || waker->pid == p->pid || (waker->flags & PF_KTHREAD) ||
 	    !(w = bpf_task_storage_get(&task_ctxs, waker, 0, 0)))
 		return POL_HAND_STRANGER;
 	in.is_partner = t->partner == (u32)waker->pid;
@@ -33,13 +32,15 @@ static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_c
 		if (is_charged) /* it was handed over to here, and must not be again */
 			w->bounce = pol_bounce(w->bounce + 1, true);
 	}
-	in.is_near = llc_of(me) == llc_of(home) && is_allowed(p, me);
+	in.is_near = llc_of(me) == llc_of(home);
+	in.is_allowed = is_allowed(p, me);
+	in.pair = t->pair;
 	in.queued = scx_bpf_dsq_nr_queued(me);
 	in.bounce = t->bounce;
-	in.busy_pct = s->busy_pct;
-	in.busy_max_pct = SET(hand_busy_max);
 	hand = pol_hand_over(&in);
-	t->away = pol_away(t->away, hand);
+	t->pair = pol_pair(t->pair, hand);
+	if (hand != POL_HAND_STRANGER)
+		w->pair = pol_pair(w->pair, hand);
 	return hand;
 }
 
@@ -50,7 +51,6 @@ static __always_inline void count_hand(enum pol_hand hand)
 	case POL_HAND_QUEUED: count(COUNT_hand_queued); break;
 	case POL_HAND_RUNS_ON: count(COUNT_hand_runs_on); break;
 	case POL_HAND_BOUNCES: count(COUNT_hand_bounces); break;
-	case POL_HAND_BUSY: count(COUNT_hand_busy); break;
 	default: break;
 	}
 }
@@ -91,23 +91,31 @@ static __always_inline s32 place_fork(struct task_struct *p, struct task_ctx *t,
 }
 
 /* Whether a wakee waits for its busy home (`llc_is_full` false) or for its full LLC. */
-static __always_inline bool may_wait(struct cpu_ctx *self, s32 home, bool llc_is_full, u64 now)
+static __always_inline enum pol_wait may_wait(struct task_ctx *t, struct cpu_ctx *self, s32 home, bool llc_is_full, u64 now)
 {
+	struct shard_ctx *s = shard_ctx(shard_of(home));
 	struct cpu_ctx *c = cpu_ctx(home);
 	struct pol_wait_in in = {};
+	enum pol_wait wait;
 
-	if (!self || !c || c->is_offline)
-		return false;
+	if (!self || !c || !s || c->is_offline || !is_priced())
+		return POL_WAIT_NO;
 	in.left_ns = c->run_end > now ? c->run_end - now : 0;
 	in.queued = scx_bpf_dsq_nr_queued(home);
 	in.wait_ns = SET(wait_us) * US;
 	in.waits = self->waits;
 	in.wakes = self->wakes;
-	in.ration_pct = SET(wait_pct);
-	if (!(llc_is_full ? pol_wait_llc(&in) : pol_wait_home(&in)))
-		return false;
-	__sync_fetch_and_add(&self->waits, 1);
-	return true;
+	in.ration_pct = (llc_is_full ? SET(wait_llc) : SET(wait_home)) ? SET(wait_pct) : 0;
+	in.pair = t->pair;
+	in.pair_ns = SET(pair_us) * US;
+	in.busy_pct = s->busy_pct;
+	in.pair_busy_pct = SET(pair_busy);
+	wait = llc_is_full ? pol_wait_llc(&in) : pol_wait_home(&in);
+	if (wait == POL_WAIT_RATION)
+		__sync_fetch_and_add(&self->waits, 1);
+	if (wait == POL_WAIT_PAIR)
+		count(COUNT_wait_pair);
+	return wait;
 }
 
 #endif

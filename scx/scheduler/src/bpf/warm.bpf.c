@@ -4,13 +4,12 @@
  *
  * A wake goes through these steps, and the first that applies decides:
  *   1. hand-over: the waker is the task's partner and is about to sleep: its CPU's home queue;
- *   2. the partner keeps waking it from another LLC: the cheapest idle CPU there;
- *   3. the home idles: the home;
- *   4. the home is about to idle: wait there, within a ration;
- *   5. the cheapest idle CPU of the LLC (policy.h, pol_place_cost);
- *   6. the LLC is full: wait at home, within the ration, for whichever of its CPUs idles first;
- *   7. the cheapest idle CPU of another LLC, nearest first;
- *   8. no CPU idles: the home queue.
+ *   2. the home idles: the home;
+ *   3. the home is about to idle: wait there, within a ration, or without one if a pair would move;
+ *   4. the cheapest idle CPU of the LLC (policy.h, pol_place_cost);
+ *   5. the LLC is full: wait at home, within the ration, for whichever of its CPUs idles first;
+ *   6. the cheapest idle CPU of another LLC, nearest first;
+ *   7. no CPU idles: the home queue.
  * A task whose slice ended queues in its shard's queue. A CPU serves its home queue, its shard's queue, runs on, or
  * takes a task from elsewhere, in this order.
  *
@@ -40,6 +39,7 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 	struct cpu_ctx *self = cpu_ctx(me);
 	u64 now = scx_bpf_now(), mode = SET(mode);
 	u32 shard = shard_of(home);
+	enum pol_wait wait;
 
 	if (!t)
 		return prev_cpu;
@@ -59,14 +59,6 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 			return me;
 		}
 		count_hand(hand);
-		if (hand == POL_HAND_FAR && SET(follow) && pol_follows(t->away, p->pid, t->partner)) {
-			cpu = claim_in_llc(p, t, shard_of(me), me + 1, now);
-			if (cpu >= 0) {
-				t->away = 0;
-				count(COUNT_follow);
-				return start_on(p, t, cpu, now);
-			}
-		}
 	}
 	if (claim(p, home)) {
 		count(COUNT_home);
@@ -78,9 +70,11 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 		count(COUNT_no_idle);
 		return home;
 	}
-	if (SET(wait_home) && is_priced() && may_wait(self, home, false, now)) {
-		count(COUNT_wait_home);
-		queue_home(p, t, home, 0, SET(wait_us) * US);
+	wait = may_wait(t, self, home, false, now);
+	if (wait != POL_WAIT_NO) {
+		if (wait == POL_WAIT_RATION)
+			count(COUNT_wait_home);
+		queue_home(p, t, home, 0, (wait == POL_WAIT_PAIR ? SET(pair_us) : SET(wait_us)) * US);
 		return home;
 	}
 	cpu = claim_in_llc(p, t, shard, home + 1, now);
@@ -88,8 +82,10 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 		count(COUNT_llc);
 		return start_on(p, t, cpu, now);
 	}
-	if (SET(wait_llc) && is_priced() && may_wait(self, home, true, now)) {
-		count(COUNT_wait_llc);
+	wait = may_wait(t, self, home, true, now);
+	if (wait != POL_WAIT_NO) {
+		if (wait == POL_WAIT_RATION)
+			count(COUNT_wait_llc);
 		queue_home(p, t, home, 0, SET(wait_us) * US);
 		release_home_to_llc(home, now);
 		return home;
