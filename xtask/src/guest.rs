@@ -5,7 +5,8 @@
 
 use anyhow::{Context, bail, ensure};
 use std::path::Path;
-use warmcore_guest::{Cache, Comparison, Machine, Scenario, ScenarioRow, Scheduler, needed, prepare};
+use warmcore_guest::{Cache, Comparison, Guest, Machine, Scenario, ScenarioRow, Scheduler, needed, prepare};
+use warmcore_guest_init::{Line, Run, Work};
 
 /// Seeds of each scenario.
 const SEEDS: [u64; 2] = [1, 2];
@@ -45,6 +46,7 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
         scenarios,
         seeds: SEEDS.to_vec(),
     };
+    check_probe(&cache, &comparison)?;
     let folder = tempfile::tempdir()?;
     let outcomes = comparison.run(&cache, folder.path(), 2, &|| false, &|_, _| {})?;
     for outcome in &outcomes {
@@ -85,5 +87,27 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
         queued <= QUEUED_MAX,
         "{queued:.1} % of the wakes of pairs over sockets are queued, and {QUEUED_MAX} is the limit"
     );
+    Ok(())
+}
+
+/// Lets the probe count scenarios whose counts were written down by hand.
+fn check_probe(cache: &Cache, comparison: &Comparison) -> anyhow::Result<()> {
+    let work = Work::Program { command: vec!["/bin/probe-check".to_owned()], end_ms: 0 };
+    let guest = Guest {
+        kernel: comparison.kernel.clone(),
+        machine: comparison.machine,
+        scheduler: Scheduler::own(),
+        seed: SEEDS[0],
+        runs: vec![Run { name: "probe-check".to_owned(), groups: Vec::new(), work }],
+        is_probed: false,
+    };
+    let ended = guest.run(cache, 0, &|| false, &mut |_| {})?.context("nobody interrupts it")?;
+    let ran = ended.lines.iter().find_map(|line| match line {
+        Line::Ran { status, said, .. } => Some((*status, said.join("\n"))),
+        _ => None,
+    });
+    let (status, said) = ran.context("the guest did not run probe-check")?;
+    ensure!(status == 0, "the probe counts something else than was written down:\n{said}");
+    println!("the probe: {} scenarios as written down by hand", said.matches("as written down").count());
     Ok(())
 }

@@ -24,7 +24,7 @@ network or root. It has no caches: where tasks ran and which waited is what it s
 
 /// Arguments of `warmcore guest`.
 #[derive(Debug, clap::Args)]
-#[command(after_help = ABOUT)]
+#[command(after_help = ABOUT, disable_help_subcommand = true)]
 pub struct Args {
     #[command(subcommand)]
     what: What,

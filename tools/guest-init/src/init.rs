@@ -2,7 +2,7 @@
 
 mod ports;
 
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use ports::Ports;
 use rustix::mount::{MountFlags, mount};
 use rustix::process::{Pid, Signal, kill_process};
@@ -102,13 +102,15 @@ impl Scheduler {
         let mut scheduler = Self { child: Some(child) };
         let begin = Instant::now();
         while !scheduler.is_in_charge() {
-            let ended =
-                scheduler.child.as_mut().and_then(|child| child.try_wait().transpose()).transpose()?;
+            let said = last_lines(SCHEDULER_LOG, 12)?.join("; ");
+            let ended = scheduler.child.as_mut().map(|child| child.try_wait()).transpose()?.flatten();
+            if let Some(status) = ended {
+                bail!("the scheduler {name} ended with {status}: {said}");
+            }
+            let limit = START_MAX.as_secs();
             ensure!(
-                ended.is_none() && begin.elapsed() < START_MAX,
-                "the scheduler {name} is not in charge after {:.1} s: {}",
-                begin.elapsed().as_secs_f64(),
-                last_lines(SCHEDULER_LOG, 12)?.join("; ")
+                begin.elapsed() < START_MAX,
+                "the scheduler {name} is not in charge after {limit} s: {said}"
             );
             sleep(Duration::from_millis(20));
         }

@@ -43,7 +43,8 @@ impl Cache {
         let program = self.root.join("bin").join(name);
         ensure!(
             program.is_file(),
-            "{} does not exist: `warmcore guest prepare` builds it",
+            "{} does not exist: `warmcore guest prepare` builds Warmcore's programs; another scheduler's is put there by \
+             hand, linked statically",
             program.display()
         );
         Ok(program)

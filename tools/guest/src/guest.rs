@@ -9,11 +9,12 @@ use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write};
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 use warmcore_guest_init::plan::{MARK, PLAN};
-use warmcore_guest_init::{GuestPlan, Line, Run};
+use warmcore_guest_init::{GuestPlan, Line, Run, Work};
 use warmcore_sys::affinity;
 
 /// The machine that is emulated. Each socket is one last-level cache.
@@ -102,6 +103,8 @@ impl Guest {
         let mut command = Command::new("qemu-system-x86_64");
         command.args(self.arguments(disk.path()));
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        // Ctrl-C is for this process, which ends the emulator.
+        command.process_group(0);
         let mut emulator = std::thread::scope(|scope| {
             let pinned = scope.spawn(|| {
                 pin(lane)?;
@@ -160,16 +163,18 @@ impl Guest {
         if self.is_probed {
             programs.insert(PROBE);
         }
+        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
+        for run in &self.runs {
+            if let Work::Program { command, .. } = &run.work {
+                let program = command.first().map_or("", String::as_str);
+                match program.strip_prefix("/bin/").filter(|name| cache.program(name).is_ok()) {
+                    Some(ours) => _ = programs.insert(ours),
+                    None => files.extend(with_libraries(program)?),
+                }
+            }
+        }
         for program in &programs {
             archive.file(&format!("/bin/{program}"), &read(&cache.program(program)?)?);
-        }
-        let own = self.runs.iter().filter_map(|run| match &run.work {
-            warmcore_guest_init::Work::Program { command, .. } => command.first(),
-            _ => None,
-        });
-        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
-        for program in own {
-            files.extend(with_libraries(program)?);
         }
         for file in &files {
             archive.file(&file.display().to_string(), &read(file)?);

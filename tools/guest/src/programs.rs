@@ -16,14 +16,15 @@ pub(crate) fn build(cache: &Cache, root: &Path, types: &Path, step: &dyn Fn(&str
     let (bin, target) = (cache.folder("bin")?, cache.folder("target")?);
     let scx = root.join("scx");
     let init = ("the guest's first process", root, &["warmcore-guest-init"][..]);
-    let kernel = ("the scheduler and the probe", scx.as_path(), &["scx_warm", "scx_probe"][..]);
+    let kernel =
+        ("the scheduler and the probe", scx.as_path(), &["scx_warm", "scx_probe", "probe-check"][..]);
     for (what, folder, programs) in [init, kernel] {
         step(what);
         let manifest = folder.join("Cargo.toml");
         ensure!(manifest.is_file(), "{} does not exist: is this a checkout of Warmcore?", manifest.display());
         let mut cargo = Command::new("cargo");
         cargo.args(["build", "--release", "--locked", "--target", TARGET, "--manifest-path"]).arg(&manifest);
-        programs.iter().for_each(|package| _ = cargo.args(["--package", package]));
+        programs.iter().for_each(|program| _ = cargo.args(["--bin", program]));
         let output = cargo
             .arg("--target-dir")
             .arg(&target)
