@@ -10,7 +10,7 @@ const SCHEMA: u32 = 1;
 /// ProbeCounts of one run. Times are in ns.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ProbeCounts {
-    /// [`SCHEMA`].
+    /// The version of the fields.
     pub schema: u32,
     /// How long the workload ran.
     pub elapsed_ns: u64,
