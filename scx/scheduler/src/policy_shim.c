@@ -55,7 +55,7 @@ bool warm_may_steal(u64 age, u64 bound, u64 left, u64 stay, u64 queued, bool is_
 	return pol_may_steal(&s);
 }
 
-bool warm_llc_first(u64 queued, u64 unserved, u64 bound) { return pol_llc_first(queued, unserved, bound); }
+bool warm_llc_first(u64 llc_vtime, u64 home_vtime) { return pol_llc_first(llc_vtime, home_vtime); }
 
 u64 warm_balance(u64 load, u64 cpus, u64 load_there, u64 queued_there, u64 cpus_there, u64 weight, u64 max)
 {
@@ -71,6 +71,7 @@ u64 warm_vtime_at_wake(u64 vtime, u64 clock, u64 credit, u64 debt)
 	return pol_vtime_at_wake(vtime, clock, credit, debt);
 }
 
+u64 warm_vtime_alone(u64 vtime, u64 clock, u64 charge) { return pol_vtime_alone(vtime, clock, charge); }
 u64 warm_vtime_moved(u64 vtime, u64 from, u64 to) { return pol_vtime_moved(vtime, from, to); }
 bool warm_runs_on(u64 vtime, u64 first) { return pol_runs_on(vtime, first); }
 

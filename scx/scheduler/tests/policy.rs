@@ -48,7 +48,7 @@ unsafe extern "C" {
     safe fn warm_pair(pair: u64, hand: u32) -> u64;
     safe fn warm_wait(llc_is_full: bool, left: u64, queued: u64, waits: u64, pair: u64, busy: u64) -> u32;
     safe fn warm_may_steal(age: u64, bound: u64, left: u64, stay: u64, queued: u64, is_orphan: bool) -> bool;
-    safe fn warm_llc_first(queued: u64, unserved: u64, bound: u64) -> bool;
+    safe fn warm_llc_first(llc_vtime: u64, home_vtime: u64) -> bool;
     safe fn warm_balance(
         load: u64,
         cpus: u64,
@@ -61,6 +61,7 @@ unsafe extern "C" {
     safe fn warm_is_before(a: u64, b: u64) -> bool;
     safe fn warm_charge(ran: u64, weight: u64) -> u64;
     safe fn warm_vtime_at_wake(vtime: u64, clock: u64, credit: u64, debt: u64) -> u64;
+    safe fn warm_vtime_alone(vtime: u64, clock: u64, charge: u64) -> u64;
     safe fn warm_vtime_moved(vtime: u64, from: u64, to: u64) -> u64;
     safe fn warm_runs_on(vtime: u64, first: u64) -> bool;
     safe fn warm_preempts(ran: u64, min_run: u64, curr: u64, wakee: u64, margin: u64) -> bool;
@@ -232,10 +233,11 @@ fn an_idle_cpu_takes_old_tasks_and_orphans() {
 }
 
 #[test]
-fn an_llc_queue_is_served_first_after_the_bound() {
-    assert!(!warm_llc_first(3, 9, 10));
-    assert!(warm_llc_first(3, 10, 10));
-    assert!(!warm_llc_first(0, 10, 10));
+fn the_earlier_of_two_queues_is_served_and_home_if_both_are_equal() {
+    assert!(warm_llc_first(9, 10));
+    assert!(!warm_llc_first(10, 10));
+    assert!(!warm_llc_first(11, 10));
+    assert!(warm_llc_first(u64::MAX, 3), "virtual times wrap");
 }
 
 /// Moves one task a time between two LLCs of 4 CPUs until nothing moves; all weigh 100.
@@ -286,6 +288,14 @@ fn virtual_time_wraps() {
     assert!(warm_is_before(u64::MAX - 5, 3));
     assert!(!warm_is_before(3, u64::MAX - 5));
     assert_eq!(warm_vtime_moved(10, 20, 5), u64::MAX - 4);
+}
+
+#[test]
+fn a_task_that_runs_alone_owes_nothing_for_it() {
+    let after = |vtime: u64, clock, charge| warm_vtime_alone(vtime, clock, charge).wrapping_add(charge);
+    assert_eq!(after(1000, 1000, 500), 1000, "it is at the clock");
+    assert_eq!(after(1000, 2000, 500), 1500, "it is behind, and catches up");
+    assert_eq!(after(10, 20, 500), 20, "virtual times wrap");
 }
 
 #[test]

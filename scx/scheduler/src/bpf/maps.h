@@ -100,7 +100,6 @@ struct cpu_ctx {
 	/* Written by all CPUs that place a task here: atomics. */
 	struct pol_count residents;
 	u64 queued_at; /* since when the home queue is not empty */
-	u64 served_at; /* when this CPU last served its LLC's queue, or found it empty */
 	u64 return_ns[2]; /* when owners are expected back */
 	u32 return_pid[2];
 	u64 run_at;	/* start of the current run; 0 while idle */
@@ -111,7 +110,7 @@ struct cpu_ctx {
 	u64 busy_since; /* the part of the current run that is not in busy_ns starts here */
 	u64 waits, wakes; /* of tasks that this CPU woke, for the ration */
 	u32 is_offline;
-	u32 pad[7];
+	u32 pad[9];
 };
 
 /* Per shard, written by all its CPUs: atomics, except for the clock, where the last writer wins. */

@@ -243,11 +243,11 @@ POL_INLINE bool pol_may_steal(const struct pol_steal_in *s)
 	return s->is_orphan || (s->age_ns >= s->bound_ns && !stays);
 }
 
-/* Returns whether a CPU serves its LLC's queue before its home queue: the LLC's tasks have waited for this CPU for
- * longer than the bound. Without it, a stream of wakes at home would starve the tasks that used up a slice. */
-POL_INLINE bool pol_llc_first(u64 llc_queued, u64 unserved_ns, u64 bound_ns)
+/* Returns whether a CPU serves its LLC's queue before its home queue: by virtual time, and so no queue starves the
+ * other. An age of the LLC's queue was tried, and a task of low weight waited at home for a second. */
+POL_INLINE bool pol_llc_first(u64 llc_vtime, u64 home_vtime)
 {
-	return llc_queued && unserved_ns >= bound_ns;
+	return (s64)(llc_vtime - home_vtime) < 0;
 }
 
 struct pol_side {
@@ -303,6 +303,14 @@ POL_INLINE u64 pol_vtime_at_wake(u64 vtime, u64 clock, u64 credit_ns, u64 debt_n
 	if (pol_is_before(clock + debt_ns, vtime))
 		return clock + debt_ns;
 	return vtime;
+}
+
+/* Returns the virtual time of a task that goes on because no other one waits, of whose run `charge` is still to be added. It
+ * owes nothing for that time: it took it from nobody. Without this, a task that joins an LLC whose tasks had a CPU each
+ * runs until it has had as much, and a task of low weight waits for half a second. */
+POL_INLINE u64 pol_vtime_alone(u64 vtime, u64 clock, u64 charge)
+{
+	return pol_is_before(clock, vtime + charge) ? clock - charge : vtime;
 }
 
 /* Returns the virtual time of a task in another LLC: its lag against the LLC's clock stays. */

@@ -28,5 +28,4 @@ SETTING(fork_place, 1, 0, 1, "off/on", "start a new task in the LLC with the few
 SETTING(preempt, 1, 0, 1, "off/on", "let a wakee that is owed time interrupt a long run at its home, if no CPU idles")
 SETTING(preempt_us, 2000, 100, 100000, "us", "shortest run that may be interrupted, and how far ahead it must be")
 SETTING(slice_us, 5000, 500, 100000, "us", "longest run while other tasks wait")
-SETTING(llc_age_us, 10000, 0, 1000000, "us", "longest time that a CPU serves only its home queue while tasks wait in the LLC's queue")
 SETTING(debt_us, 100000, 1000, 10000000, "us", "most run time that a task owes after it ran alone")

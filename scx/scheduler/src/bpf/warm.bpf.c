@@ -175,7 +175,8 @@ void BPF_PROG(warm_dispatch, s32 cpu, struct task_struct *prev)
 	u32 shard = shard_of(cpu);
 	struct shard_ctx *s = shard_ctx(shard);
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	u64 now = scx_bpf_now(), at_home, in_llc, vtime = 0, weight = 0;
+	u64 now = scx_bpf_now(), home_vtime = 0, llc_vtime = 0, weight = 0;
+	bool at_home, in_llc;
 
 	if (!s || !c)
 		return;
@@ -184,35 +185,38 @@ void BPF_PROG(warm_dispatch, s32 cpu, struct task_struct *prev)
 		return;
 	if (balance(cpu, shard, now))
 		return;
-	at_home = scx_bpf_dsq_nr_queued(cpu);
-	in_llc = scx_bpf_dsq_nr_queued(DSQ_SHARD + shard);
-	if (!in_llc)
-		c->served_at = now;
-	llc_first = pol_llc_first(in_llc, now - c->served_at, SET(llc_age_us) * US);
-	if (t && t->run_at && (at_home || in_llc) && peek(at_home && !llc_first ? cpu : DSQ_SHARD + shard, &vtime, &weight) &&
-	    pol_runs_on(t->vtime + pol_charge(now - t->run_at, prev->scx.weight), vtime)) {
+	at_home = scx_bpf_dsq_nr_queued(cpu) && peek(cpu, &home_vtime, &weight);
+	in_llc = scx_bpf_dsq_nr_queued(DSQ_SHARD + shard) && peek(DSQ_SHARD + shard, &llc_vtime, &weight);
+	llc_first = in_llc && (!at_home || pol_llc_first(llc_vtime, home_vtime));
+	if (t && t->run_at && (at_home || in_llc) &&
+	    pol_runs_on(t->vtime + pol_charge(now - t->run_at, prev->scx.weight), llc_first ? llc_vtime : home_vtime)) {
 		run_on(prev);
 		return;
 	}
-	if (llc_first && scx_bpf_dsq_move_to_local(DSQ_SHARD + shard)) {
-		c->served_at = now;
-		count(COUNT_run_llc);
-		count(COUNT_run_llc_first);
-		return;
-	}
-	if (at_home && scx_bpf_dsq_move_to_local(cpu)) {
+	if (at_home && !llc_first && scx_bpf_dsq_move_to_local(cpu)) {
 		count(COUNT_run_home);
 		return;
 	}
 	if (scx_bpf_dsq_move_to_local(DSQ_SHARD + shard)) {
-		c->served_at = now;
 		count(COUNT_run_llc);
+		if (at_home && llc_first)
+			count(COUNT_run_llc_first);
 		return;
 	}
-	if (is_runnable)
+	/* The LLC's first task may not run here, or another CPU took it. */
+	if (scx_bpf_dsq_move_to_local(cpu)) {
+		count(COUNT_run_home);
+		return;
+	}
+	if (is_runnable) {
+		if (t && t->run_at) {
+			t->vtime = pol_vtime_alone(t->vtime, s->clock, pol_charge(now - t->run_at, prev->scx.weight));
+			c->run_vtime = t->vtime;
+		}
 		run_on(prev);
-	else
+	} else {
 		steal(cpu, shard, now);
+	}
 }
 
 SEC("struct_ops/warm_tick")
