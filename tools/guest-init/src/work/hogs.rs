@@ -32,7 +32,7 @@ const WEIGHTS: [u64; 20] =
 impl Hogs {
     /// For as long as it says. `shares_us` is the CPU time of each hog, as if all had the weight of nice 0.
     pub fn run(&self, seed: u64) -> anyhow::Result<Done> {
-        // All begin at once: after each has been started.
+        // All begin at once, after each has been started, and end at once: each reads the end's time.
         let (begin, began) = std::io::pipe()?;
         let mut tasks = Vec::new();
         for hog in 0..self.hogs {
@@ -40,8 +40,9 @@ impl Hogs {
             let mut begin = begin.try_clone()?;
             tasks.push(Process::spawn(&format!("hog{hog}"), || {
                 rustix::process::setpriority_process(None, nice)?;
-                begin.read_exact(&mut [0])?;
-                let (end, before) = (now_ns() + self.ms * 1_000_000, cpu_ns());
+                let mut end = [0; 8];
+                begin.read_exact(&mut end)?;
+                let (end, before) = (u64::from_le_bytes(end), cpu_ns());
                 while now_ns() < end {
                     spin();
                 }
@@ -59,7 +60,8 @@ impl Hogs {
             })
         });
         let interactive = interactive.transpose()?;
-        (&began).write_all(&vec![0; self.hogs])?;
+        let end = now_ns() + self.ms * 1_000_000;
+        (&began).write_all(&end.to_le_bytes().repeat(self.hogs))?;
         let shares_us = tasks.into_iter().map(Process::join).collect::<anyhow::Result<Vec<u64>>>()?;
         interactive.map(Process::kill).transpose()?;
         let hogs = self.hogs as u64;
