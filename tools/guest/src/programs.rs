@@ -23,7 +23,9 @@ pub(crate) fn build(cache: &Cache, root: &Path, types: &Path, step: &dyn Fn(&str
         let manifest = folder.join("Cargo.toml");
         ensure!(manifest.is_file(), "{} does not exist: is this a checkout of Warmcore?", manifest.display());
         let mut cargo = Command::new("cargo");
-        cargo.args(["build", "--release", "--locked", "--target", TARGET, "--manifest-path"]).arg(&manifest);
+        cargo
+            .args(["build", "--release", "--locked", "--workspace", "--target", TARGET, "--manifest-path"])
+            .arg(&manifest);
         programs.iter().for_each(|program| _ = cargo.args(["--bin", program]));
         let output = cargo
             .arg("--target-dir")
