@@ -3,14 +3,13 @@
 //! Environment: `WARMCORE_VMLINUX_H`, the C header with the kernel's types; `BPF_CLANG`, the clang to use in place of
 //! the newest one that is installed.
 
+#[path = "../clang.rs"]
+mod clang;
+
 use anyhow::{Context, Result, bail};
 use libbpf_cargo::SkeletonBuilder;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::{env, fs};
-
-/// Newest first. Kernels from 6.18 on are tested with clang 19.
-const CLANGS: &[&str] = &["clang-23", "clang-22", "clang-21", "clang-20", "clang-19", "clang"];
 
 const NO_HEADER: &str = "it is the path of a C header with the kernel's types. `warmcore guest prepare` makes one for \
      each of its kernels; `bpftool btf dump file /sys/kernel/btf/vmlinux format c > vmlinux.h` makes one for the running \
@@ -20,6 +19,7 @@ fn main() -> Result<()> {
     println!("cargo:rerun-if-env-changed=WARMCORE_VMLINUX_H");
     println!("cargo:rerun-if-env-changed=BPF_CLANG");
     println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-changed=../clang.rs");
     let out = PathBuf::from(
         env::var_os("OUT_DIR").context("OUT_DIR is not set: cargo runs this program and sets it")?,
     );
@@ -33,7 +33,7 @@ fn main() -> Result<()> {
 
     SkeletonBuilder::new()
         .source("src/bpf/probe.bpf.c")
-        .clang(clang()?)
+        .clang(clang::clang().map_err(anyhow::Error::msg)?)
         // Kernel headers of 6.19 and later have structs with unnamed members of a named type.
         .clang_args([
             format!("-I{}", out.display()),
@@ -43,23 +43,4 @@ fn main() -> Result<()> {
         ])
         .build_and_generate(out.join("probe.skel.rs"))
         .context("src/bpf/probe.bpf.c does not compile")
-}
-
-/// Returns `$BPF_CLANG`, or the newest clang that starts.
-fn clang() -> Result<PathBuf> {
-    if let Some(path) = env::var_os("BPF_CLANG") {
-        return Ok(path.into());
-    }
-    let starts = |name: &&&str| {
-        let mut command = Command::new(name);
-        command.arg("--version").stdout(Stdio::null()).stderr(Stdio::null());
-        command.status().is_ok_and(|status| status.success())
-    };
-    let found = CLANGS.iter().find(starts).map(PathBuf::from);
-    found.with_context(|| {
-        format!(
-            "no clang found (tried {}): install clang-19 or newer, or set BPF_CLANG to its path",
-            CLANGS.join(", ")
-        )
-    })
 }

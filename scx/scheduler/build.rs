@@ -3,10 +3,12 @@
 //! The tables come from the C headers, which are the only place where a name stands: `settings.h`, `counts.h`, and
 //! the `__ksym` declarations and limits of `maps.h`.
 
+#[path = "../clang.rs"]
+mod clang;
+
 use libbpf_cargo::SkeletonBuilder;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{env, fs};
 
 const HEADER_HELP: &str = "WARMCORE_VMLINUX_H must be the path of a vmlinux.h, which has the kernel's types. \
@@ -18,6 +20,7 @@ fn main() {
     println!("cargo:rerun-if-env-changed=WARMCORE_VMLINUX_H");
     println!("cargo:rerun-if-env-changed=BPF_CLANG");
     println!("cargo:rerun-if-changed=src/bpf");
+    println!("cargo:rerun-if-changed=../clang.rs");
     println!("cargo:rerun-if-changed=src/policy_shim.c");
 
     fs::write(out.join("tables.rs"), tables(Path::new("src/bpf"))).expect("OUT_DIR is writable");
@@ -29,7 +32,7 @@ fn main() {
     fs::copy(&header, out.join("vmlinux.h")).expect("OUT_DIR is writable");
     SkeletonBuilder::new()
         .source("src/bpf/warm.bpf.c")
-        .clang(clang())
+        .clang(clang::clang().unwrap_or_else(|error| panic!("{error}")))
         .clang_args([
             format!("-I{}", out.display()),
             "-Wno-missing-declarations".into(),
@@ -38,18 +41,6 @@ fn main() {
         ])
         .build_and_generate(out.join("warm.skel.rs"))
         .unwrap_or_else(|e| panic!("the BPF program does not compile: {e:#}"));
-}
-
-/// Returns `$BPF_CLANG`, or the newest clang that runs: 16 or later knows all BPF instructions in use.
-fn clang() -> PathBuf {
-    if let Some(clang) = env::var_os("BPF_CLANG") {
-        return clang.into();
-    }
-    let names = (16..=22).rev().map(|version| format!("clang-{version}")).chain(["clang".into()]);
-    names
-        .map(PathBuf::from)
-        .find(|name| Command::new(name).arg("--version").output().is_ok_and(|o| o.status.success()))
-        .expect("no clang was found: install clang-19 or set BPF_CLANG")
 }
 
 /// Returns the Rust tables of the headers below `dir`.

@@ -101,7 +101,7 @@ fn check_probe(cache: &Cache, comparison: &Comparison) -> anyhow::Result<()> {
         runs: vec![Run { name: "probe-check".to_owned(), groups: Vec::new(), work }],
         is_probed: false,
     };
-    let ended = guest.run(cache, 0, &|| false, &mut |_| {})?.context("nobody interrupts it")?;
+    let ended = guest.run(cache, 0, &|| false, &mut |_| {})?.context("it is not interrupted")?;
     let ran = ended.lines.iter().find_map(|line| match line {
         Line::Ran { status, said, .. } => Some((*status, said.join("\n"))),
         _ => None,

@@ -209,7 +209,7 @@ fn a_pair_waits_in_a_busy_llc_without_a_ration() {
         assert_eq!(wait(2000 * US, 0, pair, 60), PAIR);
         assert_eq!(wait(2000 * US, 0, pair, 59), NO, "the LLC is not busy");
         assert_eq!(wait(2001 * US, 0, pair, 60), NO, "the home is busy for too long");
-        assert_eq!(wait(0, 0, pair, 60), NO, "nobody knows for how long");
+        assert_eq!(wait(0, 0, pair, 60), NO, "it is not known for how long");
         assert_eq!(wait(2000 * US, 1, pair, 60), NO, "another task waits");
         assert_eq!(wait(2000 * US, 0, pair - 1, 60), NO, "it is no firm pair");
     }

@@ -251,7 +251,7 @@ fn run(
         scenarios,
         seeds: vec![seed],
     };
-    let outcomes = [comparison.outcome(scheduler, seed, ended.lines)];
+    let outcomes = [comparison.outcome(&cache, scheduler, seed, ended.lines)?];
     print!("{}", table::of(&comparison, &outcomes));
     Ok(())
 }

@@ -9,6 +9,7 @@ use crate::scenario::Scenario;
 use crate::scheduler::Scheduler;
 use anyhow::{Context, ensure};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Mutex, PoisonError};
@@ -42,6 +43,8 @@ pub struct Job {
     pub seed: u64,
     /// Its scenarios.
     pub runs: Vec<Run>,
+    /// The SHA-256 of its programs, by name.
+    pub programs: BTreeMap<String, String>,
 }
 
 /// What came of a guest.
@@ -107,27 +110,37 @@ impl Comparison {
         self.schedulers.len() * self.seeds.len()
     }
 
-    fn job(&self, scheduler: &Scheduler, seed: u64) -> Job {
-        Job {
+    fn job(&self, cache: &Cache, scheduler: &Scheduler, seed: u64) -> anyhow::Result<Job> {
+        Ok(Job {
             kernel: Kernel { image: Default::default(), ..self.kernel.clone() },
             machine: self.machine,
             scheduler: scheduler.name.clone(),
             seed,
             runs: self.scenarios.iter().map(|scenario| scenario.run.clone()).collect(),
-        }
+            programs: Guest::programs(cache, scheduler)?,
+        })
     }
 
-    fn jobs(&self) -> Vec<(&Scheduler, Job)> {
-        let of_seed = |seed: u64| self.schedulers.iter().map(move |it| (it, self.job(it, seed)));
+    fn jobs(&self, cache: &Cache) -> anyhow::Result<Vec<(&Scheduler, Job)>> {
+        let of_seed = |seed: u64| self.schedulers.iter().map(move |it| Ok((it, self.job(cache, it, seed)?)));
         self.seeds.iter().flat_map(|seed| of_seed(*seed)).collect()
     }
 
     /// What came of a guest of this comparison that was run elsewhere.
-    pub fn outcome(&self, scheduler: &Scheduler, seed: u64, lines: Vec<Line>) -> Outcome {
-        Outcome { job: self.job(scheduler, seed), lines }
+    ///
+    /// # Errors
+    /// A program of the guest is gone.
+    pub fn outcome(
+        &self,
+        cache: &Cache,
+        scheduler: &Scheduler,
+        seed: u64,
+        lines: Vec<Line>,
+    ) -> anyhow::Result<Outcome> {
+        Ok(Outcome { job: self.job(cache, scheduler, seed)?, lines })
     }
 
-    /// Runs all guests, `at_once` at a time, and keeps each in `folder` when it has ended; a guest that is there is not run again.
+    /// Runs all guests, `at_once` at a time, and keeps each in `folder` when it has ended; a guest that is there, with the same kernel and programs, is not run again.
     /// `progress` is told after each run. After an interruption the outcomes are those that ended before.
     ///
     /// # Errors
@@ -141,7 +154,7 @@ impl Comparison {
         progress: &(dyn Fn(&Job, &Line) + Sync),
     ) -> anyhow::Result<Vec<Outcome>> {
         std::fs::create_dir_all(folder).with_context(|| format!("can't make {}", folder.display()))?;
-        let jobs = self.jobs();
+        let jobs = self.jobs(cache)?;
         let (next, failed) = (AtomicUsize::new(0), Mutex::new(None));
         let done: Mutex<Vec<(usize, Outcome)>> = Mutex::new(Vec::new());
         let work = |lane: usize| {

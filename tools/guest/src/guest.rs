@@ -2,12 +2,12 @@
 
 use crate::archive::Archive;
 use crate::cache::Cache;
-use crate::kernel::Kernel;
+use crate::kernel::{Kernel, sha256};
 use crate::needs::{BOOT, missing};
 use crate::scheduler::Scheduler;
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -37,7 +37,7 @@ pub struct Guest {
     pub kernel: Kernel,
     /// On what.
     pub machine: Machine,
-    /// Who schedules.
+    /// The scheduler.
     pub scheduler: Scheduler,
     /// Of the workloads' durations, and of the emulator's random numbers.
     pub seed: u64,
@@ -152,13 +152,22 @@ impl Guest {
         Ok(Some(ended))
     }
 
+    /// The SHA-256 of each of Warmcore's and the scheduler's programs, by name: a rebuilt one makes another guest.
+    ///
+    /// # Errors
+    /// A program has not been built.
+    pub(crate) fn programs(cache: &Cache, scheduler: &Scheduler) -> anyhow::Result<BTreeMap<String, String>> {
+        let names = [INIT, PROBE].into_iter().chain(scheduler.program());
+        names.map(|name| Ok((name.to_owned(), sha256(&cache.program(name)?)?))).collect()
+    }
+
     /// The initial RAM disk.
     fn disk(&self, cache: &Cache) -> anyhow::Result<Vec<u8>> {
         let mut archive = Archive::default();
         ["/proc", "/sys", "/dev", "/tmp", "/run"].iter().for_each(|folder| archive.folder(folder));
         let read =
             |path: &Path| std::fs::read(path).with_context(|| format!("can't read {}", path.display()));
-        archive.file("/init", &read(&cache.program("warmcore-guest-init")?)?);
+        archive.file("/init", &read(&cache.program(INIT)?)?);
         let mut programs: BTreeSet<&str> = self.scheduler.program().into_iter().collect();
         if self.is_probed {
             programs.insert(PROBE);
@@ -223,6 +232,9 @@ fn pin(lane: usize) -> anyhow::Result<()> {
     let cpu = allowed.iter().nth(lane % allowed.len().max(1)).context("no CPU is allowed")?;
     affinity::pin(cpu).with_context(|| format!("can't be restricted to CPU {cpu}"))
 }
+
+/// The first process's program.
+const INIT: &str = "warmcore-guest-init";
 
 /// The probe's program.
 const PROBE: &str = "scx_probe";

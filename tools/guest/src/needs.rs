@@ -28,7 +28,10 @@ pub const FETCH: &[Need] = &[
 /// To build the guest's programs.
 pub const BUILD: &[Need] = &[
     Need { any: &["cargo"], package: "cargo" },
-    Need { any: &["clang-21", "clang-20", "clang-19", "clang-18", "clang"], package: "clang-19" },
+    Need {
+        any: &["clang-23", "clang-22", "clang-21", "clang-20", "clang-19", "clang-18", "clang"],
+        package: "clang-19",
+    },
     Need { any: &["cc"], package: "gcc" },
     Need { any: &["pkg-config"], package: "pkg-config" },
     Need { any: &["/usr/lib/x86_64-linux-gnu/libelf.a"], package: "libelf-dev" },

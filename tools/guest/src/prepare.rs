@@ -104,7 +104,7 @@ impl Apt {
             option("Dir::Etc::sourceparts", Path::new("/dev/null")),
             option("Dir::State::Lists", &folder.join("lists")),
             option("Dir::Cache", &folder.join("cache")),
-            // The user who calls this can write there; the user `_apt` need not.
+            // apt would download as the user `_apt`, which may not write there.
             "-oAPT::Sandbox::User=".to_owned(),
         ];
         let apt = Self { options, packages };

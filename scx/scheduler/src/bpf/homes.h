@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0-only */
 /*
- * Homes: where a task lives, who else lives there, and when owners come back.
+ * Homes: where a task lives, which other tasks live there, and when owners come back.
  *
  * A task's home is the CPU where it ran last, or where it was just placed: a concurrent placement sees it at once.
  * A task counts as a resident of its home in each epoch in which it runs.

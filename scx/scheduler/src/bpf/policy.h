@@ -38,7 +38,7 @@ POL_INLINE bool pol_is_late(u64 ran_ns, u64 mean_run_ns)
 	return ran_ns * 4 > mean_run_ns;
 }
 
-/* ---- Residents: who lives on a CPU ---- */
+/* ---- Residents: the tasks that live on a CPU ---- */
 
 #define POL_EPOCH_SHIFT 26 /* an epoch is 67 ms */
 
@@ -194,7 +194,7 @@ POL_INLINE bool pol_in_ration(u64 waits, u64 wakes, u64 ration_pct)
 }
 
 /* Returns whether a wakee of a pair waits for its home. A move costs a pair two: the partner follows by hand-over. And
- * in a busy LLC the idle CPU is the home of others, who will move in turn. */
+ * in a busy LLC the idle CPU is the home of other tasks, which move in turn. */
 POL_INLINE bool pol_pair_waits(const struct pol_wait_in *w)
 {
 	return w->pair >= POL_PAIR_MIN && w->busy_pct >= w->pair_busy_pct && w->left_ns && w->left_ns <= w->pair_ns;
@@ -306,7 +306,7 @@ POL_INLINE u64 pol_vtime_at_wake(u64 vtime, u64 clock, u64 credit_ns, u64 debt_n
 }
 
 /* Returns the virtual time of a task that goes on because no other one waits, of whose run `charge` is still to be added. It
- * owes nothing for that time: it took it from nobody. Without this, a task that joins an LLC whose tasks had a CPU each
+ * owes nothing for that time: no other task could have used it. Without this, a task that joins an LLC whose tasks had a CPU each
  * runs until it has had as much, and a task of low weight waits for half a second. */
 POL_INLINE u64 pol_vtime_alone(u64 vtime, u64 clock, u64 charge)
 {

@@ -100,7 +100,7 @@ pub struct Hotplug {
     pub cpus: Vec<usize>,
     /// How long one is away, and how long it is there before the next goes, in ms.
     pub ms: u64,
-    /// Who works meanwhile.
+    /// The pairs that work meanwhile.
     pub beside: Pairs,
 }
 
