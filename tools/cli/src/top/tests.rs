@@ -411,8 +411,10 @@ fn the_schema_in_the_docs_is_the_schema() {
     Snapshot::parse(&text).unwrap();
 }
 
-/// The report of a runtime of this process.
+/// The report of a runtime of this process. Tests run on several threads: the lock keeps the name one runtime's.
 fn said() -> String {
+    static ONE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+    let _one = warmcore_types::ignore_poison(ONE.lock());
     let runtime =
         warmcore_runtime::Runtime::builder().worker_threads(1).name("said").observe(true).build().unwrap();
     let tenant = warmcore_tenant::Tenant::builder().build();
