@@ -5,6 +5,7 @@
 mod check;
 mod control;
 mod counts;
+mod replay;
 mod scheduler;
 mod settings;
 mod tables;
@@ -13,6 +14,7 @@ mod topology;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use control::Control;
+use replay::Replay;
 use scheduler::{Exit, Scheduler};
 use serde_json::json;
 use settings::Assignment;
@@ -132,13 +134,14 @@ fn schedule(args: &Args) -> Result<ExitCode> {
         let was_ended = wait(args, &mut scheduler, &control, metrics.as_ref(), &signal)?;
         let exit = scheduler.stop()?;
         let counts = scheduler.counts()?;
+        scheduler.replay().go_on()?;
         if exit.wants_restart {
             // The settings that were changed meanwhile go on.
             let values = scheduler.settings().values();
             set = values.into_iter().enumerate().map(|(index, value)| Assignment { index, value }).collect();
             continue;
         }
-        print_exit(&counts, &exit);
+        print_exit(&counts, &exit, scheduler.replay());
         return Ok(if was_ended { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
 }
@@ -163,6 +166,7 @@ fn wait(
         if scheduler.exit().is_some() {
             return Ok(true);
         }
+        scheduler.replay().go_on()?;
         if is_ready[1] {
             control.serve(|assignment| scheduler.settings().set(assignment));
         }
@@ -197,11 +201,12 @@ fn poll(fds: &[RawFd], timeout: Duration) -> Result<Vec<bool>> {
 }
 
 /// Prints the counts and the reason of the end as one line of JSON, and an unwanted end also to stderr.
-fn print_exit(counts: &[u64], exit: &Exit) {
+fn print_exit(counts: &[u64], exit: &Exit, replay: &Replay) {
     let message = if exit.message.is_empty() { &exit.reason } else { &exit.message };
     let (counts, exit_json) = (counts::json(counts), json!({"kind": exit.kind(), "message": message}));
     // serde_json sorts keys; readers look for the scheduler first.
-    println!(r#"{{"scheduler":"warm","counts":{counts},"exit":{exit_json}}}"#);
+    let decisions = replay.json();
+    println!(r#"{{"scheduler":"warm","counts":{counts},"decisions":{decisions},"exit":{exit_json}}}"#);
     if exit.kind() != "unregistered" {
         eprintln!("scx_warm: the kernel ended the scheduler: {} ({message})", exit.reason);
     }

@@ -59,8 +59,9 @@ bool warm_llc_first(u64 llc_vtime, u64 home_vtime) { return pol_llc_first(llc_vt
 
 u64 warm_balance(u64 load, u64 cpus, u64 load_there, u64 queued_there, u64 cpus_there, u64 weight, u64 max)
 {
-	return pol_balance((struct pol_side){ load, 0, cpus },
-			   (struct pol_side){ load_there, queued_there, cpus_there }, weight, max);
+	struct pol_balance_in b = { { load, 0, cpus }, { load_there, queued_there, cpus_there }, weight, max };
+
+	return pol_balance(&b);
 }
 
 bool warm_is_before(u64 a, u64 b) { return pol_is_before(a, b); }
@@ -77,10 +78,20 @@ bool warm_runs_on(u64 vtime, u64 first) { return pol_runs_on(vtime, first); }
 
 bool warm_preempts(u64 ran, u64 min_run, u64 curr, u64 wakee, u64 margin)
 {
-	return pol_preempts(ran, min_run, curr, wakee, margin);
+	struct pol_preempt p = { ran, min_run, curr, wakee, margin };
+
+	return pol_preempts(&p);
 }
 
 u64 warm_busy_pct(u64 old, u64 busy, u64 period, u64 cpus) { return pol_busy_pct(old, busy, period, cpus); }
 u32 warm_nr_shards(u32 cpus, u32 max) { return pol_nr_shards(cpus, max); }
 u32 warm_shard(u32 index, u32 cpus, u32 max) { return pol_shard(index, cpus, max); }
 u64 warm_fork_cost(u64 residents, u64 cpus, bool is_own) { return pol_fork_cost(residents, cpus, is_own); }
+
+u64 warm_scan_depth(u64 cpus, u64 used) { return pol_scan_depth(cpus, used); }
+bool warm_is_in_reach(u64 steps, u64 depth) { return pol_is_in_reach(steps, depth); }
+u32 warm_look(struct pol_search *search, const struct pol_seen *seen) { return pol_look(search, seen); }
+
+/* The record's size, and whether deciding again gives the same answer. */
+u64 warm_logged_size(void) { return sizeof(struct pol_logged); }
+bool warm_replays(const struct pol_logged *l) { return pol_replay(l) == l->answer; }

@@ -1,5 +1,6 @@
 //! The loaded program: tables and settings before loading, counts and exit while it runs.
 
+use crate::replay::Replay;
 use crate::settings::{Assignment, Shared};
 use crate::topology::Shards;
 use crate::{counts, tables};
@@ -56,6 +57,7 @@ pub struct Scheduler<'o> {
     skel: WarmSkel<'o>,
     link: Option<Link>,
     settings: Shared,
+    replay: Replay,
 }
 
 impl<'o> Scheduler<'o> {
@@ -86,6 +88,10 @@ impl<'o> Scheduler<'o> {
                 tables.pos_of_cpu[*cpu as usize] = position as u32;
                 tables.shard_cpus[first + position] = *cpu;
             }
+            if number == 0 || shard.llc != shards.shards[number - 1].llc {
+                tables.llc_first[shard.llc as usize] = first as u32;
+            }
+            tables.llc_len[shard.llc as usize] += shard.cpus.len() as u32;
             let near = number * tables::MAX_SHARDS;
             tables.near_shards[near..near + shard.near.len()].copy_from_slice(&shard.near);
             first += shard.cpus.len();
@@ -100,17 +106,23 @@ impl<'o> Scheduler<'o> {
         for assignment in set {
             settings.set(*assignment);
         }
+        let replay = Replay::new(&skel.maps.decisions)?;
         let link = skel
             .maps
             .warm_ops
             .attach_struct_ops()
             .context("the kernel does not enable the scheduler; dmesg may say why")?;
-        Ok(Self { skel, link: Some(link), settings })
+        Ok(Self { skel, link: Some(link), settings, replay })
     }
 
     /// The settings of the running program.
     pub fn settings(&mut self) -> &mut Shared {
         &mut self.settings
+    }
+
+    /// The log of decisions.
+    pub fn replay(&self) -> &Replay {
+        &self.replay
     }
 
     /// Reads the counts, in the order of [`tables::COUNTS`].

@@ -7,7 +7,7 @@ use anyhow::{Context, Result, bail};
 use std::fmt::Write as _;
 
 /// Values of `mode`, by number.
-const MODES: [&str; 4] = ["warm", "nosteal", "first-idle", "llc-fifo"];
+const MODES: [&str; 4] = ["warm", "nosteal", "first-idle", "shared-queue"];
 
 /// A setting and the value it gets.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -119,7 +119,7 @@ mod tests {
     fn a_value_is_parsed_by_name() {
         let a = parse("hand_us=250").expect("a known name");
         assert_eq!((SETTINGS[a.index].name, a.value), ("hand_us", 250));
-        assert_eq!(parse("mode=llc-fifo").expect("a mode").value, 3);
+        assert_eq!(parse("mode=shared-queue").expect("a mode").value, 3);
         assert_eq!(parse("steal=off").expect("a switch").value, 0);
     }
 

@@ -45,6 +45,7 @@ const volatile u32 nr_shards = 1;
 const volatile u32 shard_of_cpu[MAX_CPUS]; /* MAX_SHARDS: unknown, offline when the loader looked */
 const volatile u32 llc_of_shard[MAX_SHARDS];
 const volatile u32 shard_first[MAX_SHARDS], shard_len[MAX_SHARDS]; /* a range of shard_cpus */
+const volatile u32 llc_first[MAX_SHARDS], llc_len[MAX_SHARDS];	   /* the same for an LLC */
 const volatile u32 shard_cpus[MAX_CPUS];   /* siblings are neighbours */
 const volatile u32 pos_of_cpu[MAX_CPUS];   /* its position in its shard */
 const volatile u32 near_shards[MAX_SHARDS * MAX_SHARDS]; /* per shard: all others, nearest first */
@@ -62,7 +63,8 @@ struct settings settings SEC(".data") = {
 };
 /* The settings change while the program runs: every read is a load. */
 #define SET(name) (*(volatile u64 *)&settings.name)
-enum { MODE_WARM, MODE_NOSTEAL, MODE_FIRST_IDLE, MODE_LLC_FIFO };
+enum { MODE_WARM, MODE_NOSTEAL, MODE_FIRST_IDLE, MODE_SHARED_QUEUE };
+#define HOT_KEPT 2 /* hot_windows: an idle CPU is kept for its owner */
 
 enum count {
 #define COUNT(name, what) COUNT_##name,
@@ -130,8 +132,11 @@ struct { __uint(type, BPF_MAP_TYPE_TASK_STORAGE); __uint(map_flags, BPF_F_NO_PRE
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, MAX_CPUS); __type(key, u32); __type(value, struct cpu_ctx); } cpu_ctxs SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, MAX_SHARDS); __type(key, u32); __type(value, struct shard_ctx); } shard_ctxs SEC(".maps");
 struct { __uint(type, BPF_MAP_TYPE_PERCPU_ARRAY); __uint(max_entries, NR_COUNTS); __type(key, u32); __type(value, u64); } counts SEC(".maps");
+struct { __uint(type, BPF_MAP_TYPE_RINGBUF); __uint(max_entries, 1 << 20); } decisions SEC(".maps");
 struct home_timer { struct bpf_timer timer; };
 struct { __uint(type, BPF_MAP_TYPE_ARRAY); __uint(max_entries, MAX_CPUS); __type(key, u32); __type(value, struct home_timer); } home_timers SEC(".maps");
+
+u64 nr_decisions;
 
 /* Read by the loader. */
 u64 exit_kind;
@@ -147,6 +152,35 @@ static __always_inline void count(u32 which)
 	if (v)
 		__sync_fetch_and_add(v, 1);
 }
+
+/* Log one of `sample` decisions each. The loader decides again from the same struct, natively. They are functions of their
+ * own, so that the verifier looks at them once. */
+#define LOGGER(field)                                                                          \
+	__noinline int log_##field(const typeof(((struct pol_logged *)0)->field) *in, u32 which, u64 answer) \
+	{                                                                                      \
+		struct pol_logged *logged;                                                     \
+                                                                                               \
+		if (!in || !SET(sample) || __sync_fetch_and_add(&nr_decisions, 1) % SET(sample)) \
+			return 0;                                                              \
+		count(COUNT_decision);                                                         \
+		logged = bpf_ringbuf_reserve(&decisions, sizeof(*logged), 0);                  \
+		if (!logged) {                                                                 \
+			count(COUNT_decision_lost);                                            \
+			return 0;                                                              \
+		}                                                                              \
+		logged->which = which;                                                         \
+		logged->answer = answer;                                                       \
+		logged->field = *in;                                                           \
+		bpf_ringbuf_submit(logged, BPF_RB_NO_WAKEUP);                                  \
+		return 0;                                                                      \
+	}
+LOGGER(place)
+LOGGER(look)
+LOGGER(hand)
+LOGGER(wait)
+LOGGER(steal)
+LOGGER(balance)
+LOGGER(preempt)
 
 static __always_inline struct task_ctx *task_ctx(struct task_struct *p)
 {
@@ -198,6 +232,16 @@ static __always_inline s32 cpu_in_shard(u32 shard, u32 start, u32 i)
 	if (i >= len)
 		return -1;
 	return shard_cpus[IN_CPUS(shard_first[IN_SHARDS(shard)] + (start + i) % len)];
+}
+
+/* The same for an LLC, counted round from a position in its first shard. */
+static __always_inline s32 cpu_in_llc(u32 llc, u32 start, u32 i)
+{
+	u32 len = llc_len[IN_SHARDS(llc)];
+
+	if (i >= len)
+		return -1;
+	return shard_cpus[IN_CPUS(llc_first[IN_SHARDS(llc)] + (start + i) % len)];
 }
 
 /* The kernel disables migration of the current task while a BPF program runs: that one does not count. */

@@ -18,6 +18,12 @@ static __always_inline bool is_priced(void)
 	return SET(mode) == MODE_WARM;
 }
 
+/* Where a search near `cpu` starts in its shard: behind it. */
+static __always_inline u32 behind(s32 cpu)
+{
+	return pos_of_cpu[IN_CPUS(cpu)] + 1;
+}
+
 static __always_inline struct price price_of(struct cpu_ctx *c, u64 mean_run, bool sibling_busy, u64 now)
 {
 	struct price price = {
@@ -30,12 +36,13 @@ static __always_inline struct price price_of(struct cpu_ctx *c, u64 mean_run, bo
 		.return_in_ns = price.return_in_ns,
 		.mean_run_ns = mean_run,
 		.sibling_busy = sibling_busy,
-		.price_residents = is_priced() && SET(residents),
-		.price_return = is_priced() && SET(hot_windows),
+		.price_residents = is_priced() && SET(residents) && SET(hot_windows) != HOT_KEPT,
+		.price_return = is_priced() && SET(hot_windows) == 1,
 		.price_sibling = SET(smt),
 	};
 
 	price.cost = pol_place_cost(&place);
+	log_place(&place, POL_PLACE, price.cost);
 	return price;
 }
 
@@ -109,6 +116,73 @@ static __always_inline bool any_idle(void)
 	return any;
 }
 
+/* How many CPUs of an LLC a wake looks at. */
+__noinline u64 scan_depth(u32 llc)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	u64 busy = 0;
+	u32 i;
+
+	bpf_for(i, 0, MAX_CPUS) {
+		s32 cpu = cpu_in_llc(llc, 0, i);
+
+		if (cpu < 0)
+			break;
+		busy += !bpf_cpumask_test_cpu(cpu, idle);
+	}
+	scx_bpf_put_idle_cpumask(idle);
+	return pol_scan_depth(llc_len[IN_SHARDS(llc)], busy * POL_USE_SCALE);
+}
+
+/* A step of claim_by_search. A function of its own, so that the verifier need not know what came of the steps before. */
+__noinline u32 look_at(struct task_struct *p __arg_trusted, struct pol_search *search, struct pol_seen *seen, s32 cpu, u64 now)
+{
+	struct cpu_ctx *c = cpu_ctx(cpu);
+	struct pol_look_in in = {};
+	u64 expected;
+	u32 look;
+
+	if (!search || !seen || !c || c->is_offline)
+		return POL_LOOK_ON;
+	expected = return_in(c, now);
+	seen->cpu = cpu;
+	seen->is_allowed = is_allowed(p, cpu);
+	seen->is_kept = seen->may_keep && expected && expected != POL_NEVER;
+	in.search = *search;
+	in.seen = *seen;
+	look = pol_look(search, seen);
+	log_look(&in, POL_LOOK, look);
+	return look;
+}
+
+/* Claims the idle CPU of the LLC of `home` that pol_look finds, as crates/sched searches. With `in_reach` no CPU is
+ * kept, and the search ends at the scan depth. -1: none, or another CPU was faster. */
+__noinline s32 claim_by_search(struct task_struct *p __arg_trusted, s32 home, u64 now, bool in_reach)
+{
+	u32 llc = llc_of(home), look = POL_LOOK_ON, i;
+	struct pol_search search = { .first_kept = -1 };
+	struct pol_seen seen = { .llc = llc, .depth = scan_depth(llc), .may_keep = !in_reach };
+	u64 reach = in_reach ? seen.depth : MAX_CPUS;
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	s32 found;
+
+	bpf_for(i, 0, MAX_CPUS) {
+		s32 cpu = cpu_in_llc(llc, behind(home), i);
+
+		if (cpu < 0 || !pol_is_in_reach(i + 1, reach))
+			break;
+		if (bpf_cpumask_test_cpu(cpu, idle) && (look = look_at(p, &search, &seen, cpu, now)) != POL_LOOK_ON)
+			break;
+	}
+	scx_bpf_put_idle_cpumask(idle);
+	found = look == POL_LOOK_TAKE ? (s32)seen.cpu : (s32)search.first_kept;
+	if (found < 0 || !scx_bpf_test_and_clear_cpu_idle(found))
+		return -1;
+	if (search.first_kept >= 0)
+		count(look == POL_LOOK_TAKE ? COUNT_hot_kept : COUNT_hot_broken);
+	return found;
+}
+
 /* Claims an idle CPU of the same LLC as `shard`, its own shard first. */
 __noinline s32 claim_in_llc(struct task_struct *p __arg_trusted, struct task_ctx *t, u32 shard, u32 start, u64 now)
 {
@@ -155,9 +229,9 @@ static __always_inline bool kick_idle(struct task_struct *p, struct task_ctx *t,
 
 	if (!SET(steal) || SET(mode) == MODE_NOSTEAL || !any_idle())
 		return false;
-	idle = claim_in_llc(p, t, shard, cpu + 1, now);
+	idle = claim_in_llc(p, t, shard, behind(cpu), now);
 	if (idle < 0 && SET(steal_llc))
-		idle = claim_elsewhere(p, t, shard, cpu + 1, now);
+		idle = claim_elsewhere(p, t, shard, behind(cpu), now);
 	if (idle < 0)
 		return false;
 	count(COUNT_kick);

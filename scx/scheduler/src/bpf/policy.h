@@ -106,6 +106,66 @@ POL_INLINE u64 pol_place_cost(const struct pol_place *p)
 	return cost;
 }
 
+/* ---- The search that sched and Linux have: crates/sched/src/policy, near.rs and shared_queue.rs ---- */
+
+#define POL_USE_SCALE 1024ull /* the use of a CPU that is always busy */
+
+/* Linux's nr_idle_scan: how many CPUs a wake looks at in an LLC of `cpus`, whose use adds up to `used`. It is
+ * cpus * (1 - (117 % * use)^2), each step rounded down. */
+POL_INLINE u64 pol_scan_depth(u64 cpus, u64 used)
+{
+	u64 use = cpus ? used / cpus : POL_USE_SCALE, full;
+
+	use = use < POL_USE_SCALE ? use : POL_USE_SCALE;
+	full = use * use * 117 * 117 / (10000 * POL_USE_SCALE);
+	return (POL_USE_SCALE - (full < POL_USE_SCALE ? full : POL_USE_SCALE)) * cpus / POL_USE_SCALE;
+}
+
+/* Returns whether a wake looks at the CPU that comes `steps` after the home. The home itself is always looked at. */
+POL_INLINE bool pol_is_in_reach(u64 steps, u64 depth)
+{
+	return steps <= depth;
+}
+
+/* A search over idle CPUs, nearest first, which passes over those that are kept for an owner. */
+struct pol_search {
+	s64 first_kept; /* -1: none yet */
+	u64 first_llc;	/* its LLC */
+	u64 kept;	/* how many there were */
+};
+
+struct pol_seen {
+	u64 cpu, llc;
+	u64 depth; /* pol_scan_depth of that LLC now */
+	bool is_allowed;
+	bool may_keep; /* windows count */
+	bool is_kept;  /* its hot window is open, for another task than the wakee */
+};
+
+enum pol_look {
+	POL_LOOK_ON,   /* not this one, go on */
+	POL_LOOK_TAKE, /* this one */
+	POL_LOOK_END,  /* the first kept one */
+};
+
+/* Returns what comes of the next idle CPU. After one that is kept the search stays in that LLC, and passes over half of
+ * the scan depth. If the CPUs end first, the first kept one is taken. */
+POL_INLINE enum pol_look pol_look(struct pol_search *s, const struct pol_seen *c)
+{
+	if (s->first_kept >= 0 && s->first_llc != c->llc)
+		return POL_LOOK_END;
+	if (!c->is_allowed)
+		return POL_LOOK_ON;
+	if (!c->is_kept)
+		return POL_LOOK_TAKE;
+	if (s->first_kept < 0) {
+		s->first_kept = c->cpu;
+		s->first_llc = c->llc;
+	}
+	s->kept++;
+	return s->kept > (c->depth + 1) / 2 ? POL_LOOK_END : POL_LOOK_ON;
+}
+
 /* ---- Hand-over: the wakee runs next on its waker's CPU ---- */
 
 enum pol_hand {
@@ -262,22 +322,28 @@ POL_INLINE bool pol_is_busier(struct pol_side a, struct pol_side b)
 	return a.load * b.cpus > b.load * a.cpus;
 }
 
+struct pol_balance_in {
+	struct pol_side here, there;
+	u64 weight, max;
+};
+
 /*
  * Returns how many tasks of weight `weight` the LLC `here` takes from `there`: at most `max`, and only as many as
  * make the loads per CPU more equal. Moving a task changes the difference of the loads per CPU by
  * weight/cpus_here + weight/cpus_there, and is worth it while the difference is at least that. An LLC without
  * online CPUs gives all it has.
  */
-POL_INLINE u64 pol_balance(struct pol_side here, struct pol_side there, u64 weight, u64 max)
+POL_INLINE u64 pol_balance(const struct pol_balance_in *b)
 {
-	u64 give = there.load * here.cpus, have = here.load * there.cpus, step = weight * (here.cpus + there.cpus), n;
+	struct pol_side here = b->here, there = b->there;
+	u64 give = there.load * here.cpus, have = here.load * there.cpus, step = b->weight * (here.cpus + there.cpus), n;
 
 	if (!here.cpus || !step || (there.cpus && give <= have))
 		return 0;
 	n = there.cpus ? (give - have) / step : there.queued;
 	if (n > there.queued)
 		n = there.queued;
-	return n > max ? max : n;
+	return n > b->max ? b->max : n;
 }
 
 /* ---- Virtual time ---- */
@@ -325,10 +391,16 @@ POL_INLINE bool pol_runs_on(u64 vtime, u64 first_vtime)
 	return pol_is_before(vtime, first_vtime);
 }
 
+struct pol_preempt {
+	u64 ran_ns, min_run_ns;
+	u64 curr_vtime, wakee_vtime;
+	u64 margin_ns;
+};
+
 /* Returns whether a wakee may interrupt the running task: that one ran for a while and is far enough ahead. */
-POL_INLINE bool pol_preempts(u64 ran_ns, u64 min_run_ns, u64 curr_vtime, u64 wakee_vtime, u64 margin_ns)
+POL_INLINE bool pol_preempts(const struct pol_preempt *p)
 {
-	return ran_ns >= min_run_ns && pol_is_before(wakee_vtime + margin_ns, curr_vtime);
+	return p->ran_ns >= p->min_run_ns && pol_is_before(p->wakee_vtime + p->margin_ns, p->curr_vtime);
 }
 
 /* ---- Load and shards ---- */
@@ -358,6 +430,56 @@ POL_INLINE u32 pol_shard(u32 index, u32 cpus, u32 max_cpus)
 POL_INLINE u64 pol_fork_cost(u64 residents, u64 cpus, bool is_own)
 {
 	return cpus ? residents * POL_RESIDENT / cpus + !is_own : POL_NEVER;
+}
+
+/* ---- A log of decisions ---- */
+
+/* The decisions that are logged, with the struct that each is made from. */
+enum pol_decision {
+	POL_PLACE,     /* struct pol_place */
+	POL_LOOK,      /* struct pol_look_in */
+	POL_HAND,      /* struct pol_hand_in */
+	POL_WAIT_HOME, /* struct pol_wait_in */
+	POL_WAIT_LLC,  /* struct pol_wait_in */
+	POL_STEAL,     /* struct pol_steal_in */
+	POL_BALANCE,   /* struct pol_balance_in */
+	POL_PREEMPT,   /* struct pol_preempt */
+};
+
+struct pol_look_in {
+	struct pol_search search; /* before */
+	struct pol_seen seen;
+};
+
+struct pol_logged {
+	u64 which, answer;
+	union {
+		struct pol_place place;
+		struct pol_look_in look;
+		struct pol_hand_in hand;
+		struct pol_wait_in wait;
+		struct pol_steal_in steal;
+		struct pol_balance_in balance;
+		struct pol_preempt preempt;
+	};
+};
+
+/* Decides again. */
+POL_INLINE u64 pol_replay(const struct pol_logged *l)
+{
+	struct pol_search search;
+
+	switch (l->which) {
+	case POL_PLACE: return pol_place_cost(&l->place);
+	case POL_LOOK: search = l->look.search; return pol_look(&search, &l->look.seen);
+	case POL_HAND: return pol_hand_over(&l->hand);
+	case POL_WAIT_HOME: return pol_wait_home(&l->wait);
+	case POL_WAIT_LLC: return pol_wait_llc(&l->wait);
+	case POL_STEAL: return pol_may_steal(&l->steal);
+	case POL_BALANCE: return pol_balance(&l->balance);
+	case POL_PREEMPT: return pol_preempts(&l->preempt);
+	}
+	return POL_NEVER;
 }
 
 #endif

@@ -55,7 +55,7 @@ static __always_inline void queue_llc(struct task_struct *p, struct task_ctx *t,
 	settle_vtime(p, t, shard);
 	t->from_queue = true;
 	scx_bpf_dsq_insert_vtime(p, DSQ_SHARD + shard, SET(slice_us) * US,
-				 SET(mode) == MODE_LLC_FIFO ? scx_bpf_now() : t->vtime, enq_flags);
+				 SET(mode) == MODE_SHARED_QUEUE ? scx_bpf_now() : t->vtime, enq_flags);
 }
 
 /* Lets an idle CPU of the LLC take the tasks of a home queue at once. */
@@ -115,6 +115,7 @@ __noinline bool steal_from(s32 cpu, u32 shard, u64 bound_ns, u64 now, bool only_
 {
 	u32 i, start = cpu >= 0 ? pos_of_cpu[IN_CPUS(cpu)] : 0;
 	struct pol_steal_in in;
+	bool may;
 
 	bpf_for(i, 0, MAX_CPUS) {
 		s32 victim = cpu_in_shard(shard, start, i);
@@ -125,7 +126,9 @@ __noinline bool steal_from(s32 cpu, u32 shard, u64 bound_ns, u64 now, bool only_
 		if (victim == cpu || !(c = cpu_ctx(victim)) || (only_orphans && !c->is_offline) || !scx_bpf_dsq_nr_queued(victim))
 			continue;
 		in = steal_in(c, victim, bound_ns, now);
-		if (!pol_may_steal(&in)) {
+		may = pol_may_steal(&in);
+		log_steal(&in, POL_STEAL, may);
+		if (!may) {
 			count(COUNT_too_young);
 			continue;
 		}
@@ -170,8 +173,9 @@ static __always_inline bool steal(s32 cpu, u32 shard, u64 now)
 __noinline bool balance(s32 cpu, u32 shard, u64 now)
 {
 	struct shard_ctx *s = shard_ctx(shard), *o;
+	struct pol_balance_in in = { .max = 1 };
 	struct pol_side here = {}, most = {}, there;
-	u64 was, vtime = 0, weight = 0;
+	u64 was, vtime = 0, weight = 0, moves;
 	u32 i, busiest = shard;
 
 	if (!s || nr_shards < 2 || !SET(balance) || SET(mode) == MODE_NOSTEAL)
@@ -198,7 +202,12 @@ __noinline bool balance(s32 cpu, u32 shard, u64 now)
 	if (busiest == shard || !peek(DSQ_SHARD + busiest, &vtime, &weight))
 		return false;
 	most.queued = 1;
-	if (!pol_balance(here, most, weight, 1) || !scx_bpf_dsq_move_to_local(DSQ_SHARD + busiest))
+	in.here = here;
+	in.there = most;
+	in.weight = weight;
+	moves = pol_balance(&in);
+	log_balance(&in, POL_BALANCE, moves);
+	if (!moves || !scx_bpf_dsq_move_to_local(DSQ_SHARD + busiest))
 		return false;
 	count(COUNT_balance);
 	return true;
@@ -228,7 +237,7 @@ static int home_timer_fired(void *map, u32 *key, struct home_timer *timer)
 		if (llc_of_shard[IN_SHARDS(s)] != llc_of_shard[IN_SHARDS(shard)] && !SET(steal_llc))
 			break;
 		bpf_for(i, 0, MAX_CPUS) {
-			s32 cpu = cpu_in_shard(s, home + 1, i);
+			s32 cpu = cpu_in_shard(s, behind(home), i);
 
 			if (cpu < 0)
 				break;

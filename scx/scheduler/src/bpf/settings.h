@@ -5,11 +5,11 @@
  * The BPF program makes a struct of them in .data, which the loader writes while the program runs; build.rs reads
  * the same lines for the command line. A switched-off mechanism shows in the counts (counts.h).
  */
-SETTING(mode, 0, 0, 3, "0 warm, 1 nosteal, 2 first-idle, 3 llc-fifo", "scheduler, or a negative control: nosteal always queues at home, first-idle ignores prices, llc-fifo does so too and has no home queues")
+SETTING(mode, 0, 0, 3, "0 warm, 1 nosteal, 2 first-idle, 3 shared-queue", "scheduler, or a control: nosteal always queues at home, first-idle ignores prices, shared-queue searches as deep as Linux does and has one queue per LLC, in order of arrival")
 SETTING(hand_over, 1, 0, 1, "off/on", "queue a wakee on the CPU of its partner, if that one sleeps at once after such wakes")
 SETTING(hand_us, 100, 0, 10000, "us", "longest learned time from a wake to the waker's sleep for a hand-over, and time until an idle CPU may take the wakee")
 SETTING(residents, 1, 0, 1, "off/on", "price of an idle CPU: tasks that ran there in the last 67 to 134 ms")
-SETTING(hot_windows, 1, 0, 1, "off/on", "price of an idle CPU: the part of the wakee's run that falls after an owner's predicted return")
+SETTING(hot_windows, 1, 0, 2, "off/on/2", "price of an idle CPU: the part of the wakee's run that falls after an owner's predicted return. 2: no prices; a CPU that expects an owner is passed over, as crates/sched does")
 SETTING(smt, 1, 0, 1, "off/on", "price of an idle CPU: its sibling is busy")
 SETTING(wait_home, 0, 0, 1, "off/on", "let a wakee wait for its busy home although a CPU of the LLC idles")
 SETTING(wait_llc, 1, 0, 1, "off/on", "let a wakee wait for its full LLC although a CPU of another LLC idles")
@@ -29,3 +29,4 @@ SETTING(preempt, 1, 0, 1, "off/on", "let a wakee that is owed time interrupt a l
 SETTING(preempt_us, 2000, 100, 100000, "us", "shortest run that may be interrupted, and how far ahead it must be")
 SETTING(slice_us, 5000, 500, 100000, "us", "longest run while other tasks wait")
 SETTING(debt_us, 100000, 1000, 10000000, "us", "most run time that a task owes after it ran alone")
+SETTING(sample, 0, 0, 1000000, "decisions", "log one of so many decisions; the loader decides it again natively and reports differences. 0: none")

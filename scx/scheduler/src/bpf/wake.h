@@ -38,6 +38,7 @@ static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_c
 	in.queued = scx_bpf_dsq_nr_queued(me);
 	in.bounce = t->bounce;
 	hand = pol_hand_over(&in);
+	log_hand(&in, POL_HAND, hand);
 	t->pair = pol_pair(t->pair, hand);
 	if (hand != POL_HAND_STRANGER)
 		w->pair = pol_pair(w->pair, hand);
@@ -71,9 +72,9 @@ static __always_inline s32 place_fork(struct task_struct *p, struct task_ctx *t,
 
 	if (SET(fork_place) && is_priced())
 		shard = fork_shard(p, own, now);
-	cpu = claim_in_llc(p, t, shard, prev_cpu + 1, now);
+	cpu = claim_in_llc(p, t, shard, behind(prev_cpu), now);
 	if (cpu < 0)
-		cpu = claim_elsewhere(p, t, shard, prev_cpu + 1, now);
+		cpu = claim_elsewhere(p, t, shard, behind(prev_cpu), now);
 	if (cpu >= 0) {
 		count(COUNT_fork);
 		if (llc_of(cpu) != llc_of(prev_cpu))
@@ -111,6 +112,7 @@ static __always_inline enum pol_wait may_wait(struct task_ctx *t, struct cpu_ctx
 	in.busy_pct = s->busy_pct;
 	in.pair_busy_pct = SET(pair_busy);
 	wait = llc_is_full ? pol_wait_llc(&in) : pol_wait_home(&in);
+	log_wait(&in, llc_is_full ? POL_WAIT_LLC : POL_WAIT_HOME, wait);
 	if (wait == POL_WAIT_RATION)
 		__sync_fetch_and_add(&self->waits, 1);
 	if (wait == POL_WAIT_PAIR)

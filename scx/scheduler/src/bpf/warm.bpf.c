@@ -77,11 +77,16 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 		queue_home(p, t, home, 0, (wait == POL_WAIT_PAIR ? SET(pair_us) : SET(wait_us)) * US);
 		return home;
 	}
-	cpu = claim_in_llc(p, t, shard, home + 1, now);
+	if (mode == MODE_SHARED_QUEUE || SET(hot_windows) == HOT_KEPT)
+		cpu = claim_by_search(p, home, now, mode == MODE_SHARED_QUEUE);
+	else
+		cpu = claim_in_llc(p, t, shard, behind(home), now);
 	if (cpu >= 0) {
 		count(COUNT_llc);
 		return start_on(p, t, cpu, now);
 	}
+	if (mode == MODE_SHARED_QUEUE)
+		return home;
 	wait = may_wait(t, self, home, true, now);
 	if (wait != POL_WAIT_NO) {
 		if (wait == POL_WAIT_RATION)
@@ -90,7 +95,7 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 		release_home_to_llc(home, now);
 		return home;
 	}
-	cpu = claim_elsewhere(p, t, shard, home + 1, now);
+	cpu = claim_elsewhere(p, t, shard, behind(home), now);
 	if (cpu >= 0) {
 		count(COUNT_xllc);
 		return start_on(p, t, cpu, now);
@@ -104,13 +109,18 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 static __always_inline void try_preempt(struct task_ctx *t, s32 cpu, u64 now)
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
-	u64 ran;
+	struct pol_preempt in = {};
+	bool preempts;
 
 	if (!c || !c->run_at || !SET(preempt) || !is_priced())
 		return;
-	ran = now - c->run_at;
-	if (!pol_preempts(ran, SET(preempt_us) * US, c->run_vtime + pol_charge(ran, c->run_weight), t->vtime,
-			  SET(preempt_us) * US))
+	in.ran_ns = now - c->run_at;
+	in.min_run_ns = in.margin_ns = SET(preempt_us) * US;
+	in.curr_vtime = c->run_vtime + pol_charge(in.ran_ns, c->run_weight);
+	in.wakee_vtime = t->vtime;
+	preempts = pol_preempts(&in);
+	log_preempt(&in, POL_PREEMPT, preempts);
+	if (!preempts)
 		return;
 	count(COUNT_preempt);
 	scx_bpf_kick_cpu(cpu, SCX_KICK_PREEMPT);
@@ -140,7 +150,7 @@ void BPF_PROG(warm_enqueue, struct task_struct *p, u64 enq_flags)
 			try_preempt(t, cpu, now);
 		return;
 	}
-	if (mode == MODE_NOSTEAL || (is_wake && mode != MODE_LLC_FIFO)) {
+	if (mode == MODE_NOSTEAL || (is_wake && mode != MODE_SHARED_QUEUE)) {
 		count(COUNT_queue_home);
 		queue_home(p, t, cpu, enq_flags, SET(late_us) * US);
 		if (mode == MODE_NOSTEAL)
