@@ -13,5 +13,5 @@ const OTHERS: [&str; 3] = ["prev-cpu", "global-fifo", "work-steal"];
 
 #[test]
 fn every_policy_says_what_the_files_say() {
-    golden::check(&PolicyKind::all(), |name| OTHERS.contains(&name));
+    golden::check(&PolicyKind::all(), |name| OTHERS.contains(&name), |_, _| true);
 }

@@ -106,7 +106,7 @@ fn a_task_whose_cpus_are_all_offline_runs_on_another() {
 
 #[test]
 fn every_policy_says_what_the_files_say() {
-    golden::check(&SimPolicyKind::all(), |_| false);
+    golden::check(&SimPolicyKind::all(), |_| false, |_, _| true);
 }
 
 /// The names of the methods of a trait, or of the implementation of a trait for a type, in a source file of the workspace.
