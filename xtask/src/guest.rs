@@ -37,7 +37,7 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
     is_possible()?;
     let cache = Cache::of_user()?;
     let kernel = cache.kernels().into_iter().next().context("no kernel")?;
-    prepare(&cache, root, &[], false, &|step| println!("{step}"))?;
+    prepare(&cache, root, &[], &[], false, &|step| println!("{step}"))?;
     let scenarios = ["hogs", "rrp", "rrj"].map(Scenario::find).into_iter().collect::<Result<_, _>>()?;
     let comparison = Comparison {
         kernel,
@@ -92,7 +92,8 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
 
 /// Lets the probe count scenarios whose counts were written down by hand.
 fn check_probe(cache: &Cache, comparison: &Comparison) -> anyhow::Result<()> {
-    let work = Work::Program { command: vec!["/bin/probe-check".to_owned()], end_ms: 0 };
+    let command = vec!["/bin/probe-check".to_owned()];
+    let work = Work::Program { command, package: String::new(), files: Vec::new(), end_ms: 0 };
     let guest = Guest {
         kernel: comparison.kernel.clone(),
         machine: comparison.machine,

@@ -10,7 +10,9 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering::Relaxed;
 use warmcore_bench::measure::INTERRUPTED;
 use warmcore_bench::progress;
-use warmcore_guest::{Cache, Comparison, Guest, Machine, Scenario, Scheduler, prepare, scenarios};
+use warmcore_guest::{
+    Cache, Comparison, Machine, Outcome, RIVALS, Rival, Scenario, Scheduler, prepare, scenarios,
+};
 use warmcore_guest_init::Line;
 use warmcore_results::write_whole;
 
@@ -37,10 +39,16 @@ enum What {
         /// A version, such as 7.2 or 6.18.15; default: the newest of each minor version from 6.18
         #[arg(long, value_name = "VERSION")]
         kernel: Vec<String>,
+        /// Also build this scheduler of others from crates.io, in the version that `list` shows
+        #[arg(long, value_name = "NAME", value_parser = rival, conflicts_with = "rivals")]
+        rival: Vec<&'static Rival>,
+        /// Also build all schedulers of others that `list` shows
+        #[arg(long)]
+        rivals: bool,
         #[command(flatten)]
         place: CacheArgs,
     },
-    /// Lists scenarios, and the kernels that were fetched
+    /// Lists scenarios, schedulers of others, and the kernels that were fetched
     List {
         #[command(flatten)]
         place: CacheArgs,
@@ -119,6 +127,10 @@ fn scheduler(name: &str) -> Result<Scheduler, String> {
     Scheduler::parse(name).map_err(|error| error.to_string())
 }
 
+fn rival(name: &str) -> Result<&'static Rival, String> {
+    Rival::find(name).map_err(|error| error.to_string())
+}
+
 impl CacheArgs {
     fn cache(&self) -> anyhow::Result<Cache> {
         self.cache.clone().map_or_else(Cache::of_user, |folder| Ok(Cache::at(folder)))
@@ -148,21 +160,24 @@ fn is_interrupted() -> bool {
 /// `warmcore guest`.
 pub fn command(args: &Args) -> anyhow::Result<()> {
     match &args.what {
-        What::Prepare { kernel, place } => {
+        What::Prepare { kernel, rival, rivals, place } => {
             let bar = progress(0, "guest prepare");
             bar.enable_steady_tick(std::time::Duration::from_millis(200));
             let root = checkout()?;
             let cache = place.cache()?;
-            prepare(&cache, &root, kernel, true, &|step| {
+            let rivals = if *rivals { RIVALS.iter().collect() } else { rival.clone() };
+            let prepared = prepare(&cache, &root, kernel, &rivals, true, &|step| {
                 bar.suspend(|| eprintln!("guest prepare: {step}"));
-            })?;
+            });
             bar.finish_and_clear();
+            prepared?;
             list(&cache);
             Ok(())
         }
         What::List { place } => {
             for scenario in scenarios() {
-                println!("{:16} {}", scenario.name, scenario.about);
+                let missing = scenario.missing().map(|missing| format!(" ({missing})"));
+                println!("{:17} {}{}", scenario.name, scenario.about, missing.unwrap_or_default());
             }
             list(&place.cache()?);
             Ok(())
@@ -202,6 +217,12 @@ fn checkout() -> anyhow::Result<PathBuf> {
 }
 
 fn list(cache: &Cache) {
+    println!("\nschedulers: eevdf, warm, and of others:");
+    for rival in RIVALS {
+        let Rival { name, version } = rival;
+        let missing = format!(" (not built: `warmcore guest prepare --rival {name}`)");
+        println!("  {name:17} {version}{}", if rival.is_built(cache) { "" } else { &missing });
+    }
     let kernels = cache.kernels();
     if kernels.is_empty() {
         println!("\nno kernel was fetched: `warmcore guest prepare` does that");
@@ -221,17 +242,16 @@ fn run(
     on: &On,
 ) -> anyhow::Result<()> {
     let (cache, scenarios) = (on.place.cache()?, found(names)?);
-    let guest = Guest {
+    let comparison = Comparison {
         kernel: on.kernel(&cache)?,
         machine: on.machine(),
-        scheduler: scheduler.clone(),
-        seed,
-        runs: scenarios.iter().map(|scenario| scenario.run.clone()).collect(),
-        is_probed: true,
+        schedulers: vec![scheduler.clone()],
+        scenarios,
+        seeds: vec![seed],
     };
     let bar = progress(names.len() as u64, "guest run");
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let ended = guest.run(&cache, 0, &is_interrupted, &mut |line| {
+    let ended = comparison.guest(scheduler, seed).run(&cache, 0, &is_interrupted, &mut |line| {
         if let Line::Ran { .. } = line {
             bar.inc(1);
         }
@@ -244,15 +264,15 @@ fn run(
     if shows_console {
         println!("{}", String::from_utf8_lossy(&ended.console));
     }
-    let comparison = Comparison {
-        kernel: guest.kernel,
-        machine: guest.machine,
-        schedulers: vec![scheduler.clone()],
-        scenarios,
-        seeds: vec![seed],
-    };
     let outcomes = [comparison.outcome(&cache, scheduler, seed, ended.lines)?];
     print!("{}", table::of(&comparison, &outcomes));
+    all_have_figures(&comparison, &outcomes)
+}
+
+fn all_have_figures(comparison: &Comparison, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let without: usize = comparison.rows(outcomes).iter().map(|row| row.errors.len()).sum();
+    let runs = outcomes.len() * comparison.scenarios.len();
+    ensure!(without == 0, "{without} of {runs} runs have no figures; the lines below the tables say why");
     Ok(())
 }
 
@@ -281,7 +301,7 @@ fn compare(
         println!("{}", file.display());
     }
     if let Some(file) = json {
-        write_whole(file, serde_json::to_string_pretty(&table::json(comparison, &rows))?.as_bytes())?;
+        write_whole(file, serde_json::to_string_pretty(&table::json(comparison, &outcomes))?.as_bytes())?;
     }
     if outcomes.len() < comparison.guests() {
         println!(
@@ -290,5 +310,5 @@ fn compare(
             comparison.guests()
         );
     }
-    Ok(())
+    all_have_figures(comparison, &outcomes)
 }

@@ -21,6 +21,7 @@ fn the_list_names_scenarios_and_says_that_no_kernel_is_there() {
     let text = String::from_utf8(output.stdout).unwrap();
     assert!(output.status.success());
     assert!(text.contains("rrj ") && text.contains("hotplug") && text.contains("guest prepare"), "{text}");
+    assert!(text.contains("`warmcore guest prepare --rival scx_rusty`"), "{text}");
 }
 
 #[test]
@@ -34,6 +35,7 @@ fn what_is_wrong_is_said_before_anything_is_booted() {
         (&["run", "no-such-file.toml"], "can't read no-such-file.toml"),
         (&["compare", "--seeds", "0"], "0 is not in 1..=1000"),
         (&["prepare"], "is in no checkout"),
+        (&["prepare", "--rival", "scx_rust"], "no rival is called scx_rust"),
     ] {
         let said = refused(args);
         assert!(said.contains(word), "{args:?}: {said}");

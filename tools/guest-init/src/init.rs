@@ -5,11 +5,13 @@ mod ports;
 use anyhow::{Context, bail, ensure};
 use ports::Ports;
 use rustix::mount::{MountFlags, mount};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use rustix::system::{RebootCommand, reboot};
+use rustix::termios::tcdrain;
 use std::fs::{File, OpenOptions};
 use std::io::{Read, Write};
 use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::process::CommandExt;
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -21,6 +23,8 @@ pub fn run() -> anyhow::Result<()> {
         say(&Line::Failed { why: format!("{error:#}") });
     }
     std::io::stdout().flush()?;
+    // Without it the last line's end is lost if the line is long.
+    tcdrain(std::io::stdout())?;
     reboot(RebootCommand::PowerOff)?;
     Ok(())
 }
@@ -86,8 +90,8 @@ struct Scheduler {
 /// What the scheduler writes.
 const SCHEDULER_LOG: &str = "/tmp/scheduler.log";
 
-/// A scheduler is in charge so long after its start at the latest.
-const START_MAX: Duration = Duration::from_secs(15);
+/// A scheduler is in charge so long after its start at the latest. The kernel checks the programs of `scx_lavd` for longer than 15 s.
+const START_MAX: Duration = Duration::from_secs(100);
 
 impl Scheduler {
     fn start(command: &[String]) -> anyhow::Result<Self> {
@@ -101,7 +105,7 @@ impl Scheduler {
             .with_context(|| format!("can't start {name}"))?;
         let mut scheduler = Self { child: Some(child) };
         let begin = Instant::now();
-        while !scheduler.is_in_charge() {
+        while scheduler.in_charge().is_none() {
             let said = last_lines(SCHEDULER_LOG, 12)?.join("; ");
             let ended = scheduler.child.as_mut().map(|child| child.try_wait()).transpose()?.flatten();
             if let Some(status) = ended {
@@ -110,17 +114,20 @@ impl Scheduler {
             let limit = START_MAX.as_secs();
             ensure!(
                 begin.elapsed() < START_MAX,
-                "the scheduler {name} is not in charge after {limit} s: {said}"
+                "the scheduler {name} is not in charge of all tasks after {limit} s: {said}"
             );
             sleep(Duration::from_millis(20));
         }
         Ok(scheduler)
     }
 
-    /// Whether the kernel says so. Without a scheduler of the plan, the kernel's own has to be.
-    fn is_in_charge(&self) -> bool {
-        let state = std::fs::read_to_string("/sys/kernel/sched_ext/state").unwrap_or_default();
-        (state.trim() == "enabled") == self.child.is_some()
+    /// How many schedulers have been loaded since the boot. `None`: another than the plan's is in charge of some tasks. Without a
+    /// scheduler of the plan, the kernel's own has to be in charge.
+    fn in_charge(&self) -> Option<u64> {
+        let read = |name: &str| std::fs::read_to_string(format!("/sys/kernel/sched_ext/{name}"));
+        let [state, all, loads] =
+            ["state", "switch_all", "enable_seq"].map(|name| read(name).unwrap_or_default());
+        charge(self.child.is_some(), [state.trim(), all.trim(), loads.trim()])
     }
 
     /// Ends it as Ctrl-C does.
@@ -134,6 +141,14 @@ impl Scheduler {
     }
 }
 
+/// What the kernel's files say: see [`Scheduler::in_charge`]. A scheduler that was loaded again in a run is another load, since tasks ran under
+/// the kernel's own in between.
+fn charge(is_wanted: bool, [state, all, loads]: [&str; 3]) -> Option<u64> {
+    let is_right =
+        if is_wanted { state == "enabled" && all == "1" } else { matches!(state, "disabled" | "") };
+    is_right.then(|| loads.parse().unwrap_or(0))
+}
+
 /// What a run writes, and what the probe counts.
 const RUN_LOG: &str = "/tmp/run.log";
 const COUNTS: &str = "/tmp/counts.json";
@@ -142,7 +157,7 @@ const COUNTS: &str = "/tmp/counts.json";
 const RUN_MAX: Duration = Duration::from_secs(120);
 
 fn one(plan: &GuestPlan, run: &Run, scheduler: &mut Scheduler) -> anyhow::Result<Line> {
-    let was_in_charge = scheduler.is_in_charge();
+    let before = scheduler.in_charge();
     let seed = plan.seed.to_string();
     let work = serde_json::to_string(&run.work)?;
     let mut command: Vec<&str> = Vec::new();
@@ -158,6 +173,7 @@ fn one(plan: &GuestPlan, run: &Run, scheduler: &mut Scheduler) -> anyhow::Result
         .stdin(Stdio::null())
         .stdout(log.try_clone()?)
         .stderr(log)
+        .process_group(0)
         .spawn()
         .with_context(|| format!("can't start {}", command[0]))?;
     // A thread that waits once, so that the run is not disturbed.
@@ -166,11 +182,13 @@ fn one(plan: &GuestPlan, run: &Run, scheduler: &mut Scheduler) -> anyhow::Result
     let limit = std::thread::spawn(move || {
         let is_late = waits.recv_timeout(RUN_MAX) == Err(std::sync::mpsc::RecvTimeoutError::Timeout);
         if is_late {
-            _ = kill_process(pid, Signal::KILL);
+            _ = kill_process_group(pid, Signal::KILL);
         }
         is_late
     });
     let status = child.wait()?;
+    // What the workload leaves behind would disturb the next run.
+    _ = kill_process_group(pid, Signal::KILL);
     drop(ended);
     let was_late = limit.join().unwrap_or(false);
     let counts = match std::fs::read_to_string(COUNTS) {
@@ -184,7 +202,7 @@ fn one(plan: &GuestPlan, run: &Run, scheduler: &mut Scheduler) -> anyhow::Result
     let done = said.iter().position(is_done).map(|at| said.remove(at));
     Ok(Line::Ran {
         name: run.name.clone(),
-        is_scheduled: was_in_charge && scheduler.is_in_charge(),
+        is_scheduled: before.is_some() && before == scheduler.in_charge(),
         status: status.code().unwrap_or(-1),
         counts,
         done: done.map(|text| serde_json::from_str(&text)).transpose()?,
@@ -192,10 +210,19 @@ fn one(plan: &GuestPlan, run: &Run, scheduler: &mut Scheduler) -> anyhow::Result
     })
 }
 
+/// The last lines of a file that have a word.
 fn last_lines(file: &str, number: usize) -> anyhow::Result<Vec<String>> {
-    let text = String::from_utf8_lossy(&std::fs::read(file)?).into_owned();
-    let lines: Vec<String> = text.lines().map(str::to_owned).collect();
+    let text = plain(&String::from_utf8_lossy(&std::fs::read(file)?));
+    let lines: Vec<String> = text.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect();
     Ok(lines[lines.len().saturating_sub(number)..].to_vec())
+}
+
+/// The text without the escape sequences that colour it.
+fn plain(text: &str) -> String {
+    let mut parts = text.split("\x1b[");
+    let first = parts.next().unwrap_or_default().to_owned();
+    let is_number = |c: char| c.is_ascii_digit() || c == ';';
+    parts.fold(first, |text, part| text + part.trim_start_matches(is_number).get(1..).unwrap_or_default())
 }
 
 /// What the kernel's log says of stalls, warnings and bugs.
@@ -217,4 +244,27 @@ fn warnings() -> anyhow::Result<Vec<String>> {
         found.extend(is_wrong.then(|| message.to_owned()));
     }
     Ok(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn colours_are_left_out() {
+        assert_eq!(plain("00:01 \x1b[0m\x1b[1;34m[INFO] \x1b[0mflags: 0x36\n"), "00:01 [INFO] flags: 0x36\n");
+        assert_eq!(plain("no colour \x1b["), "no colour ");
+    }
+
+    #[test]
+    fn a_scheduler_that_is_gone_partial_or_loaded_again_is_not_the_same() {
+        assert_eq!(charge(true, ["enabled", "1", "1"]), Some(1));
+        assert_ne!(charge(true, ["enabled", "1", "2"]), Some(1));
+        assert_eq!(charge(true, ["enabled", "0", "1"]), None);
+        assert_eq!(charge(true, ["disabled", "0", "1"]), None);
+        assert_eq!(charge(true, ["enabling", "0", "1"]), None);
+        assert_eq!(charge(false, ["enabled", "1", "1"]), None);
+        assert_eq!(charge(false, ["disabled", "0", "0"]), Some(0));
+        assert_eq!(charge(false, ["", "", ""]), Some(0), "a kernel without sched_ext");
+    }
 }

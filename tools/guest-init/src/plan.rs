@@ -51,7 +51,7 @@ pub enum Line {
     Ran {
         /// Its scenario.
         name: String,
-        /// Whether the scheduler that the plan names was in charge before the run and after it.
+        /// Whether the scheduler that the plan names was in charge of all tasks for all of the run.
         is_scheduled: bool,
         /// The exit status of the probe, or of the workload without one.
         status: i32,

@@ -40,10 +40,16 @@ pub enum Work {
     Hotplug(places::Hotplug),
     /// Threads that hand messages to many workers and wait for all answers.
     Messages(messages::Messages),
-    /// A program of the guest.
+    /// A program of the guest, or of the machine on which the guest is made.
     Program {
         /// The program and its arguments.
         command: Vec<String>,
+        /// The package that has the program, for the error if the machine lacks it.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        package: String,
+        /// Files that the program reads, from the guest's root.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        files: Vec<String>,
         /// End it after so long. 0: it ends by itself.
         #[serde(default)]
         end_ms: u64,
@@ -80,7 +86,7 @@ impl Work {
             Self::Moved(moved) => moved.run(seed),
             Self::Hotplug(hotplug) => hotplug.run(seed),
             Self::Messages(messages) => messages.run(seed),
-            Self::Program { command, end_ms } => program(command, *end_ms),
+            Self::Program { command, end_ms, .. } => program(command, *end_ms),
         }
     }
 }

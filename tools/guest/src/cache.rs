@@ -43,8 +43,8 @@ impl Cache {
         let program = self.root.join("bin").join(name);
         ensure!(
             program.is_file(),
-            "{} does not exist: `warmcore guest prepare` builds Warmcore's programs; another scheduler's is put there by \
-             hand, linked statically",
+            "{} does not exist: `warmcore guest prepare` builds Warmcore's programs, and `prepare --rival NAME` a scheduler \
+             that `guest list` lists; another one is put there by hand, linked statically",
             program.display()
         );
         Ok(program)

@@ -7,7 +7,7 @@ use crate::guest::{Ended, Guest, Machine};
 use crate::kernel::Kernel;
 use crate::scenario::Scenario;
 use crate::scheduler::Scheduler;
-use anyhow::{Context, ensure};
+use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -43,7 +43,7 @@ pub struct Job {
     pub seed: u64,
     /// Its scenarios.
     pub runs: Vec<Run>,
-    /// The SHA-256 of its programs, by name.
+    /// The SHA-256 of its files, by name.
     pub programs: BTreeMap<String, String>,
 }
 
@@ -111,14 +111,23 @@ impl Comparison {
     }
 
     fn job(&self, cache: &Cache, scheduler: &Scheduler, seed: u64) -> anyhow::Result<Job> {
-        Ok(Job {
-            kernel: Kernel { image: Default::default(), ..self.kernel.clone() },
+        let guest = self.guest(scheduler, seed);
+        let programs = guest.programs(cache)?;
+        let Guest { kernel, machine, seed, runs, .. } = guest;
+        let kernel = Kernel { image: Default::default(), ..kernel };
+        Ok(Job { kernel, machine, scheduler: scheduler.name.clone(), seed, runs, programs })
+    }
+
+    /// The guest of a scheduler and a seed.
+    pub fn guest(&self, scheduler: &Scheduler, seed: u64) -> Guest {
+        Guest {
+            kernel: self.kernel.clone(),
             machine: self.machine,
-            scheduler: scheduler.name.clone(),
+            scheduler: scheduler.clone(),
             seed,
             runs: self.scenarios.iter().map(|scenario| scenario.run.clone()).collect(),
-            programs: Guest::programs(cache, scheduler)?,
-        })
+            is_probed: true,
+        }
     }
 
     fn jobs(&self, cache: &Cache) -> anyhow::Result<Vec<(&Scheduler, Job)>> {
@@ -199,16 +208,8 @@ impl Comparison {
             kept.lines.iter().for_each(|line| progress(job, line));
             return Ok(Some(kept));
         }
-        let guest = Guest {
-            kernel: self.kernel.clone(),
-            machine: self.machine,
-            scheduler: scheduler.clone(),
-            seed: job.seed,
-            runs: job.runs.clone(),
-            is_probed: true,
-        };
         let said = &mut |line: &Line| progress(job, line);
-        let ended = guest.run(cache, lane, is_interrupted, said);
+        let ended = self.guest(scheduler, job.seed).boot(cache, lane, is_interrupted, said);
         let ended = ended.with_context(|| format!("{} with seed {}", scheduler.name, job.seed))?;
         let Some(Ended { lines, .. }) = ended else { return Ok(None) };
         let outcome = Outcome { job: job.clone(), lines };
@@ -240,19 +241,34 @@ impl Comparison {
     }
 }
 
+/// The last lines of what a program wrote, in one.
+fn last(said: &[String]) -> String {
+    said[said.len().saturating_sub(8)..].join("; ")
+}
+
 impl Outcome {
     /// The figures of a scenario.
     ///
     /// # Errors
-    /// The guest has no such run; its workload failed; another scheduler than the named one was in charge.
+    /// The guest has no such run; its workload failed; another scheduler than the named one was in charge of some tasks at some time.
     pub fn figures(&self, scenario: &str) -> anyhow::Result<Figures> {
         let is_it = |line: &&Line| matches!(line, Line::Ran { name, .. } if name == scenario);
         let Some(Line::Ran { is_scheduled, status, counts, done, said, .. }) = self.lines.iter().find(is_it)
         else {
-            anyhow::bail!("the guest has no run of {scenario}")
+            match self.lines.last() {
+                Some(Line::Failed { why }) => bail!("{why}"),
+                _ => bail!("the guest has no run of {scenario}"),
+            }
         };
-        ensure!(*is_scheduled, "{} was not in charge for all of the run", self.job.scheduler);
-        ensure!(*status == 0, "the workload ended with status {status}: {}", said.join("; "));
+        let end = self.lines.iter().find_map(|line| match line {
+            Line::Scheduler { status, said } => {
+                Some(format!("; it ended with status {status}: {}", last(said)))
+            }
+            _ => None,
+        });
+        let end = end.unwrap_or_default();
+        ensure!(*is_scheduled, "{} was not in charge for all of the run{end}", self.job.scheduler);
+        ensure!(*status == 0, "the workload ended with status {status}: {}", last(said));
         let done: Option<Done> = done.clone().map(serde_json::from_value).transpose()?;
         Ok(Figures::of(&ProbeCounts::read(counts)?, done.as_ref()))
     }
@@ -262,6 +278,52 @@ impl Outcome {
         match self.lines.last() {
             Some(Line::Ended { warnings, .. }) => warnings,
             _ => &[],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::counts::ProbeCounts;
+
+    fn outcome(lines: Vec<Line>) -> Outcome {
+        let kernel = Kernel {
+            release: String::new(),
+            package: String::new(),
+            sha256: String::new(),
+            image: Default::default(),
+        };
+        let machine = Machine { cpus: 8, llcs: 2, threads: 1, memory: 1024 };
+        let scheduler = "scx_x".to_owned();
+        let job = Job { kernel, machine, scheduler, seed: 1, runs: Vec::new(), programs: BTreeMap::new() };
+        Outcome { job, lines }
+    }
+
+    fn ran(is_scheduled: bool, status: i32) -> Line {
+        let counts = serde_json::to_value(ProbeCounts { schema: 1, ..ProbeCounts::default() }).unwrap();
+        let said = ["first", "last"].map(str::to_owned).to_vec();
+        Line::Ran { name: "rrj".into(), is_scheduled, status, counts, done: None, said }
+    }
+
+    #[test]
+    fn a_scheduler_that_left_has_no_figures_but_a_reason() {
+        assert!(outcome(vec![ran(true, 0)]).figures("rrj").is_ok());
+        let left = Line::Scheduler { status: 1, said: vec!["runnable task stall".into()] };
+        let error = outcome(vec![ran(false, 0), left]).figures("rrj").unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "scx_x was not in charge for all of the run; it ended with status 1: runnable task stall"
+        );
+        let error = outcome(vec![ran(true, 3)]).figures("rrj").unwrap_err().to_string();
+        assert_eq!(error, "the workload ended with status 3: first; last");
+    }
+
+    #[test]
+    fn a_scheduler_that_did_not_load_has_an_error_in_each_scenario() {
+        let failed = outcome(vec![Line::Failed { why: "the scheduler /bin/scx_x ended".into() }]);
+        for scenario in ["rrj", "rrp"] {
+            assert_eq!(failed.figures(scenario).unwrap_err().to_string(), "the scheduler /bin/scx_x ended");
         }
     }
 }

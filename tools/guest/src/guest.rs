@@ -4,10 +4,11 @@ use crate::archive::Archive;
 use crate::cache::Cache;
 use crate::kernel::{Kernel, sha256};
 use crate::needs::{BOOT, missing};
+use crate::rivals::version;
 use crate::scheduler::Scheduler;
 use anyhow::{Context, bail, ensure};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
@@ -82,12 +83,30 @@ impl Machine {
 }
 
 impl Guest {
+    /// As [`boot`](Self::boot), for a guest that does its plan.
+    ///
+    /// # Errors
+    /// As `boot`; the guest could not do its plan.
+    pub fn run(
+        &self,
+        cache: &Cache,
+        lane: usize,
+        is_interrupted: &dyn Fn() -> bool,
+        said: &mut dyn FnMut(&Line),
+    ) -> anyhow::Result<Option<Ended>> {
+        let ended = self.boot(cache, lane, is_interrupted, said)?;
+        match ended.as_ref().and_then(|ended| ended.lines.last()) {
+            Some(Line::Failed { why }) => bail!("the guest could not do its plan: {why}"),
+            _ => Ok(ended),
+        }
+    }
+
     /// Boots it and waits for its end. `lane` chooses one of this process's CPUs for the emulator: guests that run at a time have lanes
     /// of their own. `is_interrupted` is asked a few times a second, and `said` gets each line.
     ///
     /// # Errors
-    /// A program is missing; the emulator failed; the guest did not do its plan; `Ok(None)` after an interruption.
-    pub fn run(
+    /// A program is missing; the emulator failed; the guest ended before its plan did. `Ok(None)` after an interruption.
+    pub(crate) fn boot(
         &self,
         cache: &Cache,
         lane: usize,
@@ -152,41 +171,52 @@ impl Guest {
         Ok(Some(ended))
     }
 
-    /// The SHA-256 of each of Warmcore's and the scheduler's programs, by name: a rebuilt one makes another guest.
+    /// The SHA-256 of each file of the guest, by name, with the version if `prepare` built it in a pinned one: another file makes another
+    /// guest.
     ///
     /// # Errors
-    /// A program has not been built.
-    pub(crate) fn programs(cache: &Cache, scheduler: &Scheduler) -> anyhow::Result<BTreeMap<String, String>> {
-        let names = [INIT, PROBE].into_iter().chain(scheduler.program());
-        names.map(|name| Ok((name.to_owned(), sha256(&cache.program(name)?)?))).collect()
+    /// A program has not been built, or this machine lacks a file.
+    pub(crate) fn programs(&self, cache: &Cache) -> anyhow::Result<BTreeMap<String, String>> {
+        let one = |(path, file): (String, PathBuf)| {
+            let name = path.strip_prefix("/bin/").unwrap_or(&path);
+            let name = match version(cache, name).filter(|_| path.starts_with("/bin/")) {
+                Some(version) => format!("{name} {version}"),
+                None => name.to_owned(),
+            };
+            Ok((name, sha256(&file)?))
+        };
+        self.files(cache)?.into_iter().map(one).collect()
+    }
+
+    /// The guest's files but the plan, by their path in the guest: where each lies on this machine.
+    fn files(&self, cache: &Cache) -> anyhow::Result<BTreeMap<String, PathBuf>> {
+        let mut files = BTreeMap::from([("/init".to_owned(), cache.program(INIT)?)]);
+        for program in self.scheduler.program().into_iter().chain(self.is_probed.then_some(PROBE)) {
+            files.insert(format!("/bin/{program}"), cache.program(program)?);
+        }
+        files.extend(self.kernel.config().filter(|_| self.scheduler.is_rival()));
+        for run in &self.runs {
+            if let Work::Program { command, package, files: read, .. } = &run.work {
+                let program = command.first().map_or("", String::as_str);
+                match program.strip_prefix("/bin/").and_then(|name| cache.program(name).ok()) {
+                    Some(ours) => _ = files.insert(program.to_owned(), ours),
+                    None => files.extend(with_libraries(program, package)?),
+                }
+                for name in read {
+                    files.insert(format!("/{name}"), above(&std::env::current_dir()?, name)?);
+                }
+            }
+        }
+        Ok(files)
     }
 
     /// The initial RAM disk.
     fn disk(&self, cache: &Cache) -> anyhow::Result<Vec<u8>> {
         let mut archive = Archive::default();
         ["/proc", "/sys", "/dev", "/tmp", "/run"].iter().for_each(|folder| archive.folder(folder));
-        let read =
-            |path: &Path| std::fs::read(path).with_context(|| format!("can't read {}", path.display()));
-        archive.file("/init", &read(&cache.program(INIT)?)?);
-        let mut programs: BTreeSet<&str> = self.scheduler.program().into_iter().collect();
-        if self.is_probed {
-            programs.insert(PROBE);
-        }
-        let mut files: BTreeSet<PathBuf> = BTreeSet::new();
-        for run in &self.runs {
-            if let Work::Program { command, .. } = &run.work {
-                let program = command.first().map_or("", String::as_str);
-                match program.strip_prefix("/bin/").filter(|name| cache.program(name).is_ok()) {
-                    Some(ours) => _ = programs.insert(ours),
-                    None => files.extend(with_libraries(program)?),
-                }
-            }
-        }
-        for program in &programs {
-            archive.file(&format!("/bin/{program}"), &read(&cache.program(program)?)?);
-        }
-        for file in &files {
-            archive.file(&file.display().to_string(), &read(file)?);
+        for (path, file) in self.files(cache)? {
+            let content = std::fs::read(&file).with_context(|| format!("can't read {}", file.display()))?;
+            archive.file(&path, &content);
         }
         let plan = GuestPlan {
             turn_us: TURN_US,
@@ -239,17 +269,50 @@ const INIT: &str = "warmcore-guest-init";
 /// The probe's program.
 const PROBE: &str = "scx_probe";
 
-/// A program of the host, and the libraries that it is linked with, by their paths.
-fn with_libraries(program: &str) -> anyhow::Result<Vec<PathBuf>> {
+/// A program of this machine, and the libraries that it is linked with, by their paths.
+fn with_libraries(program: &str, package: &str) -> anyhow::Result<Vec<(String, PathBuf)>> {
+    ensure!(program.starts_with('/'), "{program}: a scenario names a program by its whole path");
     ensure!(
-        program.starts_with('/') && Path::new(program).is_file(),
-        "{program} is no file of this machine: a scenario names a program by its whole path"
+        Path::new(program).is_file(),
+        "this machine has no {program}, which the scenario runs{}",
+        if package.is_empty() { String::new() } else { format!("; on Debian: apt-get install {package}") }
     );
     let output = Command::new("ldd").arg(program).output().context("can't run ldd")?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)", or "/lib64/ld-linux-x86-64.so.2 (0x…)"; of a static program none.
-    let libraries = text.split_whitespace().filter(|word| word.starts_with('/'));
-    Ok(std::iter::once(program).chain(libraries).map(PathBuf::from).collect())
+    let mut libraries = libraries(&text).with_context(|| format!("{program} can't be run in a guest"))?;
+    // The C library loads it when a thread ends by `pthread_exit`, and no program names it.
+    let unwind =
+        libraries.iter().find_map(|path| Some(format!("{}libgcc_s.so.1", path.strip_suffix("libc.so.6")?)));
+    libraries.extend(unwind.as_deref().filter(|path| Path::new(path).is_file()));
+    Ok([program].into_iter().chain(libraries).map(|path| (path.to_owned(), path.into())).collect())
+}
+
+/// Reads what ldd prints: "libc.so.6 => /lib/x86_64-linux-gnu/libc.so.6 (0x…)", or "/lib64/ld-linux-x86-64.so.2 (0x…)"; of a static
+/// program no path.
+fn libraries(text: &str) -> anyhow::Result<Vec<&str>> {
+    let missing: Vec<&str> = text
+        .lines()
+        .filter_map(|line| line.split_once(" => not found"))
+        .map(|(name, _)| name.trim())
+        .collect();
+    ensure!(
+        missing.is_empty(),
+        "this machine has none of its libraries {}: install its package anew",
+        missing.join(", ")
+    );
+    Ok(text.split_whitespace().filter(|word| word.starts_with('/')).collect())
+}
+
+/// A file that a scenario names, in this folder or one above it.
+fn above(folder: &Path, name: &str) -> anyhow::Result<PathBuf> {
+    let found = folder.ancestors().map(|folder| folder.join(name)).find(|file| file.is_file());
+    found.with_context(|| {
+        format!(
+            "neither {} nor a folder above it has {name}, which the scenario's program reads; the built-in scenarios' files are in a \
+             checkout of Warmcore",
+            folder.display()
+        )
+    })
 }
 
 /// A line of the console, if it is the first process's.
@@ -262,11 +325,10 @@ fn read_line(line: &[u8]) -> anyhow::Result<Option<Line>> {
 
 impl Ended {
     /// # Errors
-    /// The plan was not done to its end.
+    /// The guest said neither that its plan is done nor that it can't be.
     fn check(&self) -> anyhow::Result<()> {
         match self.lines.last() {
-            Some(Line::Ended { .. }) => Ok(()),
-            Some(Line::Failed { why }) => bail!("the guest could not do its plan: {why}"),
+            Some(Line::Ended { .. } | Line::Failed { .. }) => Ok(()),
             _ => {
                 let console = String::from_utf8_lossy(&self.console).into_owned();
                 let lines: Vec<&str> = console.lines().collect();
@@ -306,5 +368,35 @@ mod tests {
     fn a_guest_that_ends_early_is_an_error_with_its_last_lines() {
         let ended = Ended { lines: Vec::new(), console: b"Kernel panic\n".to_vec() };
         assert!(ended.check().unwrap_err().to_string().ends_with("Kernel panic"));
+    }
+
+    #[test]
+    fn a_program_that_is_not_installed_is_named_with_its_package() {
+        let error = |program| format!("{:#}", with_libraries(program, "such").unwrap_err());
+        assert_eq!(
+            error("/no/such"),
+            "this machine has no /no/such, which the scenario runs; on Debian: apt-get install such"
+        );
+        assert!(error("ls").contains("whole path"));
+    }
+
+    #[test]
+    fn libraries_are_found_and_missing_ones_are_named() {
+        let text = "\tlinux-vdso.so.1 (0x1)\n\tlibc.so.6 => /lib/libc.so.6 (0x2)\n\t/lib64/ld.so.2 (0x3)\n";
+        assert_eq!(libraries(text).unwrap(), ["/lib/libc.so.6", "/lib64/ld.so.2"]);
+        assert_eq!(libraries("\tnot a dynamic executable\n").unwrap(), [""; 0]);
+        let error = libraries("\tlibx.so.1 => not found\n").unwrap_err().to_string();
+        assert!(error.contains("libx.so.1"), "{error}");
+    }
+
+    #[test]
+    fn a_scenarios_file_is_found_in_a_folder_above() {
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(folder.path().join("a/b")).unwrap();
+        std::fs::write(folder.path().join("load.json"), "{}").unwrap();
+        let here = folder.path().join("a/b");
+        assert_eq!(above(&here, "load.json").unwrap(), folder.path().join("load.json"));
+        let error = above(&here, "no-such.json").unwrap_err().to_string();
+        assert!(error.contains("no-such.json") && error.contains("checkout"), "{error}");
     }
 }

@@ -18,8 +18,9 @@ pub struct Kernel {
     pub image: PathBuf,
 }
 
-/// The compressed image, and what is known of it.
+/// The compressed image, its configuration, and what is known of it.
 pub(crate) const IMAGE: &str = "vmlinuz";
+pub(crate) const CONFIG: &str = "config";
 pub(crate) const ABOUT: &str = "kernel.json";
 
 impl Kernel {
@@ -39,6 +40,14 @@ impl Kernel {
         );
         let release = image.file_name().unwrap_or_default().to_string_lossy().into_owned();
         Ok(Self { release, package: String::new(), sha256: sha256(image)?, image: image.to_owned() })
+    }
+
+    /// Where the kernel's configuration lies in a guest, and here. `None`: it was not fetched. libbpf reads it for a scheduler that asks how
+    /// the kernel was built, and refuses to load the scheduler without.
+    pub(crate) fn config(&self) -> Option<(String, PathBuf)> {
+        let name = format!("config-{}", self.release.trim_start_matches("vmlinuz-"));
+        let files = [CONFIG, &name].map(|name| self.image.with_file_name(name));
+        Some((format!("/boot/{name}"), files.into_iter().find(|file| file.is_file())?))
     }
 
     /// The numbers at the beginning of the release.

@@ -10,6 +10,7 @@ mod kernel;
 mod needs;
 mod prepare;
 mod programs;
+mod rivals;
 mod scenario;
 mod scheduler;
 
@@ -20,5 +21,6 @@ pub use figures::Figures;
 pub use guest::{Ended, Guest, Machine};
 pub use kernel::Kernel;
 pub use prepare::{needed, prepare};
+pub use rivals::{RIVALS, Rival};
 pub use scenario::{Scenario, scenarios};
 pub use scheduler::Scheduler;

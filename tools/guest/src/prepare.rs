@@ -1,13 +1,15 @@
-//! Fetches kernels through apt, without installing anything.
+//! Fetches kernels and their configurations through apt, without installing anything.
 
 use crate::cache::Cache;
-use crate::kernel::{ABOUT, IMAGE, Kernel, numbers, sha256};
+use crate::kernel::{ABOUT, CONFIG, IMAGE, Kernel, numbers, sha256};
 use crate::needs::{BOOT, BUILD, FETCH, Need, missing};
 use crate::programs;
+use crate::rivals::{self, Rival};
 use anyhow::{Context, bail, ensure};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use tempfile::TempDir;
 use warmcore_results::write_whole;
 
 /// The suites that have kernels newer than the machine's.
@@ -20,8 +22,8 @@ const KEYS: &str = "/usr/share/keyrings/debian-archive-keyring.gpg";
 const FIRST: [u64; 2] = [6, 18];
 
 /// Fetches the newest kernel of each of `versions`, such as `7.2`, or of each minor version from 6.18 if there are none; builds the
-/// guest's programs from the checkout at `root`. `step` is told what is being done. Kernels that are there are not fetched again;
-/// without `fetches` no other is.
+/// guest's programs from the checkout at `root`, and then these `rivals`. `step` is told what is being done. Kernels that are there are
+/// not fetched again; without `fetches` no other is.
 ///
 /// # Errors
 /// Something is missing on this machine (the error names the command that installs it), or a step failed.
@@ -29,6 +31,7 @@ pub fn prepare(
     cache: &Cache,
     root: &Path,
     versions: &[String],
+    rivals: &[&Rival],
     fetches: bool,
     step: &dyn Fn(&str),
 ) -> anyhow::Result<()> {
@@ -42,7 +45,8 @@ pub fn prepare(
     let newest = kernels.first().context("no kernel was fetched")?;
     step("the types of the newest kernel");
     let types = types(newest, cache)?;
-    programs::build(cache, root, &types, step)
+    programs::build(cache, root, &types, step)?;
+    rivals::build(cache, rivals, step)
 }
 
 /// What is missing on this machine to boot a guest and to build its programs, in words. `None`: nothing.
@@ -69,7 +73,8 @@ fn fetch(cache: &Cache, versions: &[String], step: &dyn Fn(&str)) -> anyhow::Res
         chosen.insert(found.clone(), package);
     }
     for package in chosen.values() {
-        if !cache.kernels().iter().any(|kernel| kernel.package.starts_with(&format!("{package}_"))) {
+        let is_it = |kernel: &Kernel| kernel.package.starts_with(&format!("{package}_"));
+        if !cache.kernels().iter().any(|kernel| is_it(kernel) && kernel.config().is_some()) {
             step(package);
             apt.fetch(cache, package).with_context(|| format!("can't fetch {package}"))?;
         }
@@ -131,8 +136,8 @@ impl Apt {
         Ok(kernels(&text))
     }
 
-    /// Downloads the package and takes the kernel out of it.
-    fn fetch(&self, cache: &Cache, package: &str) -> anyhow::Result<()> {
+    /// Downloads a package; its file's name without the end, and its content.
+    fn download(&self, cache: &Cache, package: &str) -> anyhow::Result<(String, TempDir)> {
         self.run("apt-get", &["-qq", "download", package])?;
         let is_it = |path: &PathBuf| {
             path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&format!("{package}_")))
@@ -147,17 +152,33 @@ impl Apt {
             .status()
             .context("can't run dpkg-deb")?;
         ensure!(unpacked.success(), "dpkg-deb -x {} ended with {unpacked}", file.display());
-        let image = find(content.path(), "vmlinuz").context("the package has no vmlinuz")?;
+        std::fs::remove_file(&file)?;
+        Ok((file.file_stem().unwrap_or_default().to_string_lossy().replace("%3a", ":"), content))
+    }
+
+    /// Downloads the package and takes the kernel out of it; its configuration too, or out of the packages that may have it.
+    fn fetch(&self, cache: &Cache, package: &str) -> anyhow::Result<()> {
+        let (stem, content) = self.download(cache, package)?;
+        let image = find(content.path(), &|name| name.starts_with("vmlinuz"))
+            .context("the package has no vmlinuz")?;
         let release = package.splitn(3, '-').nth(2).unwrap_or(package).to_owned();
         let folder = cache.folder("kernels")?.join(&release);
         std::fs::create_dir_all(&folder)?;
         write_whole(&folder.join(IMAGE), &std::fs::read(&image)?)?;
-        let stem = file.file_stem().unwrap_or_default().to_string_lossy().replace("%3a", ":");
+        let other = |kind: &str| self.download(cache, &format!("linux-{kind}-{release}")).ok();
+        let others = ["base", "image"].into_iter().filter_map(other).map(|(_, content)| content);
+        // Only schedulers that read the configuration need it, so a kernel without one is a kernel.
+        for content in std::iter::once(content).chain(others) {
+            let is_it = |name: &str| name == CONFIG || name.starts_with("config-");
+            if let Some(config) = find(content.path(), &is_it) {
+                write_whole(&folder.join(CONFIG), &std::fs::read(config)?)?;
+                break;
+            }
+        }
         let hash = sha256(&folder.join(IMAGE))?;
         let kernel = Kernel { release, package: stem, sha256: hash, image: PathBuf::new() };
         // Last: a folder without it is no kernel.
         write_whole(&folder.join(ABOUT), serde_json::to_string_pretty(&kernel)?.as_bytes())?;
-        std::fs::remove_file(&file)?;
         Ok(())
     }
 }
@@ -192,15 +213,15 @@ fn mirror() -> anyhow::Result<String> {
     found.map(str::to_owned).context(no)
 }
 
-/// The file whose name begins so, anywhere below a folder.
-fn find(folder: &Path, name: &str) -> Option<PathBuf> {
+/// The file with such a name, anywhere below a folder.
+fn find(folder: &Path, is_it: &dyn Fn(&str) -> bool) -> Option<PathBuf> {
     let entries = std::fs::read_dir(folder).ok()?.flatten();
     entries.into_iter().find_map(|entry| {
         let path = entry.path();
         if path.is_dir() && !path.is_symlink() {
-            return find(&path, name);
+            return find(&path, is_it);
         }
-        entry.file_name().to_string_lossy().starts_with(name).then_some(path)
+        is_it(&entry.file_name().to_string_lossy()).then_some(path)
     })
 }
 

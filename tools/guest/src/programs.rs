@@ -22,19 +22,10 @@ pub(crate) fn build(cache: &Cache, root: &Path, types: &Path, step: &dyn Fn(&str
         step(what);
         let manifest = folder.join("Cargo.toml");
         ensure!(manifest.is_file(), "{} does not exist: is this a checkout of Warmcore?", manifest.display());
-        let mut cargo = Command::new("cargo");
-        cargo
-            .args(["build", "--release", "--locked", "--workspace", "--target", TARGET, "--manifest-path"])
-            .arg(&manifest);
+        let mut cargo = cargo("build", &target);
+        cargo.args(["--release", "--locked", "--workspace", "--manifest-path"]).arg(&manifest);
         programs.iter().for_each(|program| _ = cargo.args(["--bin", program]));
-        let output = cargo
-            .arg("--target-dir")
-            .arg(&target)
-            .env("RUSTFLAGS", "-C target-feature=+crt-static")
-            .env("LIBBPF_SYS_LIBRARY_PATH", "/usr/lib/x86_64-linux-gnu")
-            .env("WARMCORE_VMLINUX_H", types)
-            .output()
-            .context("can't run cargo")?;
+        let output = cargo.env("WARMCORE_VMLINUX_H", types).output().context("can't run cargo")?;
         let errors = String::from_utf8_lossy(&output.stderr);
         ensure!(output.status.success(), "cargo build of {what} failed:\n{}", errors.trim());
         for name in programs {
@@ -44,4 +35,15 @@ pub(crate) fn build(cache: &Cache, root: &Path, types: &Path, step: &dyn Fn(&str
         }
     }
     Ok(())
+}
+
+/// cargo, for a static program.
+pub(crate) fn cargo(what: &str, target: &Path) -> Command {
+    let mut cargo = Command::new("cargo");
+    cargo
+        .args([what, "--target", TARGET, "--target-dir"])
+        .arg(target)
+        .env("RUSTFLAGS", "-C target-feature=+crt-static")
+        .env("LIBBPF_SYS_LIBRARY_PATH", "/usr/lib/x86_64-linux-gnu");
+    cargo
 }

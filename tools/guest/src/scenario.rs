@@ -2,6 +2,7 @@
 
 use anyhow::Context;
 use serde::Deserialize;
+use std::path::Path;
 use warmcore_guest_init::{Run, Work};
 
 /// A scenario.
@@ -30,8 +31,8 @@ macro_rules! files {
 
 /// The scenarios that are built in, by name and text.
 const FILES: [(&str, &str); 18] = files![
-    "hogs" "hogs-beside" "hogs-weighted" "hotplug" "messages" "moved" "pinned" "pipeline" "rrj" "rrj-16-cpus" "rrj-25" "rrj-90" "rrp"
-    "rrp-10" "rrp-short" "storm" "timers" "timers-16-cpus"
+    "hogs" "hogs-beside" "hogs-weighted" "hotplug" "messages" "moved" "pinned" "pipeline" "rrj" "rrj-16-cpus" "rrj-25" "rrj-90"
+    "rrp" "rrp-10" "rrp-short" "storm" "timers" "timers-16-cpus"
 ];
 
 /// The scenarios that are built in.
@@ -49,6 +50,13 @@ impl Scenario {
         Ok(Self { name: name.to_owned(), about, run: Run { name: name.to_owned(), groups, work } })
     }
 
+    /// What this machine lacks to run it, in words.
+    pub fn missing(&self) -> Option<String> {
+        let Work::Program { command, package, .. } = &self.run.work else { return None };
+        let program = command.first().filter(|program| !Path::new(program).is_file())?;
+        Some(format!("missing: {program}; on Debian: apt-get install {package}"))
+    }
+
     /// The scenario with this name, or the file that it names.
     ///
     /// # Errors
@@ -56,8 +64,7 @@ impl Scenario {
     pub fn find(name: &str) -> anyhow::Result<Self> {
         if name.ends_with(".toml") {
             let text = std::fs::read_to_string(name).with_context(|| format!("can't read {name}"))?;
-            let stem =
-                std::path::Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
+            let stem = Path::new(name).file_stem().unwrap_or_default().to_string_lossy().into_owned();
             return Self::read(&stem, &text).with_context(|| format!("{name} is no scenario"));
         }
         scenarios().into_iter().find(|scenario| scenario.name == name).with_context(|| {
@@ -85,6 +92,19 @@ mod tests {
         }
         let files = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/scenarios")).unwrap().count();
         assert_eq!(files, FILES.len(), "each file is built in");
+    }
+
+    #[test]
+    fn a_program_that_this_machine_lacks_is_named_with_its_package() {
+        let of = |program| {
+            let text = format!(
+                "about = \"x\"\n[work]\nkind = \"program\"\npackage = \"p\"\ncommand = [\"{program}\"]"
+            );
+            Scenario::read("x", &text).unwrap().missing()
+        };
+        assert_eq!(of("/bin/sh"), None);
+        assert_eq!(of("/no/such").as_deref(), Some("missing: /no/such; on Debian: apt-get install p"));
+        assert_eq!(Scenario::find("rrj").unwrap().missing(), None);
     }
 
     #[test]

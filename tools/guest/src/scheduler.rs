@@ -58,6 +58,11 @@ impl Scheduler {
         self.command.first().map(String::as_str)
     }
 
+    /// Whether it is neither the kernel's own nor Warmcore's.
+    pub(crate) fn is_rival(&self) -> bool {
+        self.program().is_some_and(|program| program != PROGRAM)
+    }
+
     /// The command in the guest.
     pub(crate) fn command(&self) -> Vec<String> {
         let mut command = self.command.clone();

@@ -1,6 +1,7 @@
 //! The table, the picture and the JSON of a comparison.
 
 use serde_json::{Value, json};
+use std::collections::BTreeMap;
 use warmcore_guest::{Comparison, Figures, Outcome, ScenarioRow, Spread};
 use warmcore_report::{Cloud, scatter};
 
@@ -20,8 +21,11 @@ const COLUMNS: [Column; 9] = [
 ];
 
 /// The mean over the seeds, with the least and the most if they differ.
-fn shown(spread: Spread, digits: usize) -> String {
-    let Spread { mean, least, most } = spread;
+fn shown(row: &ScenarioRow, digits: usize, of: impl Fn(&Figures) -> f64) -> String {
+    if row.seeds.is_empty() {
+        return "–".to_owned();
+    }
+    let Spread { mean, least, most } = row.spread(of);
     let [mean, least, most] = [mean, least, most].map(|value| format!("{value:.digits$}"));
     if least == most { mean } else { format!("{mean} ({least}–{most})") }
 }
@@ -80,13 +84,13 @@ fn table(rows: &[&ScenarioRow]) -> String {
     cells[0].extend(groups.iter().map(|group| format!("{group} p99 µs")));
     for row in rows {
         let mut line = vec![row.scheduler.clone()];
-        line.extend(COLUMNS.iter().map(|(_, digits, of)| shown(row.spread(of), *digits)));
-        line.extend(has_shares.then(|| shown(row.spread(|figures| figures.unequal.unwrap_or(0.0)), 2)));
+        line.extend(COLUMNS.iter().map(|(_, digits, of)| shown(row, *digits, of)));
+        line.extend(has_shares.then(|| shown(row, 2, |figures| figures.unequal.unwrap_or(0.0))));
         for group in &groups {
             let of = |figures: &Figures| {
                 figures.groups.iter().find(|(name, _)| name == group).map_or(0.0, |(_, p99)| *p99)
             };
-            line.push(shown(row.spread(of), 0));
+            line.push(shown(row, 0, of));
         }
         cells.push(line);
     }
@@ -125,13 +129,16 @@ pub(super) fn pictures<'a>(
 }
 
 /// The rows of a comparison, and what they rest on.
-pub(super) fn json(comparison: &Comparison, rows: &[ScenarioRow]) -> Value {
+pub(super) fn json(comparison: &Comparison, outcomes: &[Outcome]) -> Value {
+    let programs: BTreeMap<_, _> =
+        outcomes.iter().map(|Outcome { job, .. }| (&job.scheduler, &job.programs)).collect();
     json!({
         "schema": 1,
         "what": "guest",
         "kernel": comparison.kernel,
         "machine": comparison.machine,
         "seeds": comparison.seeds,
-        "rows": rows,
+        "programs": programs,
+        "rows": comparison.rows(outcomes),
     })
 }
