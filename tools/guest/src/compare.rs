@@ -262,12 +262,16 @@ impl Outcome {
         };
         let end = self.lines.iter().find_map(|line| match line {
             Line::Scheduler { status, said } => {
-                Some(format!("; it ended with status {status}: {}", last(said)))
+                Some(format!("; its status at the end is {status}, and it says: {}", last(said)))
             }
             _ => None,
         });
         let end = end.unwrap_or_default();
-        ensure!(*is_scheduled, "{} was not in charge for all of the run{end}", self.job.scheduler);
+        ensure!(
+            *is_scheduled,
+            "{} was not in charge of all tasks for all of the run{end}",
+            self.job.scheduler
+        );
         ensure!(*status == 0, "the workload ended with status {status}: {}", last(said));
         let done: Option<Done> = done.clone().map(serde_json::from_value).transpose()?;
         Ok(Figures::of(&ProbeCounts::read(counts)?, done.as_ref()))
@@ -313,7 +317,7 @@ mod tests {
         let error = outcome(vec![ran(false, 0), left]).figures("rrj").unwrap_err().to_string();
         assert_eq!(
             error,
-            "scx_x was not in charge for all of the run; it ended with status 1: runnable task stall"
+            "scx_x was not in charge of all tasks for all of the run; its status at the end is 1, and it says: runnable task stall"
         );
         let error = outcome(vec![ran(true, 3)]).figures("rrj").unwrap_err().to_string();
         assert_eq!(error, "the workload ended with status 3: first; last");
