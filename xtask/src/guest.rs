@@ -5,8 +5,17 @@
 
 use anyhow::{Context, bail, ensure};
 use std::path::Path;
-use warmcore_guest::{Cache, Comparison, Guest, Machine, Scenario, ScenarioRow, Scheduler, needed, prepare};
+use warmcore_guest::{
+    Cache, Comparison, Guest, Machine, Outcome, Scenario, ScenarioRow, Scheduler, needed, prepare,
+    test_scheduler,
+};
 use warmcore_guest_init::{Line, Run, Work};
+
+/// The scheduler, which logs one decision in twenty.
+const WARM: &str = "warm,sample=20";
+
+/// So many decisions are made again at least.
+const REPLAYED_MIN: u64 = 100;
 
 /// Seeds of each scenario.
 const SEEDS: [u64; 2] = [1, 2];
@@ -38,11 +47,13 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
     let cache = Cache::of_user()?;
     let kernel = cache.kernels().into_iter().next().context("no kernel")?;
     prepare(&cache, root, &[], &[], false, &|step| println!("{step}"))?;
+    println!("the scheduler's decisions, beside those of the runtime");
+    test_scheduler(&cache, root)?;
     let scenarios = ["hogs", "rrp", "rrj"].map(Scenario::find).into_iter().collect::<Result<_, _>>()?;
     let comparison = Comparison {
         kernel,
         machine: Machine { cpus: 8, llcs: 2, threads: 1, memory: 1024 },
-        schedulers: vec![Scheduler::own(), Scheduler::warm()],
+        schedulers: vec![Scheduler::own(), Scheduler::parse(WARM)?],
         scenarios,
         seeds: SEEDS.to_vec(),
     };
@@ -65,7 +76,8 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
         let found = rows.iter().find(|row| row.scenario == scenario && row.scheduler == scheduler);
         found.with_context(|| format!("no row of {scenario} under {scheduler}"))
     };
-    let (own, warm) = ("eevdf", "warm");
+    check_replay(&outcomes)?;
+    let (own, warm) = ("eevdf", WARM);
     let unequal = row("hogs", warm)?.spread(|figures| figures.unequal.unwrap_or(f64::MAX)).most;
     let same =
         |scheduler| Ok::<f64, anyhow::Error>(row("rrp", scheduler)?.spread(|figures| figures.same).mean);
@@ -87,6 +99,27 @@ pub fn run(root: &Path) -> anyhow::Result<()> {
         queued <= QUEUED_MAX,
         "{queued:.1} % of the wakes of pairs over sockets are queued, and {QUEUED_MAX} is the limit"
     );
+    Ok(())
+}
+
+/// Checks that the decisions that were logged in the guests are the same when they are made again natively.
+fn check_replay(outcomes: &[Outcome]) -> anyhow::Result<()> {
+    let mut replayed = 0;
+    for outcome in outcomes.iter().filter(|outcome| outcome.job.scheduler == WARM) {
+        let said = outcome.lines.iter().find_map(|line| match line {
+            Line::Scheduler { said, .. } => said.iter().find(|said| said.starts_with("{\"scheduler\"")),
+            _ => None,
+        });
+        let said = said.context("the scheduler did not print its counts")?;
+        let decisions = &serde_json::from_str::<serde_json::Value>(said)?["decisions"];
+        ensure!(decisions["different"] == 0, "decisions were made otherwise natively: {decisions}");
+        replayed += decisions["replayed"].as_u64().context("no number of decisions")?;
+    }
+    ensure!(
+        replayed >= REPLAYED_MIN,
+        "{replayed} decisions were made again, and {REPLAYED_MIN} are expected"
+    );
+    println!("{replayed} decisions made again natively: the same answers");
     Ok(())
 }
 

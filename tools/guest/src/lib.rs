@@ -20,7 +20,7 @@ pub use counts::ProbeCounts;
 pub use figures::Figures;
 pub use guest::{Ended, Guest, Machine};
 pub use kernel::Kernel;
-pub use prepare::{needed, prepare};
+pub use prepare::{needed, prepare, test_scheduler};
 pub use rivals::{RIVALS, Rival};
 pub use scenario::{Scenario, scenarios};
 pub use scheduler::Scheduler;

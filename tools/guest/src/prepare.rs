@@ -49,6 +49,16 @@ pub fn prepare(
     rivals::build(cache, rivals, step)
 }
 
+/// Runs the tests of the scheduler in the checkout at `root`, with the types of the newest kernel of the cache: among them a million
+/// random wakes, which it has to decide as `warmcore-sched` does.
+///
+/// # Errors
+/// A test fails, or no kernel was fetched.
+pub fn test_scheduler(cache: &Cache, root: &Path) -> anyhow::Result<()> {
+    let newest = cache.kernels().into_iter().next().context("no kernel was fetched")?;
+    programs::test(cache, root, &types(&newest, cache)?)
+}
+
 /// What is missing on this machine to boot a guest and to build its programs, in words. `None`: nothing.
 pub fn needed() -> Option<String> {
     missing(BOOT.iter().chain(FETCH).chain(BUILD))

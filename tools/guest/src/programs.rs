@@ -37,6 +37,22 @@ pub(crate) fn build(cache: &Cache, root: &Path, types: &Path, step: &dyn Fn(&str
     Ok(())
 }
 
+/// Runs the tests of the scheduler's decisions, as it was built.
+///
+/// # Errors
+/// A test fails.
+pub(crate) fn test(cache: &Cache, root: &Path, types: &Path) -> anyhow::Result<()> {
+    let manifest = root.join("scx/Cargo.toml");
+    let mut cargo = cargo("test", &cache.folder("target")?);
+    cargo
+        .args(["--release", "--locked", "--quiet", "--package", "scx_warm", "--manifest-path"])
+        .arg(&manifest);
+    let output = cargo.env("WARMCORE_VMLINUX_H", types).output().context("can't run cargo")?;
+    let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+    ensure!(output.status.success(), "the scheduler's tests failed:\n{}", said.trim());
+    Ok(())
+}
+
 /// cargo, for a static program.
 pub(crate) fn cargo(what: &str, target: &Path) -> Command {
     let mut cargo = Command::new("cargo");
