@@ -13,6 +13,7 @@ pub mod membarrier;
 pub mod platform;
 pub mod rseq;
 pub mod signals;
+pub mod slice;
 #[cfg(target_os = "linux")]
 pub mod timer;
 

@@ -2,9 +2,9 @@
 //!
 //! A registered thread shares an area of at least 32 bytes with the kernel. Its distance from the thread pointer is the
 //! same in all threads. The kernel writes the CPU number there and, since Linux 6.3, the concurrency id. The thread
-//! writes only `rseq_cs`, the address of the descriptor of the section that it enters. If the thread is preempted,
-//! migrated or signalled inside the section, the kernel continues it at the section's abort address. So a section that
-//! has executed its last store ran uninterrupted on one CPU with one id.
+//! writes only `rseq_cs`, the address of the descriptor of the section that it enters, and a byte of [`slice`]. If the
+//! thread is preempted, migrated or signalled inside the section, the kernel continues it at the section's abort
+//! address. So a section that has executed its last store ran uninterrupted on one CPU with one id.
 //!
 //! The shortest section costs two stores: one to `rseq_cs` and its last one.
 //!
@@ -12,7 +12,9 @@
 //!
 //! Linux `include/uapi/linux/rseq.h`; glibc manual, "Restartable Sequences".
 //!
-//! Writers. The kernel: all fields. The thread: `rseq_cs` (offset 8) only.
+//! Writers. The kernel: all fields. The thread: `rseq_cs` (offset 8), and `slice_ctrl.request` (offset 28), only.
+//!
+//! [`slice`]: crate::slice
 
 #[cfg(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod own;
@@ -45,6 +47,8 @@ pub(crate) mod field {
     pub const RSEQ_CS: usize = 8;
     pub const NODE_ID: usize = 20;
     pub const MM_CID: usize = 24;
+    /// Two bytes: `request` and `granted`. The module `slice` has them.
+    pub const SLICE_CONTROL: usize = 28;
     /// The size of an area that every kernel since 4.18 accepts.
     pub const AREA_BYTES: usize = 32;
 }
@@ -217,6 +221,11 @@ fn glibc_area() -> Option<(isize, usize)> {
         }
         (!offset.is_null() && !size.is_null()).then(|| (*offset, *size as usize))
     }
+}
+
+/// Returns the distance of the areas from the thread pointer. 0 if there are none, and before [`support`].
+pub(crate) fn offset_of_area() -> isize {
+    (FOUND.load(Relaxed) >> 32) as isize
 }
 
 /// This thread's registered area, and the field of it that sections use as their index.

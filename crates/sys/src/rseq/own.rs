@@ -24,13 +24,15 @@ const SIGNATURE: u32 = 0xd428_bc00;
 #[cfg(all(target_arch = "aarch64", target_endian = "big"))]
 const SIGNATURE: u32 = 0x00bc_28d4;
 
-/// An area: 32 bytes, aligned to 32 as the kernel requires, and to 64 to have a cache line of its own.
+/// An area, with a cache line of its own.
 #[repr(C, align(64))]
-struct Area(UnsafeCell<[u32; field::AREA_BYTES / 4]>);
+struct Area(UnsafeCell<[u32; AREA_ROOM / 4]>);
+
+const AREA_ROOM: usize = 64;
 
 impl Area {
     const fn unregistered() -> Self {
-        let mut words = [0; field::AREA_BYTES / 4];
+        let mut words = [0; AREA_ROOM / 4];
         words[field::CPU_ID / 4] = u32::MAX; // negative: no section runs before the registration
         Self(UnsafeCell::new(words))
     }
@@ -59,7 +61,18 @@ fn area() -> *mut u8 {
 
 fn rseq(flags: i32) -> io::Result<()> {
     // SAFETY: the area lives as long as the thread, and is unregistered before it ends.
-    checked(unsafe { libc::syscall(libc::SYS_rseq, area(), field::AREA_BYTES, flags, SIGNATURE) }).map(drop)
+    checked(unsafe { libc::syscall(libc::SYS_rseq, area(), bytes(), flags, SIGNATURE) }).map(drop)
+}
+
+/// Returns the size to register: all fields of the kernel if they fit, because longer slices need more than 32 bytes.
+fn bytes() -> usize {
+    // AT_RSEQ_FEATURE_SIZE and AT_RSEQ_ALIGN. SAFETY: getauxval accepts any number.
+    let [bytes, align] = [27, 28].map(|name| unsafe { libc::getauxval(name) } as usize);
+    if (field::AREA_BYTES..=AREA_ROOM).contains(&bytes) && align <= AREA_ROOM {
+        bytes
+    } else {
+        field::AREA_BYTES
+    }
 }
 
 /// Returns the distance from the thread pointer to this thread's area.
