@@ -13,7 +13,7 @@ use warmcore_bench::progress;
 use warmcore_guest::{
     Cache, Comparison, Machine, Outcome, RIVALS, Rival, Scenario, Scheduler, prepare, scenarios,
 };
-use warmcore_guest_init::Line;
+use warmcore_guest_init::{Done, Line};
 use warmcore_results::write_whole;
 
 const ABOUT: &str = "\
@@ -266,6 +266,13 @@ fn run(
     }
     let outcomes = [comparison.outcome(&cache, scheduler, seed, ended.lines)?];
     print!("{}", table::of(&comparison, &outcomes));
+    for line in &outcomes[0].lines {
+        if let Line::Ran { name, done: Some(done), .. } = line
+            && let Some(counts) = serde_json::from_value::<Done>(done.clone())?.sections
+        {
+            println!("\n{name}: {counts}");
+        }
+    }
     all_have_figures(&comparison, &outcomes)
 }
 

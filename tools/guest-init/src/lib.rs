@@ -10,4 +10,4 @@ pub mod plan;
 pub mod work;
 
 pub use plan::{GuestPlan, Line, Run};
-pub use work::{Done, Work};
+pub use work::{Done, SectionCounts, Work};

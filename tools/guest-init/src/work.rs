@@ -11,6 +11,7 @@ mod pairs;
 mod pipeline;
 mod places;
 mod process;
+mod sections;
 mod storm;
 
 use anyhow::{Context, ensure};
@@ -18,6 +19,7 @@ use process::Process;
 use serde::{Deserialize, Serialize};
 use std::process::Command;
 
+pub use sections::SectionCounts;
 pub use storm::{RUN, run as run_for_us};
 
 /// What the tasks do. Durations are in µs, and vary by half of themselves.
@@ -40,6 +42,8 @@ pub enum Work {
     Hotplug(places::Hotplug),
     /// Threads that hand messages to many workers and wait for all answers.
     Messages(messages::Messages),
+    /// Threads that run a short section again and again, without longer time slices and with them.
+    Sections(sections::Sections),
     /// A program of the guest, or of the machine on which the guest is made.
     Program {
         /// The program and its arguments.
@@ -69,6 +73,9 @@ pub struct Done {
     /// Wake-up delays that the tasks saw themselves, in µs: the median and the 99th percentile.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub delay_us: Option<(u64, u64)>,
+    /// What happened to sections.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sections: Option<SectionCounts>,
 }
 
 impl Work {
@@ -86,6 +93,7 @@ impl Work {
             Self::Moved(moved) => moved.run(seed),
             Self::Hotplug(hotplug) => hotplug.run(seed),
             Self::Messages(messages) => messages.run(seed),
+            Self::Sections(sections) => sections.run(seed),
             Self::Program { command, end_ms, .. } => program(command, *end_ms),
         }
     }
