@@ -22,6 +22,7 @@ use crate::stock::{CAPACITY_LOG2_MAX, Key, StockAddr};
 use crate::sync::{AtomicPtr, AtomicU32, AtomicU64, Mutex, MutexGuard, Ordering::*};
 use std::sync::Arc;
 use warmcore_line::{Line, Padded};
+use warmcore_sys::slice;
 use warmcore_types::ignore_poison;
 
 /// One account. Its address is valid as long as the [`Accounts`](super::Accounts) that it belongs to.
@@ -301,11 +302,13 @@ impl Node {
         }
     }
 
-    /// Takes the `guarantee_lock` if the account has a guarantee or a reserve. Charges that are under way while
-    /// `set_guarantee` runs may leave the reserve short until more units come back.
-    pub(super) fn lock_guarantee(&self) -> Option<MutexGuard<'_, ()>> {
+    /// Takes the `guarantee_lock` if the account has a guarantee or a reserve, and asks for a longer time slice until the
+    /// lock is dropped. Charges that are under way while `set_guarantee` runs may leave the reserve short until more units
+    /// come back.
+    pub(super) fn lock_guarantee(&self) -> Option<(MutexGuard<'_, ()>, slice::Section)> {
         let keeps = self.guarantee.load(Relaxed) > 0 || self.reserve.load(Relaxed) > 0;
-        keeps.then(|| ignore_poison(self.guarantee_lock.lock()))
+        // A tuple's first field is dropped first: the section ends after the lock.
+        keeps.then(|| (ignore_poison(self.guarantee_lock.lock()), slice::ask()))
     }
 
     /// The name, the children and the listener, under their lock.
