@@ -7,7 +7,7 @@
 //! # Cost
 //! A worker reads `len` before each poll. The line of `len` is written only by pushes and by workers that take tasks.
 
-use crate::sync::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Mutex, Ordering::*};
+use crate::sync::{AtomicBool, AtomicU16, AtomicU32, AtomicU64, Locked, Mutex, Ordering::*};
 use crate::{SHARD_CPUS_MAX, ShardMask, Task};
 use std::collections::VecDeque;
 use warmcore_line::{Line, Padded};
@@ -61,7 +61,7 @@ impl<T: Task> InjectQueue<T> {
 
     /// Appends a task. `Err`: the queue is closed.
     pub(crate) fn push(&self, task: T) -> Result<(), T> {
-        let mut tasks = ignore_poison(self.tasks.lock());
+        let mut tasks = Locked::lock(&self.tasks);
         let Some(tasks) = tasks.as_mut() else { return Err(task) };
         if tasks.len() == tasks.capacity() {
             T::unaccounted(|| tasks.reserve(1));
@@ -76,7 +76,7 @@ impl<T: Task> InjectQueue<T> {
         if self.is_empty() {
             return;
         }
-        let mut tasks = ignore_poison(self.tasks.lock());
+        let mut tasks = Locked::lock(&self.tasks);
         let Some(tasks) = tasks.as_mut() else { return };
         let share = tasks.len().div_ceil(workers.max(1)).min(SHARE_MAX).min(at_most);
         tasks.drain(..share).for_each(each);

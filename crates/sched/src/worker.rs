@@ -28,14 +28,14 @@ use crate::counters::Counters;
 use crate::inject_queue::InjectQueue;
 use crate::run_queue::{RunQueue, Share};
 use crate::shares::Shares;
-use crate::sync::{MutexGuard, Ordering::*};
+use crate::sync::{Locked, Ordering::*};
 use crate::virtual_time::VirtualTimes;
 use crate::workers::Remote;
 use crate::{Distance, Host, Inbox, Policy, QueueOrder, Queued, Ring, STEAL_MAX, ShardMask, Task};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::sync::Arc;
-use warmcore_types::{CpuId, Nanos, ThreadUsage, ignore_poison};
+use warmcore_types::{CpuId, Nanos, ThreadUsage};
 
 mod maintenance;
 mod park;
@@ -211,7 +211,7 @@ impl<H: Host> Core<H> {
             (policy.max_lifo_polls(Nanos(0), Nanos(0)), policy.queue_order(Nanos(0)));
         let uses_ring = workers.uses_rings(order, max_lifo_polls);
         // A thread that has handed the worker over had a slice.
-        ignore_poison(remote.run_queue.lock()).rest();
+        remote.lock_queue().rest();
         Self {
             me,
             bit: workers.machine().bit(me),
@@ -409,13 +409,13 @@ impl<H: Host> Core<H> {
 
     fn pop_run_queue(&self, host: &H) -> Option<Queued<H::Task>> {
         let remote = &*self.remote;
-        let mut queue = ignore_poison(remote.run_queue.lock());
+        let mut queue = remote.lock_queue();
         let ends_slice = queue.take_came() && self.slice.get().is_some();
         if ends_slice {
             drop(queue);
             self.read_clock(host);
             self.charge_slice(host, true);
-            queue = ignore_poison(remote.run_queue.lock());
+            queue = remote.lock_queue();
         }
         let queued = queue.pop(self.max_lifo_polls.get(), || self.order.get())?;
         if ends_slice {
@@ -547,7 +547,7 @@ impl<H: Host> Core<H> {
     pub fn cancel_queued(&self, host: &H) {
         loop {
             // The lock is not held while a task is dropped, which may wake others, in either queue.
-            let pop = || ignore_poison(self.remote.run_queue.lock()).pop(u32::MAX, || QueueOrder::Fifo);
+            let pop = || self.remote.lock_queue().pop(u32::MAX, || QueueOrder::Fifo);
             let task = self.remote.ring.pop().or_else(|| pop().map(|queued| queued.task));
             match task {
                 Some(task) => host.cancel(task),

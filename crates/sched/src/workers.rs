@@ -24,7 +24,7 @@ use crate::inject_queue::InjectQueue;
 use crate::policy::{WAKEUP_COST, has_idle, origin};
 use crate::refill::Refills;
 use crate::run_queue::RunQueue;
-use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*, fence};
+use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Locked, Mutex, Ordering::*, fence};
 use crate::virtual_time::VirtualTimes;
 use crate::{
     Allowed, FarSearch, Host, Inbox, Pace, Policy, QueueOrder, Queued, Ring, SchedDomains, ShardMask,
@@ -155,6 +155,10 @@ pub struct Workers<H: Host> {
 }
 
 impl<H: Host> Remote<H> {
+    pub(crate) fn lock_queue(&self) -> Locked<'_, RunQueue<Queued<H::Task>>> {
+        Locked::lock(&self.run_queue)
+    }
+
     /// The number of tasks in the ring and the run queue that could run on another worker.
     pub fn waiting(&self) -> u32 {
         self.ring.len() + self.status.stealable.load(Relaxed)

@@ -184,7 +184,7 @@ impl<H: Host> Core<H> {
     fn balance(&self, host: &H, which: usize, other: CpuId, now: Nanos) -> u32 {
         self.balance_at.set(Nanos(now.0 + LOOK_AGAIN_AFTER.0));
         let workers = host.workers();
-        let pinned = ignore_poison(self.remote.run_queue.lock()).pinned();
+        let pinned = self.remote.lock_queue().pinned();
         self.remote.status.pinned.store(pinned, Relaxed);
         let distance = workers.machine().distance(self.me, other);
         let mut shares = self.shares.borrow_mut();
@@ -197,7 +197,7 @@ impl<H: Host> Core<H> {
     /// Takes a task from a neighbour if its tenant is behind all those whose tasks are queued here.
     #[cold]
     fn migrate_lagging(&self, host: &H, other: CpuId, now: Nanos) -> u32 {
-        let least = ignore_poison(self.remote.run_queue.lock()).min_vtime();
+        let least = self.remote.lock_queue().min_vtime();
         // A worker without queued tasks steals one before it parks.
         let below = least.checked_sub(LAG_MIN).filter(|_| least < u64::MAX);
         below.map_or(0, |below| self.steal_lagging(host, other, below, now))

@@ -17,7 +17,7 @@ use crate::{TargetQueue, WakeSource};
 pub(super) const DRIVER_POLL: u32 = 4;
 
 /// The worker's run queue, once a task needed its lock.
-pub(super) type LockedQueue<'a, H> = Option<MutexGuard<'a, RunQueue<Queued<<H as Host>::Task>>>>;
+pub(super) type LockedQueue<'a, H> = Option<Locked<'a, RunQueue<Queued<<H as Host>::Task>>>>;
 
 impl<H: Host> Core<H> {
     /// Schedules a task that was woken on this worker's thread. `is_in_poll`: it was woken during its own poll, by itself
@@ -235,7 +235,7 @@ impl<H: Host> Core<H> {
             }
             Ok(_) => {}
             Err(task) => {
-                let queue = run_queue.get_or_insert_with(|| ignore_poison(self.remote.run_queue.lock()));
+                let queue = run_queue.get_or_insert_with(|| self.remote.lock_queue());
                 let queued = Queued { task, since };
                 self.push_queue(queue, queued, passes);
             }
@@ -252,7 +252,7 @@ impl<H: Host> Core<H> {
     /// Moves the tasks of the ring to the run queue, because their order counts from now on.
     #[cold]
     pub(super) fn leave_ring(&self, host: &H) {
-        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        let mut queue = self.remote.lock_queue();
         while let Some(task) = self.remote.ring.pop() {
             queue.push(Queued { task, since: self.now() });
         }
@@ -264,7 +264,7 @@ impl<H: Host> Core<H> {
     /// Puts a task into the run queue, or into its LIFO slot. Returns how many tasks wait here now, and whether the task
     /// took an empty slot.
     fn push(&self, host: &H, queued: Queued<H::Task>, is_lifo: bool, passes: bool) -> (u32, bool) {
-        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        let mut queue = self.remote.lock_queue();
         let closes_slot = host.workers().policy().closes_lifo_slot();
         let in_slot = if is_lifo && !(closes_slot && queue.ends_lifo_polls(self.max_lifo_polls.get())) {
             queue.push_lifo(queued)

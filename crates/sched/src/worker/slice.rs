@@ -28,7 +28,7 @@ impl<H: Host> Core<H> {
     fn begin_slice(&self, host: &H, share: Share) {
         self.read_clock(host);
         let ended = self.end_slice(host);
-        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        let mut queue = self.remote.lock_queue();
         if let Some((share, ran)) = ended {
             queue.charge(share, ran);
         }
@@ -60,7 +60,7 @@ impl<H: Host> Core<H> {
     #[inline(never)]
     pub fn charge_slice(&self, host: &H, goes_on: bool) {
         let Some((share, ran)) = self.end_slice(host) else { return };
-        let mut queue = ignore_poison(self.remote.run_queue.lock());
+        let mut queue = self.remote.lock_queue();
         queue.charge(share, ran);
         match goes_on {
             true => self.slice.set(Some(self.slice_of(share))),

@@ -186,9 +186,9 @@ impl<H: Host> Core<H> {
         let is_enough = taken.len() >= at_most as usize || remote.status.queued.load(Relaxed) == 0;
         let queue = match is_still {
             // It may have lost its CPU while it holds the lock.
-            true => remote.run_queue.try_lock().ok(),
+            true => remote.run_queue.try_lock().ok().map(Locked::of),
             false if is_enough && !takes_inbox => None,
-            false => Some(ignore_poison(remote.run_queue.lock())),
+            false => Some(remote.lock_queue()),
         };
         let Some(mut queue) = queue else {
             return self.push_stolen(host, remote, &mut taken, usize::MAX, now);
@@ -221,7 +221,7 @@ impl<H: Host> Core<H> {
         let at_most = at_most.min(STEAL_MAX);
         // The first one of a ring is as good as a random one: intervals between looks vary by a poll.
         remote.ring.steal(at_most, |task| taken.push(Queued { task, since: now }));
-        let mut queue = ignore_poison(remote.run_queue.lock());
+        let mut queue = remote.lock_queue();
         let left = at_most - taken.len() as u32;
         taken.extend((0..left).map_while(|_| queue.steal_random(self.next_rand(), may)));
         let had_run = taken.iter().filter(|queued| queued.task.state().prev_worker().is_some()).count();
@@ -234,7 +234,7 @@ impl<H: Host> Core<H> {
         let workers = host.workers();
         let (remote, mut taken) = (workers.remote(from), self.taken.borrow_mut());
         let may = |queued: &Queued<H::Task>| workers.machine().allows(queued.task.state().allowed(), self.me);
-        let mut queue = ignore_poison(remote.run_queue.lock());
+        let mut queue = remote.lock_queue();
         let Some(queued) = queue.steal_lagging(below, workers.policy().steal_order(), may) else { return 0 };
         taken.push(queued);
         Self::publish_stolen(workers, remote, queue);
@@ -245,7 +245,7 @@ impl<H: Host> Core<H> {
     fn publish_stolen(
         workers: &Workers<H>,
         remote: &Remote<H>,
-        mut queue: MutexGuard<'_, RunQueue<Queued<H::Task>>>,
+        mut queue: Locked<'_, RunQueue<Queued<H::Task>>>,
     ) {
         workers.publish_status(remote, &mut queue, Nanos(remote.status.backlog_since.load(Relaxed)));
     }
