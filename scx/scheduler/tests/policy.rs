@@ -20,6 +20,7 @@ enum Hand {
     Queued,
     RunsOn,
     Bounces,
+    Idle,
 }
 
 unsafe extern "C" {
@@ -38,6 +39,8 @@ unsafe extern "C" {
     safe fn warm_hand_over(
         is_partner: bool,
         is_near: bool,
+        home_idles: bool,
+        busy: u64,
         pair: u64,
         queued: u64,
         post: u64,
@@ -134,18 +137,19 @@ fn a_mechanism_that_is_off_has_no_price() {
 }
 
 /// A hand-over that is due, with changes.
-fn hand(change: impl FnOnce(&mut [u64; 6])) -> Hand {
-    // partner, near, queued, post, bounce, pair
-    let mut v = [1, 1, 0, 20 * US, 0, 0];
+fn hand(change: impl FnOnce(&mut [u64; 8])) -> Hand {
+    // partner, near, queued, post, bounce, pair, home idles, busy
+    let mut v = [1, 1, 0, 20 * US, 0, 0, 1, 40];
     change(&mut v);
-    let [partner, near, queued, post, bounce, pair] = v;
-    match warm_hand_over(partner == 1, near == 1, pair, queued, post, 100 * US, bounce) {
+    let [partner, near, queued, post, bounce, pair, idles, busy] = v;
+    match warm_hand_over(partner == 1, near == 1, idles == 1, busy, pair, queued, post, 100 * US, bounce) {
         0 => Hand::Yes,
         1 => Hand::Stranger,
         2 => Hand::Far,
         3 => Hand::Queued,
         4 => Hand::RunsOn,
         5 => Hand::Bounces,
+        6 => Hand::Idle,
         n => panic!("no outcome has number {n}"),
     }
 }
@@ -161,6 +165,13 @@ fn a_hand_over_needs_a_near_partner_that_sleeps_at_once() {
     assert_eq!(hand(|v| v[3] = 100 * US), Hand::RunsOn);
     assert_eq!(hand(|v| v[3] = 0), Hand::RunsOn);
     assert_eq!(hand(|v| v[4] = 9), Hand::Bounces);
+}
+
+#[test]
+fn a_task_whose_home_idles_among_idle_cpus_stays_there() {
+    assert_eq!(hand(|v| v[7] = 39), Hand::Idle);
+    assert_eq!(hand(|v| (v[6], v[7]) = (0, 39)), Hand::Yes, "its home is busy");
+    assert_eq!(hand(|v| (v[5], v[7]) = (4, 39)), Hand::Yes, "a firm pair stays together");
 }
 
 #[test]

@@ -6,12 +6,22 @@
 #ifndef WARM_WAKE_H
 #define WARM_WAKE_H
 
+static __always_inline bool idles(s32 cpu)
+{
+	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	bool is_idle = bpf_cpumask_test_cpu(cpu, idle);
+
+	scx_bpf_put_idle_cpumask(idle);
+	return is_idle;
+}
+
 /* Learns from a synchronous wake, and returns whether the wakee should run next on the waker's CPU. Only such wakes
  * come from the waker itself: in a timer interrupt, the current task is a bystander. */
 static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_ctx *t, s32 me, s32 home, u64 now)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();
 	struct task_ctx *w;
+	struct shard_ctx *s = shard_ctx(shard_of(home));
 	struct pol_hand_in in = {};
 	enum pol_hand hand;
 	u32 late;
@@ -34,6 +44,9 @@ static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_c
 	}
 	in.is_near = llc_of(me) == llc_of(home);
 	in.is_allowed = is_allowed(p, me);
+	in.home_idles = idles(home);
+	in.busy_pct = s ? s->busy_pct : 0;
+	in.hand_busy_pct = SET(hand_busy);
 	in.pair = t->pair;
 	in.queued = scx_bpf_dsq_nr_queued(me);
 	in.bounce = t->bounce;
@@ -51,6 +64,7 @@ static __always_inline void count_hand(enum pol_hand hand)
 	case POL_HAND_FAR: count(COUNT_hand_far); break;
 	case POL_HAND_QUEUED: count(COUNT_hand_queued); break;
 	case POL_HAND_RUNS_ON: count(COUNT_hand_runs_on); break;
+	case POL_HAND_IDLE: count(COUNT_hand_idle); break;
 	case POL_HAND_BOUNCES: count(COUNT_hand_bounces); break;
 	default: break;
 	}
