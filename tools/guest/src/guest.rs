@@ -83,10 +83,11 @@ impl Machine {
 }
 
 impl Guest {
-    /// As [`boot`](Self::boot), for a guest that does its plan.
+    /// Boots it and waits until it has done its plan. `lane` chooses one of this process's CPUs for the emulator: guests that run at a time
+    /// have lanes of their own. `is_interrupted` is asked a few times a second, and `said` gets each line.
     ///
     /// # Errors
-    /// As `boot`; the guest could not do its plan.
+    /// A program is missing; the emulator failed; the guest could not do its plan, or ended before. `Ok(None)` after an interruption.
     pub fn run(
         &self,
         cache: &Cache,
@@ -101,11 +102,7 @@ impl Guest {
         }
     }
 
-    /// Boots it and waits for its end. `lane` chooses one of this process's CPUs for the emulator: guests that run at a time have lanes
-    /// of their own. `is_interrupted` is asked a few times a second, and `said` gets each line.
-    ///
-    /// # Errors
-    /// A program is missing; the emulator failed; the guest ended before its plan did. `Ok(None)` after an interruption.
+    /// As [`run`](Self::run), also if it could not do its plan: then its last line says so.
     pub(crate) fn boot(
         &self,
         cache: &Cache,
