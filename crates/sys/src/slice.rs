@@ -9,10 +9,12 @@
 //!
 //! - An extension lasts 5 µs, or up to 50 µs if root has set that in `/sys/kernel/debug/rseq/slice_ext_nsec`. Then a timer
 //!   preempts the thread. There is one extension until the thread was scheduled out.
-//! - It is no guarantee: with another work pending, such as a signal, the kernel grants nothing. With `PREEMPT_RT` it
+//! - It is no guarantee: with other work pending, such as a signal, the kernel grants nothing. With `PREEMPT_RT` it
 //!   grants nothing against real-time threads.
 //! - Another system call in a section that was granted an extension ends the extension: the kernel first schedules, and
-//!   then executes the call. So a section should make none; but a call does no other harm.
+//!   then executes the call. So a section should make none. The unlock of a lock on which another thread sleeps is
+//!   such a call: that thread is woken only when this one has its CPU again, as if there had been no extension. One that
+//!   still spins gets the lock at once.
 //! - Extensions are disabled in a new thread; [`enable_thread`] enables them. They need `CONFIG_RSEQ_SLICE_EXTENSION`,
 //!   which Debian's kernels 7.2 and 7.3 do not have, and an area registered with more than its first 32 bytes. glibc
 //!   before 2.41 registers 32; with `GLIBC_TUNABLES=glibc.pthread.rseq=0` this crate registers the area instead.
@@ -20,8 +22,9 @@
 //! # Cost
 //!
 //! Until a thread of this process has enabled extensions, a section costs one load and a branch, and another branch at its
-//! end. From then on it costs two calls with two loads and two stores in this thread's area, and after a grant a system call. [`ask`] reads no state of the thread:
-//! in one without extensions it sets a byte that the kernel does not read. So threads enable extensions when they start.
+//! end. From then on it costs two calls with two loads and two stores in this thread's area, and after a grant a system
+//! call. [`ask`] reads no state of the thread: in one without extensions it sets a byte that the kernel does not read. So
+//! threads enable extensions when they start.
 //!
 //! # Source
 //!
@@ -59,7 +62,7 @@ pub fn enable_thread() -> Result<(), Unavailable> {
     }
     let support = rseq::support()?;
     if !rseq::register_thread() {
-        return Err(Unavailable("no longer slices: this thread has no rseq area".into()));
+        return Err(Unavailable("a time slice can't be extended: this thread has no rseq area".into()));
     }
     // SAFETY: no pointer is passed.
     let set = unsafe { libc::prctl(PR_RSEQ_SLICE_EXTENSION, SET, ENABLE, 0_u64, 0_u64) };
@@ -86,7 +89,7 @@ pub fn enable_thread() -> Result<(), Unavailable> {
         }
         _ => format!("the kernel {kernel} refused: {error}"),
     };
-    Err(NONE.get_or_init(|| Unavailable(format!("no longer slices: {why}"))).clone())
+    Err(NONE.get_or_init(|| Unavailable(format!("a time slice can't be extended: {why}"))).clone())
 }
 
 /// Returns an error: this platform has no extensions.

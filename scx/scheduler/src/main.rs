@@ -14,7 +14,7 @@ mod topology;
 use anyhow::{Context, Result};
 use clap::{Parser, Subcommand};
 use control::Control;
-use replay::Replay;
+use replay::Replayed;
 use scheduler::{Exit, Scheduler};
 use serde_json::json;
 use settings::Assignment;
@@ -122,26 +122,26 @@ fn schedule(args: &Args) -> Result<ExitCode> {
         Ok(socket)
     });
     let metrics = metrics.transpose()?;
-    let mut set = args.set.clone();
+    let (mut set, replayed) = (args.set.clone(), Replayed::default());
     loop {
         check::require()?;
         let topo = Topology::this_machine().context("the CPUs and caches of this machine cannot be read")?;
         let shards = Shards::new(&topo, args.shard_cpus)?;
         let mut object = MaybeUninit::uninit();
-        let mut scheduler = Scheduler::start(&mut object, &shards, &set)?;
+        let mut scheduler = Scheduler::start(&mut object, &shards, &set, replayed.clone())?;
         let control = Control::listen()?;
         eprintln!("scx_warm: enabled");
         let was_ended = wait(args, &mut scheduler, &control, metrics.as_ref(), &signal)?;
         let exit = scheduler.stop()?;
         let counts = scheduler.counts()?;
-        scheduler.replay().go_on()?;
+        scheduler.replay().go_on();
         if exit.wants_restart {
             // The settings that were changed meanwhile go on.
             let values = scheduler.settings().values();
             set = values.into_iter().enumerate().map(|(index, value)| Assignment { index, value }).collect();
             continue;
         }
-        print_exit(&counts, &exit, scheduler.replay());
+        print_exit(&counts, &exit, &replayed);
         return Ok(if was_ended { ExitCode::FAILURE } else { ExitCode::SUCCESS });
     }
 }
@@ -166,7 +166,7 @@ fn wait(
         if scheduler.exit().is_some() {
             return Ok(true);
         }
-        scheduler.replay().go_on()?;
+        scheduler.replay().go_on();
         if is_ready[1] {
             control.serve(|assignment| scheduler.settings().set(assignment));
         }
@@ -201,11 +201,11 @@ fn poll(fds: &[RawFd], timeout: Duration) -> Result<Vec<bool>> {
 }
 
 /// Prints the counts and the reason of the end as one line of JSON, and an unwanted end also to stderr.
-fn print_exit(counts: &[u64], exit: &Exit, replay: &Replay) {
+fn print_exit(counts: &[u64], exit: &Exit, replayed: &Replayed) {
     let message = if exit.message.is_empty() { &exit.reason } else { &exit.message };
     let (counts, exit_json) = (counts::json(counts), json!({"kind": exit.kind(), "message": message}));
     // serde_json sorts keys; readers look for the scheduler first.
-    let decisions = replay.json();
+    let decisions = replayed.json();
     println!(r#"{{"scheduler":"warm","counts":{counts},"decisions":{decisions},"exit":{exit_json}}}"#);
     if exit.kind() != "unregistered" {
         eprintln!("scx_warm: the kernel ended the scheduler: {} ({message})", exit.reason);

@@ -1,6 +1,6 @@
 //! The loaded program: tables and settings before loading, counts and exit while it runs.
 
-use crate::replay::Replay;
+use crate::replay::{Replay, Replayed};
 use crate::settings::{Assignment, Shared};
 use crate::topology::Shards;
 use crate::{counts, tables};
@@ -69,6 +69,7 @@ impl<'o> Scheduler<'o> {
         object: &'o mut MaybeUninit<OpenObject>,
         shards: &Shards,
         set: &[Assignment],
+        replayed: Replayed,
     ) -> Result<Self> {
         // libbpf's warnings go to stderr; its notes about fields that an older kernel lacks do not.
         libbpf_rs::set_print(Some((PrintLevel::Warn, |_, text| eprint!("{text}"))));
@@ -106,7 +107,7 @@ impl<'o> Scheduler<'o> {
         for assignment in set {
             settings.set(*assignment);
         }
-        let replay = Replay::new(&skel.maps.decisions)?;
+        let replay = Replay::new(&skel.maps.decisions, replayed)?;
         let link = skel
             .maps
             .warm_ops

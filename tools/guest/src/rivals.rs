@@ -61,7 +61,7 @@ impl Rival {
         let root = tempfile::tempdir_in(&target)?;
         let clang = BUILD[1].found().context("no clang")?;
         let output = cargo("install", &target)
-            .args(["--locked", "--no-track", "--version", &format!("={version}"), name, "--root"])
+            .args(["--quiet", "--locked", "--no-track", "--version", &format!("={version}"), name, "--root"])
             .arg(root.path())
             .env("BPF_CLANG", clang)
             .output()

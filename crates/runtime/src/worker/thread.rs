@@ -81,7 +81,7 @@ fn run_thread(shared: Arc<Shared>, first: CpuId) {
     context::become_a_runtimes();
     // Before the program's function, which may move the thread to other CPUs.
     shared.pin(first);
-    // For the locks that other workers wait for. Most kernels have no longer slices.
+    // For the locks that other workers wait for. Most kernels have no such extension, which is no error.
     let _ = warmcore_sys::slice::enable_thread();
     call_inside(&shared, &shared.threads.on_start);
     let mut next = Some(first);

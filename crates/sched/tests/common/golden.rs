@@ -210,11 +210,11 @@ fn grouped(number: i64) -> String {
 }
 
 /// Compares the answers in the files with those of each policy of `all`. Answers of policies for whose names `is_other`
-/// is true are skipped, and questions that are not `asked`. Returns how many answers were compared.
+/// is true are skipped, and questions for which `is_asked` is false. Returns how many answers were compared.
 pub fn check<P: Policy + fmt::Display>(
     all: &[P],
     is_other: fn(&str) -> bool,
-    asked: impl Fn(&str, Option<&Wake>) -> bool,
+    is_asked: impl Fn(&str, Option<&Wake>) -> bool,
 ) -> usize {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fixtures/wakes");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
@@ -231,7 +231,7 @@ pub fn check<P: Policy + fmt::Display>(
         for (kind, case) in kinds.into_iter().flat_map(|(kind, all)| all.iter().map(move |case| (kind, case)))
         {
             cases += 1;
-            if !asked(kind, case.wakee.as_ref().map(|_| case.wake()).as_ref()) {
+            if !is_asked(kind, case.wakee.as_ref().map(|_| case.wake()).as_ref()) {
                 continue;
             }
             let (facts, now) = (case.facts(&machine), Nanos(case.now_ns));
@@ -272,7 +272,7 @@ pub fn check<P: Policy + fmt::Display>(
     assert!(wrong.is_empty(), "\n\n{wrong}");
     assert!(cases >= 40, "only {cases} cases were found");
     for policy in all {
-        for kind in ["wake", "steal", "notify"].into_iter().filter(|kind| asked(kind, None)) {
+        for kind in ["wake", "steal", "notify"].into_iter().filter(|kind| is_asked(kind, None)) {
             assert!(answered.contains(&(kind, policy.to_string())), "no file asks {policy} for a {kind}");
         }
     }

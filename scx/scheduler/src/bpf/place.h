@@ -120,6 +120,7 @@ static __always_inline bool any_idle(void)
 __noinline u64 scan_depth(u32 llc)
 {
 	const struct cpumask *idle = scx_bpf_get_idle_cpumask();
+	struct cpu_ctx *c;
 	u64 busy = 0;
 	u32 i;
 
@@ -128,7 +129,8 @@ __noinline u64 scan_depth(u32 llc)
 
 		if (cpu < 0)
 			break;
-		busy += !bpf_cpumask_test_cpu(cpu, idle);
+		c = cpu_ctx(cpu);
+		busy += !bpf_cpumask_test_cpu(cpu, idle) || (c && c->is_offline);
 	}
 	scx_bpf_put_idle_cpumask(idle);
 	return pol_scan_depth(llc_len[IN_SHARDS(llc)], busy * POL_USE_SCALE);
@@ -139,15 +141,14 @@ __noinline u32 look_at(struct task_struct *p __arg_trusted, struct pol_search *s
 {
 	struct cpu_ctx *c = cpu_ctx(cpu);
 	struct pol_look_in in = {};
-	u64 expected;
 	u32 look;
 
 	if (!search || !seen || !c || c->is_offline)
 		return POL_LOOK_ON;
-	expected = return_in(c, now);
 	seen->cpu = cpu;
 	seen->is_allowed = is_allowed(p, cpu);
-	seen->is_kept = seen->may_keep && expected && expected != POL_NEVER;
+	seen->is_kept = seen->may_keep && ((c->return_ns[0] > now && c->return_pid[0] != p->pid) ||
+					   (c->return_ns[1] > now && c->return_pid[1] != p->pid));
 	in.search = *search;
 	in.seen = *seen;
 	look = pol_look(search, seen);
@@ -160,6 +161,7 @@ __noinline u32 look_at(struct task_struct *p __arg_trusted, struct pol_search *s
 __noinline s32 claim_by_search(struct task_struct *p __arg_trusted, s32 home, u64 now, bool in_reach)
 {
 	u32 llc = llc_of(home), look = POL_LOOK_ON, i;
+	u32 start = shard_first[IN_SHARDS(shard_of(home))] - llc_first[IN_SHARDS(llc)] + behind(home);
 	struct pol_search search = { .first_kept = -1 };
 	struct pol_seen seen = { .llc = llc, .depth = scan_depth(llc), .may_keep = !in_reach };
 	u64 reach = in_reach ? seen.depth : MAX_CPUS;
@@ -167,7 +169,7 @@ __noinline s32 claim_by_search(struct task_struct *p __arg_trusted, s32 home, u6
 	s32 found;
 
 	bpf_for(i, 0, MAX_CPUS) {
-		s32 cpu = cpu_in_llc(llc, behind(home), i);
+		s32 cpu = cpu_in_llc(llc, start, i);
 
 		if (cpu < 0 || !pol_is_in_reach(i + 1, reach))
 			break;

@@ -175,14 +175,14 @@ enum pol_hand {
 	POL_HAND_QUEUED,    /* a task waits there already */
 	POL_HAND_RUNS_ON,   /* the waker usually runs on after such a wake */
 	POL_HAND_BOUNCES,   /* the two woke each other on one CPU without alternating */
-	POL_HAND_IDLE,	    /* the wakee's home idles, and so do most CPUs of the LLC */
+	POL_HAND_IDLE,	    /* the wakee's home idles, in a shard that is not busy */
 };
 
 struct pol_hand_in {
 	bool is_partner;
 	bool is_near, is_allowed; /* the waker's CPU: in the home's LLC; one that the wakee may use */
 	bool home_idles;
-	u64 busy_pct, hand_busy_pct; /* how busy the home's LLC is, and from where on an idle home is no reason to stay there */
+	u64 busy_pct, hand_busy_pct; /* how busy the home's shard is, and from where on an idle home is no reason to stay there */
 	u64 pair; /* pol_pair of the wakee */
 	u64 queued;
 	u64 post_ns; /* learned time from such a wake until the waker sleeps; 0 if not learned */
@@ -209,7 +209,7 @@ POL_INLINE enum pol_hand pol_hand_over(const struct pol_hand_in *h)
 		return POL_HAND_FAR;
 	if (h->queued)
 		return POL_HAND_QUEUED;
-	/* No other task takes the home meanwhile: nothing is gained, and the wakee would have to come back. */
+	/* No other task is likely to take the home meanwhile: nothing is gained, and the wakee would have to come back. */
 	if (h->home_idles && h->busy_pct < h->hand_busy_pct && h->pair < POL_PAIR_MIN)
 		return POL_HAND_IDLE;
 	return POL_HAND_YES;

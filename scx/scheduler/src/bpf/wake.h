@@ -44,7 +44,7 @@ static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_c
 	}
 	in.is_near = llc_of(me) == llc_of(home);
 	in.is_allowed = is_allowed(p, me);
-	in.home_idles = idles(home);
+	in.home_idles = is_allowed(p, home) && idles(home);
 	in.busy_pct = s ? s->busy_pct : 0;
 	in.hand_busy_pct = SET(hand_busy);
 	in.pair = t->pair;

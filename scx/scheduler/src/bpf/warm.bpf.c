@@ -3,7 +3,8 @@
  * scx_warm: keeps tasks on the CPU whose caches have their data, without letting a CPU idle while a task waits.
  *
  * A wake goes through these steps, and the first that applies decides:
- *   1. hand-over: the waker is the task's partner and is about to sleep: its CPU's home queue;
+ *   1. hand-over: the waker is the task's partner and is about to sleep: its CPU's home queue; not where the home idles
+ *      in a shard that is not busy;
  *   2. the home idles: the home;
  *   3. the home is about to idle: wait there, within a ration, or without one if a pair would move;
  *   4. the cheapest idle CPU of the LLC (policy.h, pol_place_cost);
@@ -85,8 +86,10 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 		count(COUNT_llc);
 		return start_on(p, t, cpu, now);
 	}
-	if (mode == MODE_SHARED_QUEUE)
+	if (mode == MODE_SHARED_QUEUE) {
+		count(COUNT_no_idle);
 		return home;
+	}
 	wait = may_wait(t, self, home, true, now);
 	if (wait != POL_WAIT_NO) {
 		if (wait == POL_WAIT_RATION)

@@ -43,7 +43,7 @@ pub struct Sections {
 /// What the threads counted.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SectionCounts {
-    /// Why the threads had no longer slices. `None`: they had.
+    /// Why no time slice could be extended. `None`: some could.
     pub refused: Option<String>,
     /// Sections in each of the two turns.
     pub sections: u64,
@@ -62,7 +62,7 @@ impl fmt::Display for SectionCounts {
         let Self { sections, preempted_without, preempted_with, yields, .. } = self;
         write!(f, "of {sections} sections {preempted_without} lost their CPU; ")?;
         match &self.refused {
-            Some(why) => write!(f, "again {preempted_with}, since there are {why}"),
+            Some(why) => write!(f, "again {preempted_with}, because {why}"),
             None => write!(
                 f,
                 "with longer slices {preempted_with}, and {yields} extensions were returned in time; the kernel counted {:?}",
@@ -88,7 +88,12 @@ impl Sections {
         _ = mount("debugfs", DEBUGFS, "debugfs", MountFlags::empty(), None);
         if self.extension_us > 0 && refused.is_none() {
             let ns = (self.extension_us * 1000).to_string();
-            std::fs::write(format!("{DEBUGFS}/rseq/slice_ext_nsec"), ns).context("no longer extensions")?;
+            std::fs::write(format!("{DEBUGFS}/rseq/slice_ext_nsec"), ns).with_context(|| {
+                format!(
+                    "can't set the length of an extension to {} µs; the kernel takes 5 to 50",
+                    self.extension_us
+                )
+            })?;
         }
         let mut cpus = CpuSet::new();
         (0..self.cpus).for_each(|cpu| cpus.set(cpu));
@@ -129,7 +134,7 @@ impl Sections {
     }
 
     fn thread(&self, around: &mut Around, asks: bool) -> anyhow::Result<u64> {
-        // The workload says why it failed, from the first thread.
+        // `run` has already said why there are no extensions.
         _ = slice::enable_thread();
         rseq::register_thread();
         let area = RseqArea::lookup(PercpuMode::Cpu).context("this thread has no rseq area")?;
