@@ -127,10 +127,10 @@ __noinline u64 scan_depth(u32 llc)
 	bpf_for(i, 0, MAX_CPUS) {
 		s32 cpu = cpu_in_llc(llc, 0, i);
 
-		if (cpu < 0)
+		if (cpu < 0 || !(c = cpu_ctx(cpu)))
 			break;
-		c = cpu_ctx(cpu);
-		busy += !bpf_cpumask_test_cpu(cpu, idle) || (c && c->is_offline);
+		/* Not `||`: the verifier would follow each combination of all CPUs. */
+		busy += (u32)!bpf_cpumask_test_cpu(cpu, idle) | c->is_offline;
 	}
 	scx_bpf_put_idle_cpumask(idle);
 	return pol_scan_depth(llc_len[IN_SHARDS(llc)], busy * POL_USE_SCALE);
