@@ -27,11 +27,11 @@ u64 warm_place_cost(u64 residents, u64 return_in, u64 mean_run, bool sibling_bus
 	return pol_place_cost(&p);
 }
 
-u32 warm_hand_over(bool is_partner, bool is_near, bool home_idles, u64 busy, u64 pair, u64 queued, u64 post, u64 hand, u64 bounce)
+u32 warm_hand_over(bool is_partner, bool is_near, bool home_idles, u64 busy, u64 hand_pair, u64 pair, u64 queued, u64 post, u64 hand, u64 bounce)
 {
 	struct pol_hand_in h = {
 		.is_partner = is_partner, .is_near = is_near, .is_allowed = true, .home_idles = home_idles, .busy_pct = busy,
-		.hand_busy_pct = 40, .pair = pair, .queued = queued, .post_ns = post, .hand_ns = hand, .bounce = bounce,
+		.hand_busy_pct = 40, .hand_pair = hand_pair, .pair = pair, .queued = queued, .post_ns = post, .hand_ns = hand, .bounce = bounce,
 	};
 
 	return pol_hand_over(&h);

@@ -20,6 +20,7 @@ enum Hand {
     Queued,
     RunsOn,
     Bounces,
+    New,
     Idle,
 }
 
@@ -41,6 +42,7 @@ unsafe extern "C" {
         is_near: bool,
         home_idles: bool,
         busy: u64,
+        hand_pair: u64,
         pair: u64,
         queued: u64,
         post: u64,
@@ -137,19 +139,21 @@ fn a_mechanism_that_is_off_has_no_price() {
 }
 
 /// A hand-over that is due, with changes.
-fn hand(change: impl FnOnce(&mut [u64; 8])) -> Hand {
-    // partner, near, queued, post, bounce, pair, home idles, busy
-    let mut v = [1, 1, 0, 20 * US, 0, 0, 1, 40];
+fn hand(change: impl FnOnce(&mut [u64; 9])) -> Hand {
+    // partner, near, queued, post, bounce, pair, home idles, busy, pair of a hand-over
+    let mut v = [1, 1, 0, 20 * US, 0, 0, 1, 40, 0];
     change(&mut v);
-    let [partner, near, queued, post, bounce, pair, idles, busy] = v;
-    match warm_hand_over(partner == 1, near == 1, idles == 1, busy, pair, queued, post, 100 * US, bounce) {
+    let [partner, near, queued, post, bounce, pair, idles, busy, min] = v;
+    match warm_hand_over(partner == 1, near == 1, idles == 1, busy, min, pair, queued, post, 100 * US, bounce)
+    {
         0 => Hand::Yes,
         1 => Hand::Stranger,
         2 => Hand::Far,
         3 => Hand::Queued,
         4 => Hand::RunsOn,
         5 => Hand::Bounces,
-        6 => Hand::Idle,
+        6 => Hand::New,
+        7 => Hand::Idle,
         n => panic!("no outcome has number {n}"),
     }
 }
@@ -172,6 +176,17 @@ fn a_task_whose_home_idles_among_idle_cpus_stays_there() {
     assert_eq!(hand(|v| v[7] = 39), Hand::Idle);
     assert_eq!(hand(|v| (v[6], v[7]) = (0, 39)), Hand::Yes, "its home is busy");
     assert_eq!(hand(|v| (v[5], v[7]) = (4, 39)), Hand::Yes, "a firm pair stays together");
+}
+
+#[test]
+fn two_tasks_are_handed_over_once_they_have_alternated_often_enough() {
+    let mut pair = 0;
+    for _ in 0..4 {
+        assert_eq!(hand(|v| (v[5], v[8]) = (pair, 4)), Hand::New);
+        pair = warm_pair(pair, 6);
+    }
+    assert_eq!(hand(|v| (v[5], v[8]) = (pair, 4)), Hand::Yes);
+    assert_eq!(warm_pair(pair, 4), 2, "the waker ran on");
 }
 
 #[test]

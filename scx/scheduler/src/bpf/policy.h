@@ -175,6 +175,7 @@ enum pol_hand {
 	POL_HAND_QUEUED,    /* a task waits there already */
 	POL_HAND_RUNS_ON,   /* the waker usually runs on after such a wake */
 	POL_HAND_BOUNCES,   /* the two woke each other on one CPU without alternating */
+	POL_HAND_NEW,	    /* it would be due, but the two have not alternated often enough */
 	POL_HAND_IDLE,	    /* the wakee's home idles, in a shard that is not busy */
 };
 
@@ -183,7 +184,7 @@ struct pol_hand_in {
 	bool is_near, is_allowed; /* the waker's CPU: in the home's LLC; one that the wakee may use */
 	bool home_idles;
 	u64 busy_pct, hand_busy_pct; /* how busy the home's shard is, and from where on an idle home is no reason to stay there */
-	u64 pair; /* pol_pair of the wakee */
+	u64 pair, hand_pair; /* pol_pair of the wakee, and from where on it is handed over */
 	u64 queued;
 	u64 post_ns; /* learned time from such a wake until the waker sleeps; 0 if not learned */
 	u64 hand_ns; /* the longest that still counts as "sleeps at once" */
@@ -212,6 +213,8 @@ POL_INLINE enum pol_hand pol_hand_over(const struct pol_hand_in *h)
 	/* No other task is likely to take the home meanwhile: nothing is gained, and the wakee would have to come back. */
 	if (h->home_idles && h->busy_pct < h->hand_busy_pct && h->pair < POL_PAIR_MIN)
 		return POL_HAND_IDLE;
+	if (h->pair < h->hand_pair)
+		return POL_HAND_NEW;
 	return POL_HAND_YES;
 }
 
@@ -229,7 +232,7 @@ POL_INLINE u64 pol_bounce(u64 bounce, bool is_charged)
  * to another: it moves once, and then is together. */
 POL_INLINE u64 pol_pair(u64 pair, enum pol_hand hand)
 {
-	if (hand == POL_HAND_YES || hand == POL_HAND_FAR)
+	if (hand == POL_HAND_YES || hand == POL_HAND_FAR || hand == POL_HAND_NEW)
 		return pair < POL_PAIR_CAP ? pair + 1 : pair;
 	return hand == POL_HAND_RUNS_ON || hand == POL_HAND_BOUNCES ? pair / 2 : pair;
 }

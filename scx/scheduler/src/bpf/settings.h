@@ -8,6 +8,7 @@
 SETTING(mode, 0, 0, 3, "0 warm, 1 nosteal, 2 first-idle, 3 shared-queue", "scheduler, or a control: nosteal always queues at home, first-idle ignores prices, shared-queue searches as deep as Linux does and has one queue per shard, in order of arrival")
 SETTING(hand_over, 1, 0, 1, "off/on", "queue a wakee on the CPU of its partner, if that one sleeps at once after such wakes")
 SETTING(hand_us, 100, 0, 10000, "us", "longest learned time from a wake to the waker's sleep for a hand-over, and time until an idle CPU may take the wakee")
+SETTING(hand_pair, 4, 0, 8, "wakes", "hand over only after so many wakes that would have been hand-overs; one after which the waker ran on takes back half of them. 0: at once")
 SETTING(hand_busy, 40, 0, 101, "percent", "in a shard that is less busy than this, no hand-over of a task whose home idles, unless the pair is firm. 0: all")
 SETTING(residents, 1, 0, 1, "off/on", "price of an idle CPU: tasks that ran there in the last 67 to 134 ms")
 SETTING(hot_windows, 1, 0, 2, "off/on/2", "price of an idle CPU: the part of the wakee's run that falls after an owner's predicted return. 2: no prices; a CPU that expects an owner is passed over, as crates/sched does")

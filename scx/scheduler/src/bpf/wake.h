@@ -48,6 +48,7 @@ static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_c
 	in.busy_pct = s ? s->busy_pct : 0;
 	in.hand_busy_pct = SET(hand_busy);
 	in.pair = t->pair;
+	in.hand_pair = SET(hand_pair);
 	in.queued = scx_bpf_dsq_nr_queued(me);
 	in.bounce = t->bounce;
 	hand = pol_hand_over(&in);
@@ -64,6 +65,7 @@ static __always_inline void count_hand(enum pol_hand hand)
 	case POL_HAND_FAR: count(COUNT_hand_far); break;
 	case POL_HAND_QUEUED: count(COUNT_hand_queued); break;
 	case POL_HAND_RUNS_ON: count(COUNT_hand_runs_on); break;
+	case POL_HAND_NEW: count(COUNT_hand_new); break;
 	case POL_HAND_IDLE: count(COUNT_hand_idle); break;
 	case POL_HAND_BOUNCES: count(COUNT_hand_bounces); break;
 	default: break;
