@@ -35,8 +35,17 @@ pub struct Figures {
     pub unequal: Option<f64>,
     /// What part of the work was done, in percent.
     pub done: f64,
-    /// By group: from wake to run, the end of the bucket of the 99th percentile, in µs.
-    pub groups: Vec<(String, f64)>,
+    /// By group.
+    pub groups: Vec<(String, GroupFigures)>,
+}
+
+/// Figures of the tasks of a group.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Serialize)]
+pub struct GroupFigures {
+    /// From wake to run, the end of the bucket of the 99th percentile, in µs.
+    pub p99_us: f64,
+    /// The wakes on another CPU than that of the task's last run, in percent.
+    pub moved: f64,
 }
 
 impl Figures {
@@ -49,7 +58,12 @@ impl Figures {
         let unequal = shares.iter().max().zip(shares.iter().min());
         let idle = counts.time.idle_ns as f64 / counts.time.observed_ns.max(1) as f64;
         let group = |(name, group): (&String, &crate::counts::GroupCounts)| {
-            (name.clone(), quantile_us(&group.histogram, 990).unwrap_or(0.0))
+            let wakes = group.wakes.all();
+            let figures = GroupFigures {
+                p99_us: quantile_us(&group.histogram, 990).unwrap_or(0.0),
+                moved: percent(wakes - group.wakes.same, wakes),
+            };
+            (name.clone(), figures)
         };
         Self {
             wakes,

@@ -17,7 +17,7 @@ mod scheduler;
 pub use cache::Cache;
 pub use compare::{Comparison, Job, Outcome, ScenarioRow, Spread};
 pub use counts::ProbeCounts;
-pub use figures::Figures;
+pub use figures::{Figures, GroupFigures};
 pub use guest::{Ended, Guest, Machine};
 pub use kernel::Kernel;
 pub use prepare::{needed, prepare, test_scheduler};

@@ -94,6 +94,7 @@ struct task_ctx {
 	s32 return_at;	/* the CPU that expects it back, or -1 */
 	u32 shard;	/* the shard whose clock its vtime belongs to; MAX_SHARDS before its first wake */
 	bool was_counted; /* also in the epoch before */
+	bool slept;	  /* and its vtime was not bounded since */
 	bool from_queue;  /* it waited in a queue, and so its vtime moves the clock */
 };
 

@@ -18,10 +18,12 @@ static __always_inline void arm_timer(s32 cpu, u64 delay_ns)
 		bpf_timer_start(&timer->timer, delay_ns, 0);
 }
 
-/* Sets a task's virtual time in the terms of a shard's clock, and bounds its credit and debt. */
+/* Sets a task's virtual time in the terms of a shard's clock, and bounds its debt, and its credit. After a sleep that is one
+ * slice. A task that waited while others ran is owed more: a slice of one with a third of the weight moves the clock by three. */
 static __always_inline void settle_vtime(struct task_struct *p, struct task_ctx *t, u32 shard)
 {
 	struct shard_ctx *s = shard_ctx(shard), *old;
+	u64 debt = SET(debt_us) * US;
 
 	if (!s)
 		return;
@@ -30,7 +32,8 @@ static __always_inline void settle_vtime(struct task_struct *p, struct task_ctx 
 		t->vtime = old ? pol_vtime_moved(t->vtime, old->clock, s->clock) : s->clock;
 		t->shard = shard;
 	}
-	t->vtime = pol_vtime_at_wake(t->vtime, s->clock, SET(slice_us) * US, pol_charge(SET(debt_us) * US, p->scx.weight));
+	t->vtime = pol_vtime_at_wake(t->vtime, s->clock, t->slept ? SET(slice_us) * US : debt, pol_charge(debt, p->scx.weight));
+	t->slept = false;
 }
 
 /* Queues a task at home and arms the timer. An age of `delay_ns` lets an idle CPU take it. */

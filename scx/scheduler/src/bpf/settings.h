@@ -29,6 +29,6 @@ SETTING(balance_us, 4000, 100, 1000000, "us", "shortest time between two such lo
 SETTING(fork_place, 1, 0, 1, "off/on", "start a new task in the LLC with the fewest residents per CPU")
 SETTING(preempt, 1, 0, 1, "off/on", "let a wakee that is owed time interrupt a long run at its home, if no CPU idles")
 SETTING(preempt_us, 2000, 100, 100000, "us", "shortest run that may be interrupted, and how far ahead it must be")
-SETTING(slice_us, 5000, 500, 100000, "us", "longest run while other tasks wait")
-SETTING(debt_us, 100000, 1000, 10000000, "us", "most run time that a task owes after it ran alone")
+SETTING(slice_us, 3000, 500, 100000, "us", "longest run while other tasks wait")
+SETTING(debt_us, 100000, 1000, 10000000, "us", "most run time that a task owes after it ran alone, or is owed after it waited")
 SETTING(sample, 0, 0, 1000000, "decisions", "log one of so many decisions; the loader decides it again natively and reports differences. 0: none")

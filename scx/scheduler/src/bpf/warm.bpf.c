@@ -333,6 +333,7 @@ void BPF_PROG(warm_quiescent, struct task_struct *p, u64 deq_flags)
 	set_load(t, 0, 0);
 	if (!(deq_flags & SCX_DEQ_SLEEP))
 		return;
+	t->slept = true;
 	t->sleep_at = scx_bpf_now();
 	expect_return(t, p->pid, t->sleep_at);
 }

@@ -81,16 +81,18 @@ fn table(rows: &[&ScenarioRow]) -> String {
     groups.sort_unstable();
     groups.dedup();
     cells[0].extend(has_shares.then(|| "largest ÷ smallest".to_owned()));
-    cells[0].extend(groups.iter().map(|group| format!("{group} p99 µs")));
+    cells[0].extend(groups.iter().flat_map(|group| [format!("{group} p99 µs"), "moved %".to_owned()]));
     for row in rows {
         let mut line = vec![row.scheduler.clone()];
         line.extend(COLUMNS.iter().map(|(_, digits, of)| shown(row, *digits, of)));
         line.extend(has_shares.then(|| shown(row, 2, |figures| figures.unequal.unwrap_or(0.0))));
         for group in &groups {
             let of = |figures: &Figures| {
-                figures.groups.iter().find(|(name, _)| name == group).map_or(0.0, |(_, p99)| *p99)
+                let found = figures.groups.iter().find(|(name, _)| name == group);
+                found.map(|(_, of_group)| *of_group).unwrap_or_default()
             };
-            line.push(shown(row, 0, of));
+            line.push(shown(row, 0, |figures| of(figures).p99_us));
+            line.push(shown(row, 1, |figures| of(figures).moved));
         }
         cells.push(line);
     }
