@@ -21,6 +21,7 @@ pub mod event;
 pub mod machine;
 pub mod memory;
 pub mod policy;
+pub mod probe;
 pub mod program;
 pub mod random;
 pub mod replay;
