@@ -3,6 +3,7 @@
 //! The guest has no cache and no speed, so a table has no times of work: it says where tasks ran, and which waited. The first lines of
 //! the help say so too. A comparison keeps each guest when it has ended: after Ctrl-C, the same command goes on.
 
+mod simulate;
 mod table;
 
 use anyhow::{Context, ensure};
@@ -22,7 +23,8 @@ network or root. It has no caches: where tasks ran and which waited is what it s
 
   warmcore guest prepare                                  # once, in a checkout: kernels and programs, 60 to 130 MB
   warmcore guest run rrp --scheduler warm
-  warmcore guest compare --scheduler eevdf --scheduler warm --scheduler warm,hand_over=off --scenario rrj --scenario rrp";
+  warmcore guest compare --scheduler eevdf --scheduler warm --scheduler warm,hand_over=off --scenario rrj --scenario rrp
+  warmcore guest simulate --tasks fixtures/sim/pairs.json # the simulator beside the kernel";
 
 /// Arguments of `warmcore guest`.
 #[derive(Debug, clap::Args)]
@@ -70,6 +72,9 @@ enum What {
         #[command(flatten)]
         on: On,
     },
+    /// Runs rt-app's tasks under EEVDF and `warm`, simulates them under `kernel` and `home`, and prints both side by side
+    #[command(after_help = simulate::AFTER)]
+    Simulate(simulate::Args),
     /// Compares schedulers in scenarios over seeds: a table, and a picture of each scenario
     Compare {
         /// A scenario, or a file that ends with .toml; default: rrj, rrp and hogs
@@ -185,6 +190,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
         What::Run { scenarios, scheduler, seed, console, on } => {
             run(scenarios, scheduler, *seed, *console, on)
         }
+        What::Simulate(args) => simulate::command(args),
         What::Compare { scenario, scheduler, seeds, jobs, out, json, on } => {
             let scenario =
                 if scenario.is_empty() { &["rrj", "rrp", "hogs"].map(str::to_owned)[..] } else { scenario };
@@ -276,7 +282,16 @@ fn run(
     all_have_figures(&comparison, &outcomes)
 }
 
+/// # Errors
+/// A run has no figures.
 fn all_have_figures(comparison: &Comparison, outcomes: &[Outcome]) -> anyhow::Result<()> {
+    if outcomes.len() < comparison.guests() {
+        println!(
+            "interrupted: {} of {} guests; the same command goes on",
+            outcomes.len(),
+            comparison.guests()
+        );
+    }
     let without: usize = comparison.rows(outcomes).iter().map(|row| row.errors.len()).sum();
     let runs = outcomes.len() * comparison.scenarios.len();
     ensure!(without == 0, "{without} of {runs} runs have no figures; the lines below the tables say why");
@@ -290,16 +305,7 @@ fn compare(
     at_once: usize,
     json: Option<&Path>,
 ) -> anyhow::Result<()> {
-    let bar = progress((comparison.guests() * comparison.scenarios.len()) as u64, "guest compare");
-    bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let outcomes = comparison.run(cache, out, at_once, &is_interrupted, &|job, line| {
-        if let Line::Ran { name, .. } = line {
-            bar.set_message(format!("{} {name} {}", job.scheduler, job.seed));
-            bar.inc(1);
-        }
-    })?;
-    bar.finish_and_clear();
-    ensure!(!outcomes.is_empty(), "interrupted before the first guest had ended");
+    let outcomes = run_all(comparison, cache, out, at_once, "guest compare")?;
     let rows = comparison.rows(&outcomes);
     print!("{}", table::of(comparison, &outcomes));
     for (scenario, picture) in table::pictures(comparison, &rows) {
@@ -310,12 +316,26 @@ fn compare(
     if let Some(file) = json {
         write_whole(file, serde_json::to_string_pretty(&table::json(comparison, &outcomes))?.as_bytes())?;
     }
-    if outcomes.len() < comparison.guests() {
-        println!(
-            "interrupted: {} of {} guests; the same command goes on",
-            outcomes.len(),
-            comparison.guests()
-        );
-    }
     all_have_figures(comparison, &outcomes)
+}
+
+/// Runs the guests of a comparison, and draws the progress of the command that is called `what`.
+fn run_all(
+    comparison: &Comparison,
+    cache: &Cache,
+    out: &Path,
+    at_once: usize,
+    what: &str,
+) -> anyhow::Result<Vec<Outcome>> {
+    let bar = progress((comparison.guests() * comparison.scenarios.len()) as u64, what);
+    bar.enable_steady_tick(std::time::Duration::from_millis(200));
+    let outcomes = comparison.run(cache, out, at_once, &is_interrupted, &|job, line| {
+        if let Line::Ran { name, .. } = line {
+            bar.set_message(format!("{} {name} {}", job.scheduler, job.seed));
+            bar.inc(1);
+        }
+    })?;
+    bar.finish_and_clear();
+    ensure!(!outcomes.is_empty(), "interrupted before the first guest had ended");
+    Ok(outcomes)
 }

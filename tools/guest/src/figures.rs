@@ -27,6 +27,8 @@ pub struct Figures {
     pub p99_us: f64,
     /// CPUs that were busy, in the mean.
     pub busy: f64,
+    /// Bubbles: the integral of the smaller of idle CPUs and waiting tasks, in percent of the CPUs' time.
+    pub bubbles: f64,
     /// Migrations.
     pub migrations: u64,
     /// Context switches.
@@ -76,6 +78,7 @@ impl Figures {
             p50_us: quantile(500),
             p99_us: quantile(990),
             busy: counts.cpus as f64 - idle,
+            bubbles: percent(counts.time.idle_while_waiting_ns, counts.cpus * counts.time.observed_ns),
             migrations: counts.migrations.all,
             switches: counts.switches,
             unequal: unequal.map(|(largest, smallest)| *largest as f64 / (*smallest).max(1) as f64),

@@ -66,7 +66,26 @@ const COMMAND_LINE: &str = "console=ttyS0 panic=-1 quiet mitigations=off nokaslr
                             tsc_early_khz=1000000 no_timer_check lpj=4000000 cpu_init_udelay=0 \
                             cryptomgr.notests=1 initcall_blacklist=raid6_select_algo";
 
+/// The machine file of a guest with 8 CPUs in 2 last-level caches.
+const MACHINE_FILE: &str = include_str!("../machine.toml");
+
 impl Machine {
+    /// This machine's section in [`file`](Self::file).
+    pub const SECTION: &'static str = "this";
+
+    /// A machine file for the simulator, whose section [`SECTION`](Self::SECTION) is this machine.
+    ///
+    /// # Errors
+    /// As of a guest with this machine.
+    pub fn file(&self) -> anyhow::Result<String> {
+        self.check()?;
+        let Self { cpus, llcs, threads, .. } = *self;
+        let (section, cores) = (Self::SECTION, cpus / (llcs * threads));
+        Ok(format!(
+            "{MACHINE_FILE}\n[{section}]\ninherits = \"guest\"\nl3_per_socket = {llcs}\ncores_per_l3 = {cores}\nsmt = {threads}\ncpus = {cpus}\n"
+        ))
+    }
+
     /// # Errors
     /// The last-level caches can't have equally many cores.
     fn check(&self) -> anyhow::Result<()> {
@@ -200,7 +219,8 @@ impl Guest {
                     None => files.extend(with_libraries(program, package)?),
                 }
                 for name in read {
-                    files.insert(format!("/{name}"), above(&std::env::current_dir()?, name)?);
+                    let path = format!("/{}", name.trim_start_matches('/'));
+                    files.insert(path, above(&std::env::current_dir()?, name)?);
                 }
             }
         }

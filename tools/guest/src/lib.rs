@@ -16,7 +16,7 @@ mod scheduler;
 
 pub use cache::Cache;
 pub use compare::{Comparison, Job, Outcome, ScenarioRow, Spread};
-pub use counts::ProbeCounts;
+pub use counts::{Migrations, Places, ProbeCounts, Queued, Time};
 pub use figures::{Figures, GroupFigures};
 pub use guest::{Ended, Guest, Machine};
 pub use kernel::Kernel;

@@ -16,6 +16,9 @@ pub struct Scenario {
     pub run: Run,
 }
 
+/// The program that runs a file of tasks.
+const RT_APP: &str = "/usr/bin/rt-app";
+
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct File {
@@ -48,6 +51,24 @@ impl Scenario {
     fn read(name: &str, text: &str) -> anyhow::Result<Self> {
         let File { about, groups, work } = toml::from_str(text)?;
         Ok(Self { name: name.to_owned(), about, run: Run { name: name.to_owned(), groups, work } })
+    }
+
+    /// rt-app with a file of tasks, which is called like the file.
+    pub fn of_tasks(file: &Path) -> Self {
+        let name = file.file_stem().unwrap_or_default().to_string_lossy().into_owned();
+        // rt-app's folder is the guest's root, where the file lies under the path that it has here.
+        let path = file.strip_prefix("./").unwrap_or(file).to_string_lossy().into_owned();
+        let work = Work::Program {
+            package: "rt-app".to_owned(),
+            command: vec![RT_APP.to_owned(), path.clone()],
+            files: vec![path.clone()],
+            end_ms: 0,
+        };
+        Self {
+            about: format!("rt-app {path}."),
+            run: Run { name: name.clone(), groups: Vec::new(), work },
+            name,
+        }
     }
 
     /// What this machine lacks to run it, in words.

@@ -1,7 +1,7 @@
 //! Tolerance: how far a simulated number may be from the published one, written down beforehand.
 //!
 //! `tolerances.toml` is embedded. A row of a table that claims something names its tolerance; an unknown name is a
-//! programming error. The file has twenty-three tolerances; seven of them claim nothing and give the reason.
+//! programming error. The file has twenty-seven tolerances; seven of them claim nothing and give the reason.
 
 use serde::{Deserialize, Serialize};
 

@@ -155,8 +155,7 @@ impl Probe {
         let from = self.task(task).on.replace(cpu);
         if let Some(from) = from.filter(|from| *from != cpu) {
             self.counts.migrations += 1;
-            self.counts.migrations_other_llc +=
-                u64::from(self.llcs[from.index()] != self.llcs[cpu.index()]);
+            self.counts.migrations_other_llc += u64::from(self.llcs[from.index()] != self.llcs[cpu.index()]);
         }
     }
 

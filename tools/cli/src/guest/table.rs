@@ -8,7 +8,7 @@ use warmcore_report::{Cloud, scatter};
 /// A column: its heading, its digits after the point, and its figure.
 type Column = (&'static str, usize, fn(&Figures) -> f64);
 
-const COLUMNS: [Column; 9] = [
+const COLUMNS: [Column; 10] = [
     ("same %", 1, |figures| figures.same),
     ("queued %", 1, |figures| figures.queued),
     (">100µs %", 1, |figures| figures.over_100us),
@@ -16,6 +16,7 @@ const COLUMNS: [Column; 9] = [
     ("p50 µs", 0, |figures| figures.p50_us),
     ("p99 µs", 0, |figures| figures.p99_us),
     ("busy", 1, |figures| figures.busy),
+    ("bubbles %", 2, |figures| figures.bubbles),
     ("migrations", 0, |figures| figures.migrations as f64),
     ("switches", 0, |figures| figures.switches as f64),
 ];
@@ -63,7 +64,8 @@ pub(super) fn of(comparison: &Comparison, outcomes: &[Outcome]) -> String {
     text
 }
 
-fn table(rows: &[&ScenarioRow]) -> String {
+/// A line for each row.
+pub(super) fn table(rows: &[&ScenarioRow]) -> String {
     let mut cells = vec![
         std::iter::once("")
             .chain(COLUMNS.iter().map(|(name, ..)| *name))
@@ -96,6 +98,11 @@ fn table(rows: &[&ScenarioRow]) -> String {
         }
         cells.push(line);
     }
+    aligned(&cells)
+}
+
+/// Cells in columns: the first to the left, the others to the right.
+pub(super) fn aligned(cells: &[Vec<String>]) -> String {
     let widths: Vec<usize> = (0..cells[0].len())
         .map(|column| cells.iter().map(|line| line[column].chars().count()).max().unwrap_or(0))
         .collect();

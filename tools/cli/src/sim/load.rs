@@ -12,7 +12,7 @@ use super::progress::ProgressReporter;
 use super::{begun, end, keep, noted};
 use anyhow::Context;
 use clap::builder::PossibleValuesParser;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 use warmcore_papers::Options;
@@ -34,7 +34,7 @@ const LASTS: Nanos = Nanos(1_000_000_000);
 
 /// A policy by its name on the command line.
 #[derive(Debug, Clone, Copy)]
-enum LoadPolicy {
+pub(crate) enum LoadPolicy {
     /// Of a simulated kernel.
     Kernel(Kernel),
     /// Of the workers of a runtime.
@@ -51,6 +51,25 @@ fn all() -> Vec<(&'static str, LoadPolicy)> {
     ];
     let kinds = SimPolicyKind::all().map(|kind| (kind.name(), LoadPolicy::Runtime(kind)));
     linux.into_iter().map(|(name, kernel)| (name, LoadPolicy::Kernel(kernel))).chain(kinds).collect()
+}
+
+/// The policy of this name, if there is one.
+pub(crate) fn policy(name: &str) -> Option<LoadPolicy> {
+    all().into_iter().find_map(|(known, policy)| (known == name).then_some(policy))
+}
+
+/// Reads a file of tasks, and prints which of its keys have no meaning here.
+///
+/// # Errors
+/// The file can't be read, or describes no tasks.
+pub(crate) fn read_tasks(file: &Path) -> anyhow::Result<rt_app::Load> {
+    let text = std::fs::read_to_string(file)
+        .with_context(|| format!("can't read {}; is it a readable text file?", file.display()))?;
+    let load = rt_app::read(&text).map_err(|e| anyhow::anyhow!("{}: {e}", file.display()))?;
+    if !load.ignored.is_empty() {
+        eprintln!("without a meaning here: {}", load.ignored.join(", "));
+    }
+    Ok(load)
 }
 
 /// The names that `--policy` accepts.
@@ -86,12 +105,7 @@ pub(super) struct Args {
 /// `warmcore sim load`.
 pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     let (common, tasks) = (&args.common, &args.tasks);
-    let text = std::fs::read_to_string(tasks)
-        .with_context(|| format!("can't read {}; is it a readable text file?", tasks.display()))?;
-    let load = rt_app::read(&text).map_err(|e| anyhow::anyhow!("{}: {e}", tasks.display()))?;
-    if !load.ignored.is_empty() {
-        eprintln!("without a meaning here: {}", load.ignored.join(", "));
-    }
+    let load = read_tasks(tasks)?;
     let machine = super::machine_of(common.machine().unwrap_or(MACHINE))?;
     let chosen: Vec<_> = all()
         .into_iter()
@@ -165,14 +179,22 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     Ok(())
 }
 
-struct Scenario<'a> {
-    load: &'a rt_app::Load,
-    topology: &'a Topology,
-    costs: &'a Costs,
+/// Tasks on a machine.
+pub(crate) struct Scenario<'a> {
+    pub(crate) load: &'a rt_app::Load,
+    pub(crate) topology: &'a Topology,
+    pub(crate) costs: &'a Costs,
 }
 
 impl Scenario<'_> {
-    fn run<O: Observer>(&self, who: LoadPolicy, seed: u64, observer: O) -> anyhow::Result<(Report, O)> {
+    /// # Errors
+    /// A program that can't go on; tasks that wait for each other.
+    pub(crate) fn run<O: Observer>(
+        &self,
+        who: LoadPolicy,
+        seed: u64,
+        observer: O,
+    ) -> anyhow::Result<(Report, O)> {
         let (topology, costs) = (self.topology, self.costs);
         match who {
             LoadPolicy::Kernel(kernel) => {
