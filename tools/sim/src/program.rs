@@ -172,6 +172,8 @@ pub(crate) type Name = u32;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Op {
     Run(Length),
+    /// Runs until so much time has passed since it began, also while the task is preempted.
+    RunFor(Length),
     Touch(ExtentId, Access),
     /// The first `kib` KiB of the task's own working set, which its first touch creates.
     TouchOwn {
@@ -367,6 +369,11 @@ impl Program {
     /// Runs for this long, at the speed of a core without a busy sibling.
     pub fn run(self, length: impl Into<Length>) -> Self {
         self.op(Op::Run(length.into()))
+    }
+
+    /// Runs until this much time has passed, whether or not it has the CPU: what a preemption takes is not made up for.
+    pub fn run_for(self, length: impl Into<Length>) -> Self {
+        self.op(Op::RunFor(length.into()))
     }
 
     /// Passes once over all of an extent.

@@ -9,7 +9,7 @@ use crate::sim::load::{self, LoadPolicy, read_tasks};
 use anyhow::{Context, ensure};
 use serde::Serialize;
 use serde_json::{Value, json};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use warmcore_guest::{
     Comparison, Figures, Machine, Migrations, Outcome, Places, ProbeCounts, Queued, Scenario, ScenarioRow,
     Scheduler, Spread, Time,
@@ -19,6 +19,7 @@ use warmcore_results::write_whole;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
 use warmcore_sim::probe::{self, Probe};
+use warmcore_sim::program::rt_app::Load;
 use warmcore_topo::Topology;
 
 pub(super) const AFTER: &str = "\
@@ -131,8 +132,10 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     // The simulator first: it takes a second, and finds what is wrong with a file.
     let mut simulated = Vec::new();
     for (scenario, file) in comparison.scenarios.iter().zip(&args.tasks) {
+        let load = read_tasks(file)?;
         for (_, policy) in PAIRS {
-            simulated.push(simulate(&scenario.name, file, &machine, policy, &comparison.seeds)?);
+            let row = simulate(&scenario.name, &load, &machine, policy, &comparison.seeds);
+            simulated.push(row.with_context(|| file.display().to_string())?);
         }
     }
     let outcomes = run_all(&comparison, &cache, &args.out, args.jobs as usize, "guest simulate")?;
@@ -159,21 +162,20 @@ fn guest_machine(machine: Machine) -> anyhow::Result<SimMachine> {
     Ok(SimMachine { name: "the guest".to_owned(), costs, topology, is_known: false })
 }
 
-/// Simulates a file of tasks under a policy.
+/// Simulates tasks under a policy.
 fn simulate(
     name: &str,
-    file: &Path,
+    load: &Load,
     machine: &SimMachine,
     policy: &str,
     seeds: &[u64],
 ) -> anyhow::Result<ScenarioRow> {
-    let load = read_tasks(file)?;
     let who: LoadPolicy = load::policy(policy).context("the simulator has both policies")?;
-    let scenario = load::Scenario { load: &load, topology: &machine.topology, costs: &machine.costs };
+    let scenario = load::Scenario { load, topology: &machine.topology, costs: &machine.costs };
     let one = |seed: &u64| {
         let (report, probe) = scenario
             .run(who, *seed, Probe::new(&machine.topology))
-            .with_context(|| format!("{}: under {policy}, seed {seed}", file.display()))?;
+            .with_context(|| format!("under {policy}, seed {seed}"))?;
         let counts = counts_of(&probe.counts_at(report.now), machine.topology.cpus.len() as u64);
         Ok((*seed, Figures::of(&counts, None)))
     };
@@ -363,7 +365,7 @@ mod tests {
             let file =
                 PathBuf::from(format!("{}/../../fixtures/sim/{name}.json", env!("CARGO_MANIFEST_DIR")));
             for (_, policy) in PAIRS {
-                let row = simulate(name, &file, &machine, policy, &[1]).unwrap();
+                let row = simulate(name, &read_tasks(&file).unwrap(), &machine, policy, &[1]).unwrap();
                 let (_, figures) = &row.seeds[0];
                 assert!(figures.wakes > 1000 && (3.0..5.0).contains(&figures.busy), "{policy}: {figures:?}");
                 assert!(figures.same + figures.other_llc <= 100.0, "{policy}: {figures:?}");

@@ -68,7 +68,7 @@ impl Program {
             let at = || self.at(step);
             let wrong = |fact: &str, next: &str| Err(ProgramError::new(at(), fact, next));
             match op {
-                Op::Run(length) | Op::Sleep(length) => check_length(*length, at)?,
+                Op::Run(length) | Op::RunFor(length) | Op::Sleep(length) => check_length(*length, at)?,
                 Op::Timer { period, slot, .. } => {
                     check_length(Length::Fixed(*period), at)?;
                     if usize::from(*slot) >= TIMERS {
@@ -165,6 +165,7 @@ fn takes_time(op: &Op) -> bool {
             | Op::End(_)
             | Op::Unlock(_)
             | Op::Run(Length::Fixed(Nanos(0)))
+            | Op::RunFor(Length::Fixed(Nanos(0)))
             | Op::Sleep(Length::Fixed(Nanos(0)))
     )
 }

@@ -5,7 +5,8 @@
 //! two threads that name the same `ref` have a timer each. `mem` passes over the beginning of one buffer per thread,
 //! which is as large as the thread's largest `mem`. Keys about other properties of scheduling (policies, priorities,
 //! clamps) and about logs, as well as `resources` and `iorun`, are ignored and listed; unknown keys are errors. Times
-//! are in microseconds in the file (`duration`: in seconds) and in nanoseconds in programs.
+//! are in microseconds in the file (`duration`: in seconds) and in nanoseconds in programs. `run` is CPU time; `runtime`
+//! ends when so much time has passed, also while the task was preempted.
 //!
 //! # Source
 //!
@@ -420,7 +421,8 @@ impl<'a> Reader<'a> {
                 // A key of an event may end with digits, a property may not.
                 "loop" | "cpus" if kind_of(key) == key => p,
                 "instance" | "delay" if is_thread && kind_of(key) == key => p,
-                "run" | "runtime" => p.run(micros(value, &location)?),
+                "run" => p.run(micros(value, &location)?),
+                "runtime" => p.run_for(micros(value, &location)?),
                 "sleep" => p.sleep(micros(value, &location)?),
                 "mem" => {
                     let bytes = integer(value, &location, 0, "number of bytes")?;

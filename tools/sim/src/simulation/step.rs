@@ -55,6 +55,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                 "let the sim run for a shorter time",
             ));
         }
+        self.state.task(id).run_until = u64::MAX;
         // `pending`: time that passes before the next step. `ran`: part of it is a run. `worked`: part of it is a run
         // or a pass over memory.
         let (mut pending, mut ran, mut worked) = (overhead, false, false);
@@ -78,7 +79,7 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
             );
             // Whether the step happens only when the pending time has passed.
             let is_due_later = match op {
-                Op::Run(_) | Op::Begin { .. } => false,
+                Op::Run(_) | Op::RunFor(_) | Op::Begin { .. } => false,
                 Op::End(_) | Op::Mark(_) => worked && pending > 0,
                 Op::Allow(_) => ran,
                 _ if is_touch => ran,
@@ -92,6 +93,13 @@ impl<S: Scheduler, O: Observer> Simulation<S, O> {
                 Op::Run(length) => {
                     pending += self.draw(id, length);
                     (ran, worked) = (true, true);
+                }
+                Op::RunFor(length) => {
+                    pending += self.draw(id, length);
+                    let until = self.state.now.saturating_add(pending);
+                    let task = self.state.task(id);
+                    (task.step, task.run_until) = (task.step + 1, until);
+                    return Ok(StepOutcome::Run(pending));
                 }
                 Op::Touch(extent, how) => pending += self.memory.touch(kernel, extent, how, now).0,
                 Op::TouchOwn { kib, pages, how } => {

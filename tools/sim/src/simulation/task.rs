@@ -103,6 +103,8 @@ pub(crate) struct Task<T> {
     pub(crate) queued_at: u64,
     /// What remains of the step in which it was preempted, or the cost of its yield.
     pub(crate) remaining_ns: u64,
+    /// When its step ends even if it was preempted meanwhile. `u64::MAX`: once all of it has run.
+    pub(crate) run_until: u64,
     pub(crate) sched: T,
     pub(crate) code: u32,
     pub(crate) step: u32,
@@ -144,6 +146,7 @@ impl<T: Default> Task<T> {
             user: NONE,
             parent: NONE,
             timers: [u64::MAX; TIMERS],
+            run_until: u64::MAX,
             ..Self::default()
         }
     }

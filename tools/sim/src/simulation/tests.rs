@@ -43,6 +43,25 @@ fn two_threads_of_a_core_slow_each_other_while_both_run() {
 }
 
 #[test]
+fn a_task_that_runs_for_a_time_does_not_make_up_for_its_preemptions() {
+    let topology = drawn(1, 1, 1);
+    let both = |task: fn(Program) -> Program| {
+        let mut sim = sim(&topology);
+        for name in ["a", "b"] {
+            sim.spawn(&task(Program::new(name))).unwrap();
+        }
+        let report = sim.run(END).unwrap();
+        assert!(report.is_complete());
+        report.now.0
+    };
+    let run = both(|p| p.run(50_000_000));
+    let run_for = both(|p| p.run_for(50_000_000));
+    assert!((100_000_000..110_000_000).contains(&run), "{run}");
+    // The second one begins a slice later, and is at its end as much later.
+    assert!((50_000_000..60_000_000).contains(&run_for), "{run_for}");
+}
+
+#[test]
 fn a_task_that_runs_for_longer_than_its_slice_is_preempted_and_shares_are_fair() {
     let topology = drawn(1, 1, 1);
     let mut sim = sim(&topology);

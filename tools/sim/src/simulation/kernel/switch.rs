@@ -119,7 +119,9 @@ impl<P: KernelPolicy, O: Observer> Simulation<KernelScheduler<P>, O> {
         };
         let cost = cost + taking;
         self.set_next_task(cpu, id, is_same);
-        let remaining_ns = std::mem::take(&mut self.state.task(id).remaining_ns);
+        let task = self.state.task(id);
+        let left = task.run_until.saturating_sub(now.0);
+        let remaining_ns = std::mem::take(&mut task.remaining_ns).min(left);
         if remaining_ns > 0 {
             self.start_step(cpu, remaining_ns + cost);
             return None;
