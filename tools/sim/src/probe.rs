@@ -1,6 +1,6 @@
 //! Probe: counts of a simulation what `scx_probe` counts of a kernel, by the same definitions.
 //!
-//! A [`Probe`] is an observer. `scx/probe/README.md` defines each count: a wait begins when a task becomes runnable and ends when a
+//! A [`SchedProbe`] is an observer. `scx/probe/README.md` defines each count: a wait begins when a task becomes runnable and ends when a
 //! CPU begins to run the task, a CPU idles from the switch away from its last task to the switch to its next one, and a wake
 //! compares the CPU of the first run after a sleep with that of the run before. So one table can have a kernel and its imitation
 //! side by side.
@@ -23,7 +23,7 @@ pub const BUCKETS: usize = 24;
 
 /// Runs by where they were: on the same CPU, on another CPU of the same last-level cache, in another one.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Places {
+pub struct WakesByPlace {
     /// On the same CPU.
     pub same: u64,
     /// On another CPU of the same last-level cache.
@@ -34,9 +34,9 @@ pub struct Places {
 
 /// What a probe counted. Times are in ns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct ProbeCounts {
+pub struct SchedCounts {
     /// First runs after a sleep, against the CPU of the task's last run.
-    pub wakes: Places,
+    pub wakes: WakesByPlace,
     /// Starts of waits after a sleep, and of new tasks.
     pub wakeups: u64,
     /// Of these those after which the task ran on a CPU that was busy at the wake though a CPU idled then.
@@ -87,8 +87,8 @@ struct Task {
 
 /// An observer that counts.
 #[derive(Debug)]
-pub struct Probe {
-    counts: ProbeCounts,
+pub struct SchedProbe {
+    counts: SchedCounts,
     /// By CPU, in the topology's order.
     llcs: Vec<LlcId>,
     /// The busy CPUs, one bit each.
@@ -100,12 +100,12 @@ pub struct Probe {
     tasks: Vec<Task>,
 }
 
-impl Probe {
+impl SchedProbe {
     /// A probe of an idle machine.
     pub fn new(topology: &Topology) -> Self {
         let llcs: Vec<LlcId> = topology.cpus.iter().map(|cpu| cpu.llc).collect();
         Self {
-            counts: ProbeCounts::default(),
+            counts: SchedCounts::default(),
             busy: vec![0; llcs.len().div_ceil(64)].into_boxed_slice(),
             idle: llcs.len() as u64,
             llcs,
@@ -116,7 +116,7 @@ impl Probe {
     }
 
     /// The counts at the end of the simulation.
-    pub fn counts_at(mut self, end: Nanos) -> ProbeCounts {
+    pub fn counts_at(mut self, end: Nanos) -> SchedCounts {
         self.integrate(end);
         self.counts
     }
@@ -198,7 +198,7 @@ impl Probe {
     }
 }
 
-impl Observer for Probe {
+impl Observer for SchedProbe {
     fn due(&mut self, now: Nanos, task: TaskId) {
         self.begin_wait(now, task);
     }

@@ -11,6 +11,11 @@
 //! state), interrupts other than ticks, timers and wakes, cache misses in the rest of a step that was preempted, active
 //! balancing.
 //!
+//! **Beside a real kernel** (`warmcore guest simulate`, `reports/2026-11-30-simulator-against-kernel`) three more omissions count.
+//! A task that wakes another one and then blocks does both at one moment, so that a wakee on its CPU waits for nothing. Paths through
+//! the kernel have constants, which do not grow with the number of busy CPUs as they do in an emulated machine. And programs of a file
+//! begin on an idle machine, and not one after the other as threads of a thread that forks them.
+//!
 //! # Source
 //!
 //! Linux `try_to_wake_up`, `__schedule`, `scheduler_tick`, `newidle_balance`; `wake`, `settings` and `process` name the

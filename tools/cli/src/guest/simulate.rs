@@ -2,7 +2,7 @@
 //!
 //! rt-app runs a file of tasks in a guest, under EEVDF and under `scx_warm`; the simulator reads the same file, with the guest's costs, and
 //! simulates it under `kernel` and `home`. Both are counted by the same definitions: the guest by `scx_probe`, the simulation by
-//! [`Probe`]. The tolerances were written down before the first run, in `fixtures/sim/tolerances.md`.
+//! [`SchedProbe`]. The tolerances were written down before the first run, in `fixtures/sim/tolerances.md`.
 
 use super::{On, all_have_figures, run_all, table};
 use crate::sim::load::{self, LoadPolicy, read_tasks};
@@ -18,7 +18,7 @@ use warmcore_papers::tolerance::{Tolerance, What, named};
 use warmcore_results::write_whole;
 use warmcore_sim::costs::Costs;
 use warmcore_sim::machine::SimMachine;
-use warmcore_sim::probe::{self, Probe};
+use warmcore_sim::probe::{SchedCounts, SchedProbe, WakesByPlace};
 use warmcore_sim::program::rt_app::Load;
 use warmcore_topo::Topology;
 
@@ -174,7 +174,7 @@ fn simulate(
     let scenario = load::Scenario { load, topology: &machine.topology, costs: &machine.costs };
     let one = |seed: &u64| {
         let (report, probe) = scenario
-            .run(who, *seed, Probe::new(&machine.topology))
+            .run(who, *seed, SchedProbe::new(&machine.topology))
             .with_context(|| format!("under {policy}, seed {seed}"))?;
         let counts = counts_of(&probe.counts_at(report.now), machine.topology.cpus.len() as u64);
         Ok((*seed, Figures::of(&counts, None)))
@@ -189,8 +189,8 @@ fn simulate(
 
 /// The counts of a simulation, as the guest's probe writes its own. What the simulation does not count is 0, and in no figure that is
 /// compared.
-fn counts_of(counts: &probe::ProbeCounts, cpus: u64) -> ProbeCounts {
-    let probe::Places { same, llc, other } = counts.wakes;
+fn counts_of(counts: &SchedCounts, cpus: u64) -> ProbeCounts {
+    let WakesByPlace { same, llc, other } = counts.wakes;
     ProbeCounts {
         elapsed_ns: counts.observed_ns,
         cpus,

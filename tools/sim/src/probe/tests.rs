@@ -10,23 +10,23 @@ fn four() -> Topology {
     Topology::from_machine(text, "four").unwrap()
 }
 
-fn probe() -> Probe {
-    Probe::new(&four())
+fn probe() -> SchedProbe {
+    SchedProbe::new(&four())
 }
 
 const A: TaskId = TaskId(0);
 const B: TaskId = TaskId(1);
 
-fn wake(probe: &mut Probe, at: u64, task: TaskId, on: u32) {
+fn wake(probe: &mut SchedProbe, at: u64, task: TaskId, on: u32) {
     probe.waking(Nanos(at), WakeSource::Outside(None), task);
     probe.queued(Nanos(at), task, TargetQueue::Cpu(CpuId(on)));
 }
 
-fn runs(probe: &mut Probe, at: u64, cpu: u32, task: TaskId) {
+fn runs(probe: &mut SchedProbe, at: u64, cpu: u32, task: TaskId) {
     probe.switch(Nanos(at), CpuId(cpu), None, Some(task));
 }
 
-fn stops(probe: &mut Probe, at: u64, cpu: u32, task: TaskId, why: SwitchReason) {
+fn stops(probe: &mut SchedProbe, at: u64, cpu: u32, task: TaskId, why: SwitchReason) {
     probe.switch(Nanos(at), CpuId(cpu), Some((task, why)), None);
 }
 
@@ -41,7 +41,7 @@ fn a_wake_compares_the_cpu_of_the_run_with_that_of_the_run_before() {
         stops(&mut probe, at + 5_000, cpu, A, SwitchReason::Blocked);
     }
     let counts = probe.counts_at(Nanos(50_000));
-    assert_eq!(counts.wakes, Places { same: 2, llc: 1, other: 1 });
+    assert_eq!(counts.wakes, WakesByPlace { same: 2, llc: 1, other: 1 });
     assert_eq!((counts.wakeups, counts.switches, counts.queued), (5, 5, 0));
     assert_eq!((counts.migrations, counts.migrations_other_llc), (2, 1));
     assert_eq!((counts.observed_ns, counts.waiting_ns), (50_000, 5_000));
@@ -73,7 +73,7 @@ fn a_task_that_another_cpu_takes_has_migrated_and_is_not_queued() {
     runs(&mut probe, 3_000, 2, B);
     let counts = probe.counts_at(Nanos(3_000));
     assert_eq!((counts.migrations, counts.migrations_other_llc, counts.queued), (1, 1, 0));
-    assert_eq!(counts.wakes, Places::default(), "a new task has no run before");
+    assert_eq!(counts.wakes, WakesByPlace::default(), "a new task has no run before");
 }
 
 #[test]
@@ -88,7 +88,7 @@ fn a_preempted_task_waits_and_is_no_wake() {
     probe.switch(Nanos(4_000), CpuId(0), Some((B, SwitchReason::Exited)), Some(A));
     let counts = probe.counts_at(Nanos(4_000));
     assert_eq!((counts.waiting_ns, counts.idle_while_waiting_ns), (3_000, 3_000));
-    assert_eq!((counts.wakes, counts.wakeups, counts.switches), (Places::default(), 2, 3));
+    assert_eq!((counts.wakes, counts.wakeups, counts.switches), (WakesByPlace::default(), 2, 3));
 }
 
 #[test]
@@ -112,11 +112,11 @@ fn the_probe_of_a_simulated_kernel_counts_what_can_be_written_down_by_hand() {
     let costs = Costs::of(&topology);
     let kernel = Kernel::default();
     let mut sim =
-        Simulation::watched(&topology, &costs, Settings::kernel(), kernel, 1, Probe::new(&topology));
+        Simulation::watched(&topology, &costs, Settings::kernel(), kernel, 1, SchedProbe::new(&topology));
     sim.spawn(&Program::new("a").repeat(50, |p| p.sleep(1_000_000).run(1_000_000))).unwrap();
     let report = sim.run(Nanos(1_000_000_000)).unwrap();
     let counts = sim.into_observer().counts_at(report.now);
-    assert_eq!(counts.wakes, Places { same: 50, llc: 0, other: 0 });
+    assert_eq!(counts.wakes, WakesByPlace { same: 50, llc: 0, other: 0 });
     assert_eq!((counts.wakeups, counts.migrations, counts.queued), (51, 0, 0));
     // 1500 ns to leave C1; the first time the CPU was in no idle state, which is 1000 ns less.
     assert_eq!((counts.waiting_ns, counts.idle_while_waiting_ns), (50 * 1_500 + 500, 50 * 1_500 + 500));
@@ -129,12 +129,12 @@ fn a_task_of_a_runtime_waits_from_the_moment_at_which_its_timer_expires() {
     let topology = four();
     let costs = Costs::of(&topology);
     let home = SimPolicyKind::by_name("home").unwrap();
-    let probe = Probe::new(&topology);
+    let probe = SchedProbe::new(&topology);
     let mut sim = Simulation::runtime_watched(&topology, &costs, Settings::runtime(), home, 1, probe);
     sim.spawn(&Program::new("a").repeat(50, |p| p.sleep(1_000_000).run(1_000_000))).unwrap();
     let report = sim.run(Nanos(1_000_000_000)).unwrap();
     let counts = sim.into_observer().counts_at(report.now);
-    assert_eq!(counts.wakes, Places { same: 50, llc: 0, other: 0 });
+    assert_eq!(counts.wakes, WakesByPlace { same: 50, llc: 0, other: 0 });
     assert_eq!((counts.wakeups, counts.migrations), (51, 0));
     // 1500 ns to leave C1 for each, and at most as much for what the worker does before the poll.
     assert!((50 * 1_500..=51 * 3_000).contains(&counts.waiting_ns), "{counts:?}");
