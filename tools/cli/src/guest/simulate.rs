@@ -54,8 +54,8 @@ pub(super) struct Args {
     on: On,
 }
 
-/// A scheduler in the guest, and the policy of the simulator that is its imitation.
-const PAIRS: [(fn() -> Scheduler, &str); 2] = [(Scheduler::own, "kernel"), (Scheduler::warm, "home")];
+/// The policies of the simulator that are an imitation of EEVDF and of scx_warm.
+const POLICIES: [&str; 2] = ["kernel", "home"];
 
 /// What is compared: its name, its digits, how a row has it, and its tolerance.
 type Measure = (&'static str, usize, fn(&Figures) -> f64, &'static str);
@@ -121,7 +121,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     let comparison = Comparison {
         kernel: args.on.kernel(&cache)?,
         machine: args.on.machine(),
-        schedulers: PAIRS.iter().map(|(scheduler, _)| scheduler()).collect(),
+        schedulers: vec![Scheduler::own(), Scheduler::warm()],
         scenarios,
         seeds: (1..=args.seeds).collect(),
     };
@@ -133,7 +133,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
     let mut simulated = Vec::new();
     for (scenario, file) in comparison.scenarios.iter().zip(&args.tasks) {
         let load = read_tasks(file)?;
-        for (_, policy) in PAIRS {
+        for policy in POLICIES {
             let row = simulate(&scenario.name, &load, &machine, policy, &comparison.seeds);
             simulated.push(row.with_context(|| file.display().to_string())?);
         }
@@ -364,7 +364,7 @@ mod tests {
         for name in ["pairs", "timers"] {
             let file =
                 PathBuf::from(format!("{}/../../fixtures/sim/{name}.json", env!("CARGO_MANIFEST_DIR")));
-            for (_, policy) in PAIRS {
+            for policy in POLICIES {
                 let row = simulate(name, &read_tasks(&file).unwrap(), &machine, policy, &[1]).unwrap();
                 let (_, figures) = &row.seeds[0];
                 assert!(figures.wakes > 1000 && (3.0..5.0).contains(&figures.busy), "{policy}: {figures:?}");
