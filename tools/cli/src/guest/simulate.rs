@@ -159,7 +159,7 @@ fn guest_machine(machine: Machine) -> anyhow::Result<SimMachine> {
     let text = machine.file()?;
     let costs = Costs::from_machine(&text, Machine::SECTION)?;
     let topology = Topology::from_machine(&text, Machine::SECTION)?;
-    Ok(SimMachine { name: "the guest".to_owned(), costs, topology, is_known: false })
+    Ok(SimMachine { name: "the guest's machine file".to_owned(), costs, topology, is_known: false })
 }
 
 /// Simulates tasks under a policy.
@@ -229,7 +229,7 @@ fn bounds(tolerance: &Tolerance, digits: usize) -> String {
 /// What comes of a comparison: for each file of tasks all figures of both sides, and the measures that have a tolerance.
 fn text(comparison: &Comparison, machine: &str, rows: &[Beside]) -> String {
     let mut text = format!(
-        "Linux {} in a guest with {} CPUs in {} last-level caches, beside the simulator's {machine}; {} seeds: the mean, and the least and the \
+        "Linux {} in a guest with {} CPUs in {} last-level caches, beside the simulator on {machine}; {} seeds: the mean, and the least and the \
          most.\n",
         comparison.kernel.release,
         comparison.machine.cpus,
