@@ -87,7 +87,7 @@ fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
         row("public structs with one name, across crates", structs, 2.0, struct_parts),
         row("files of a crate that import each other", circles.len() as f64, 8.0, circles),
         row("constants of scheduling that docs/tuning.md does not list", untold.len() as f64, 0.0, untold),
-        row("tracked files", tracked.len() as f64, 1_212.0, Vec::new()),
+        row("tracked files", tracked.len() as f64, 1_213.0, Vec::new()),
     ])
 }
 
