@@ -86,15 +86,8 @@ enum What {
         /// How many seeds
         #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u64).range(1..=1000))]
         seeds: u64,
-        /// Guests at a time
-        #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
-        jobs: u64,
-        /// Keep guests and pictures in this folder
-        #[arg(long, value_name = "DIR", default_value = "guest")]
-        out: PathBuf,
-        /// Also write the rows
-        #[arg(long, value_name = "FILE")]
-        json: Option<PathBuf>,
+        #[command(flatten)]
+        guests: Guests,
         #[command(flatten)]
         on: On,
     },
@@ -105,6 +98,20 @@ struct CacheArgs {
     /// Where kernels and programs are kept; default: warmcore/guest in the user's cache
     #[arg(long, value_name = "DIR")]
     cache: Option<PathBuf>,
+}
+
+/// How a comparison's guests run, and where what comes of them is kept.
+#[derive(Debug, clap::Args)]
+struct Guests {
+    /// Guests at a time
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
+    jobs: u64,
+    /// Keep guests and pictures in this folder
+    #[arg(long, value_name = "DIR", default_value = "guest")]
+    out: PathBuf,
+    /// Also write what was compared
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
 }
 
 #[derive(Debug, clap::Args)]
@@ -191,7 +198,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
             run(scenarios, scheduler, *seed, *console, on)
         }
         What::Simulate(args) => simulate::command(args),
-        What::Compare { scenario, scheduler, seeds, jobs, out, json, on } => {
+        What::Compare { scenario, scheduler, seeds, guests, on } => {
             let scenario =
                 if scenario.is_empty() { &["rrj", "rrp", "hogs"].map(str::to_owned)[..] } else { scenario };
             let default = || vec![Scheduler::own(), Scheduler::warm()];
@@ -204,7 +211,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
                 scenarios: found(scenario)?,
                 seeds: (1..=*seeds).collect(),
             };
-            compare(&comparison, &cache, out, *jobs as usize, json.as_deref())
+            compare(&comparison, &cache, guests)
         }
     }
 }
@@ -298,22 +305,16 @@ fn all_have_figures(comparison: &Comparison, outcomes: &[Outcome]) -> anyhow::Re
     Ok(())
 }
 
-fn compare(
-    comparison: &Comparison,
-    cache: &Cache,
-    out: &Path,
-    at_once: usize,
-    json: Option<&Path>,
-) -> anyhow::Result<()> {
-    let outcomes = run_all(comparison, cache, out, at_once, "guest compare")?;
+fn compare(comparison: &Comparison, cache: &Cache, guests: &Guests) -> anyhow::Result<()> {
+    let outcomes = run_all(comparison, cache, guests, "guest compare")?;
     let rows = comparison.rows(&outcomes);
     print!("{}", table::of(comparison, &outcomes));
     for (scenario, picture) in table::pictures(comparison, &rows) {
-        let file = out.join(format!("{scenario}.svg"));
+        let file = guests.out.join(format!("{scenario}.svg"));
         write_whole(&file, picture.as_bytes())?;
         println!("{}", file.display());
     }
-    if let Some(file) = json {
+    if let Some(file) = &guests.json {
         write_whole(file, serde_json::to_string_pretty(&table::json(comparison, &outcomes))?.as_bytes())?;
     }
     all_have_figures(comparison, &outcomes)
@@ -323,18 +324,18 @@ fn compare(
 fn run_all(
     comparison: &Comparison,
     cache: &Cache,
-    out: &Path,
-    at_once: usize,
+    guests: &Guests,
     what: &str,
 ) -> anyhow::Result<Vec<Outcome>> {
     let bar = progress((comparison.guests() * comparison.scenarios.len()) as u64, what);
     bar.enable_steady_tick(std::time::Duration::from_millis(200));
-    let outcomes = comparison.run(cache, out, at_once, &is_interrupted, &|job, line| {
-        if let Line::Ran { name, .. } = line {
-            bar.set_message(format!("{} {name} {}", job.scheduler, job.seed));
-            bar.inc(1);
-        }
-    })?;
+    let outcomes =
+        comparison.run(cache, &guests.out, guests.jobs as usize, &is_interrupted, &|job, line| {
+            if let Line::Ran { name, .. } = line {
+                bar.set_message(format!("{} {name} {}", job.scheduler, job.seed));
+                bar.inc(1);
+            }
+        })?;
     bar.finish_and_clear();
     ensure!(!outcomes.is_empty(), "interrupted before the first guest had ended");
     Ok(outcomes)

@@ -4,7 +4,7 @@
 //! simulates it under `kernel` and `home`. Both are counted by the same definitions: the guest by `scx_probe`, the simulation by
 //! [`SchedProbe`]. The tolerances were written down before the first run, in `fixtures/sim/tolerances.md`.
 
-use super::{On, all_have_figures, run_all, table};
+use super::{Guests, On, all_have_figures, run_all, table};
 use crate::sim::load::{self, LoadPolicy, read_tasks};
 use anyhow::{Context, ensure};
 use serde::Serialize;
@@ -41,15 +41,8 @@ pub(super) struct Args {
     /// How many seeds
     #[arg(long, value_name = "N", default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..=1000))]
     seeds: u64,
-    /// Guests at a time
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..=64))]
-    jobs: u64,
-    /// Keep guests in this folder
-    #[arg(long, value_name = "DIR", default_value = "guest")]
-    out: PathBuf,
-    /// Also write what was compared
-    #[arg(long, value_name = "FILE")]
-    json: Option<PathBuf>,
+    #[command(flatten)]
+    guests: Guests,
     #[command(flatten)]
     on: On,
 }
@@ -138,7 +131,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
             simulated.push(row.with_context(|| file.display().to_string())?);
         }
     }
-    let outcomes = run_all(&comparison, &cache, &args.out, args.jobs as usize, "guest simulate")?;
+    let outcomes = run_all(&comparison, &cache, &args.guests, "guest simulate")?;
     let rows: Vec<Beside> = comparison
         .rows(&outcomes)
         .into_iter()
@@ -146,7 +139,7 @@ pub(super) fn command(args: &Args) -> anyhow::Result<()> {
         .map(|(guest, sim)| Beside::of(guest, sim))
         .collect();
     print!("{}", text(&comparison, &machine.name, &rows));
-    if let Some(file) = &args.json {
+    if let Some(file) = &args.guests.json {
         let json = report(&comparison, &outcomes, &machine, &rows);
         write_whole(file, serde_json::to_string_pretty(&json)?.as_bytes())?;
         eprintln!("written: {}", file.display());
