@@ -12,14 +12,14 @@
 //! none has run: not at once, as to appoint a worker that sleeps beside a shared driver wakes it.
 //!
 //! **Tasks of `tokio::spawn`**, `JoinSet` and `axum::serve` stay on the driver of the worker that spawned them, and run while that
-//! worker is parked. A program that spawns all its tasks in one of these ways may use one worker only. So a worker whose driver
-//! returns from a wait, and has such tasks, appoints a watcher too, and checks go on until [`QUIET_CHECKS`] in a row find no driver
-//! that runs them. A check that finds a worker's driver running them adds a point to that worker; one that does not takes away two.
-//! When a worker has [`POINTS`] the runtime warns, and looks for that no more.
+//! worker is parked. A program that spawns all its tasks in one of these ways may use one worker only. So a worker that has such
+//! tasks appoints a watcher when its driver returns from a wait, and when it parks after a poll, and checks go on until
+//! [`QUIET_CHECKS`] in a row find no driver that runs them. A check that finds a worker's driver running them adds a point to that
+//! worker; one that does not takes away two. When a worker has [`POINTS`] the runtime warns, and looks for that no more.
 //!
 //! # Cost
-//! A load each time that a driver returns from a wait and each time that a worker parks. While there is no watcher, the
-//! driver also loads the number of such tasks on it. Polls pay nothing.
+//! A load each time that a driver returns from a wait. While there is no watcher, and each time that a worker parks after a poll,
+//! the number of such tasks on its driver is loaded too. Polls pay nothing.
 
 use crate::sync::{AtomicBool, AtomicU32, AtomicU64, Mutex, Ordering::*};
 use warmcore_line::Line;

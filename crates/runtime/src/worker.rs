@@ -135,7 +135,7 @@ impl Worker {
         if !core.was_idle() {
             // The tasks that the worker polled may have spawned tasks on its driver. A worker that only woke to look
             // appoints no other, or two idle workers would wake each other for ever.
-            shared.watchdog.driver_runs(shared, me);
+            shared.watchdog.watch_driver(shared, me);
         }
         let mut now = core.now();
         loop {

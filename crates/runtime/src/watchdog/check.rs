@@ -48,25 +48,30 @@ impl Watchdog {
         (watcher == me.0).then(|| Nanos(self.at.load(Relaxed)))
     }
 
-    /// Called on worker `me` when its driver returns from a wait, before it runs what became ready, and before the worker
-    /// parks after a poll: if it has tasks of `tokio::spawn`, another worker is to watch it.
+    /// Called on worker `me` when its driver returns from a wait, before it runs what became ready: if it has tasks of
+    /// `tokio::spawn`, another worker is to watch it.
     #[inline]
     pub(crate) fn driver_runs(&self, shared: &Shared, me: CpuId) {
         let watcher = self.watcher.load(Relaxed);
-        if (watcher == NO_WORKER || watcher == me.0) && !self.has_warned.load(Relaxed) {
+        if watcher == NO_WORKER || watcher == me.0 {
             self.watch_driver(shared, me);
         }
     }
 
+    /// Called before worker `me` parks after a poll, which may have spawned tasks on its driver: if the driver has any, another
+    /// worker is to watch it, and one that watches already goes on. Tasks that never wait may run from then on.
     #[cold]
-    fn watch_driver(&self, shared: &Shared, me: CpuId) {
-        if shared.remotes.len() == 1 || !has_tasks(shared, me) {
+    pub(crate) fn watch_driver(&self, shared: &Shared, me: CpuId) {
+        if self.has_warned.load(Relaxed) || shared.remotes.len() == 1 || !has_tasks(shared, me) {
             return;
         }
         let now = shared.remote(me).driver.now();
         // A watcher's driver returns from a wait for each check, which follows now.
         if !self.is_due(me, now) {
-            self.more_checks.store(QUIET_CHECKS, Relaxed);
+            // ORDERING: Relaxed; `assign` has the fence between this and the read of `watcher`.
+            if self.more_checks.load(Relaxed) < QUIET_CHECKS {
+                self.more_checks.store(QUIET_CHECKS, Relaxed);
+            }
             self.assign(shared, me, now);
         }
     }

@@ -7,8 +7,8 @@ use std::sync::Arc;
 use warmcore_sched::Core;
 
 /// Workers whose drivers have tasks look for a watcher and park, while another one parks, as `Core::search` and `Worker::park` do.
-/// The other one becomes the watcher.
-fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
+/// The other one becomes the watcher, or stays it if it `watches` already.
+fn becomes_the_watcher(looking: u32, watches: bool, preemptions: Option<usize>) {
     let mut model = Builder::new();
     model.preemption_bound = preemptions;
     model.check(move || {
@@ -17,6 +17,9 @@ fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
         let (mocks, shared) = workers(looking as usize + 1, looking as usize + 1);
         (0..looking as usize)
             .for_each(|busy| mocks[busy].foreign.store(4, std::sync::atomic::Ordering::Relaxed));
+        if watches {
+            shared.watchdog.watcher.store(parks.0, Relaxed);
+        }
         let shared = Arc::new(shared);
         let looking: Vec<_> = (0..looking)
             .map(|busy| {
@@ -24,7 +27,7 @@ fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
                 thread::spawn(move || {
                     let busy = Core::new(&*shared, CpuId(busy), shared.long_poll);
                     assert!(busy.mark_parked(&shared, now));
-                    shared.watchdog.driver_runs(&shared, busy.me());
+                    shared.watchdog.watch_driver(&shared, busy.me());
                     shared.watchdog.begin(&shared, busy.me(), now);
                 })
             })
@@ -39,10 +42,15 @@ fn becomes_the_watcher(looking: u32, preemptions: Option<usize>) {
 
 #[test]
 fn a_worker_that_parks_while_another_one_looks_for_a_watcher_becomes_it() {
-    becomes_the_watcher(1, None);
+    becomes_the_watcher(1, false, None);
 }
 
 #[test]
 fn a_worker_that_parks_while_two_others_look_for_a_watcher_becomes_it() {
-    becomes_the_watcher(2, Some(2));
+    becomes_the_watcher(2, false, Some(2));
+}
+
+#[test]
+fn a_watcher_that_found_none_running_goes_on_while_another_worker_parks_with_tasks() {
+    becomes_the_watcher(1, true, None);
 }

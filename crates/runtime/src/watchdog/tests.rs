@@ -37,6 +37,19 @@ fn a_driver_with_tasks_appoints_another_worker_and_one_without_none() {
     assert_eq!(mocks[0].asked.load(Relaxed), 1, "while one watches, the tasks are not counted");
 }
 
+/// The other worker may have been appointed while the first one polled, and its check may come before the tasks run.
+#[test]
+fn a_worker_that_parks_with_tasks_keeps_the_watch_going() {
+    for tasks in [0, 4] {
+        let (mocks, shared) = two();
+        mocks[0].foreign.store(tasks, Relaxed);
+        shared.watchdog.watcher.store(OTHER.0, Relaxed);
+        shared.watchdog.watch_driver(&shared, BUSY);
+        assert_eq!(shared.watchdog.begin(&shared, OTHER, NOW).is_some(), tasks > 0);
+        assert_eq!(watcher(&shared), (tasks > 0).then_some(OTHER));
+    }
+}
+
 #[test]
 fn a_watcher_whose_own_driver_has_tasks_gives_the_watch_away_unless_its_check_is_due() {
     for (at, is_given) in [(NOW.0 + 1, true), (NOW.0, false)] {
