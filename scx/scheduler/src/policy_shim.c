@@ -60,11 +60,11 @@ bool warm_may_steal(u64 age, u64 bound, u64 left, u64 stay, u64 queued, bool is_
 
 bool warm_llc_first(u64 llc_vtime, u64 home_vtime) { return pol_llc_first(llc_vtime, home_vtime); }
 
-u64 warm_balance(u64 load, u64 cpus, u64 load_there, u64 queued_there, u64 cpus_there, u64 weight, u64 max)
+bool warm_balances(u64 load, u64 cpus, u64 load_there, u64 cpus_there, u64 weight)
 {
-	struct pol_balance_in b = { { load, 0, cpus }, { load_there, queued_there, cpus_there }, weight, max };
+	struct pol_balance_in b = { { load, cpus }, { load_there, cpus_there }, weight };
 
-	return pol_balance(&b);
+	return pol_balances(&b);
 }
 
 bool warm_is_before(u64 a, u64 b) { return pol_is_before(a, b); }

@@ -54,15 +54,7 @@ unsafe extern "C" {
     safe fn warm_wait(llc_is_full: bool, left: u64, queued: u64, waits: u64, pair: u64, busy: u64) -> u32;
     safe fn warm_may_steal(age: u64, bound: u64, left: u64, stay: u64, queued: u64, is_orphan: bool) -> bool;
     safe fn warm_llc_first(llc_vtime: u64, home_vtime: u64) -> bool;
-    safe fn warm_balance(
-        load: u64,
-        cpus: u64,
-        load_there: u64,
-        queued_there: u64,
-        cpus_there: u64,
-        weight: u64,
-        max: u64,
-    ) -> u64;
+    safe fn warm_balances(load: u64, cpus: u64, load_there: u64, cpus_there: u64, weight: u64) -> bool;
     safe fn warm_is_before(a: u64, b: u64) -> bool;
     safe fn warm_charge(ran: u64, weight: u64) -> u64;
     safe fn warm_vtime_at_wake(vtime: u64, clock: u64, credit: u64, debt: u64) -> u64;
@@ -266,40 +258,60 @@ fn the_earlier_of_two_queues_is_served_and_home_if_both_are_equal() {
     assert!(warm_llc_first(u64::MAX, 3), "virtual times wrap");
 }
 
-/// Moves one task a time between two LLCs of 4 CPUs until nothing moves; all weigh 100.
-fn settle(mut here: u64, mut there: u64) -> (u64, u64) {
-    for _ in 0..100 {
-        let queued = |n: u64| n.saturating_sub(4);
-        let pull = warm_balance(here * 100, 4, there * 100, queued(there), 4, 100, 1);
-        let push = warm_balance(there * 100, 4, here * 100, queued(here), 4, 100, 1);
-        assert!(pull == 0 || push == 0, "tasks swap at {here}/{there}");
-        if pull + push == 0 {
-            return (here, there);
+/// Moves one task a time between two LLCs of 4 CPUs until nothing moves. The task that waits first is random.
+fn settle(mut here: Vec<u64>, mut there: Vec<u64>) -> (Vec<u64>, Vec<u64>) {
+    let mut random = fastrand::Rng::with_seed(7);
+    let load = |tasks: &[u64]| tasks.iter().sum::<u64>();
+    let (mut moved, mut quiet) = (0, 0);
+    while quiet < 100 {
+        let (from, to) =
+            if load(&here) > load(&there) { (&mut here, &mut there) } else { (&mut there, &mut here) };
+        let first = random.usize(..from.len());
+        assert!(!warm_balances(load(from), 4, load(to), 4, 1), "the busier LLC takes a task");
+        if from.len() > 4 && warm_balances(load(to), 4, load(from), 4, from[first]) {
+            to.push(from.swap_remove(first));
+            (moved, quiet) = (moved + 1, 0);
         }
-        (here, there) = (here + pull - push, there + push - pull);
+        quiet += 1;
+        assert!(moved < 100, "the balance does not end");
     }
-    panic!("the balance of {here}/{there} does not end");
+    (here, there)
 }
 
 #[test]
 fn twelve_hogs_end_six_and_six() {
+    let settle = |here, there| {
+        let (here, there) = settle(vec![100; here], vec![100; there]);
+        (here.len(), there.len())
+    };
     assert_eq!(settle(4, 8), (6, 6));
     assert_eq!(settle(12, 0), (6, 6));
     assert_eq!(settle(7, 6), (7, 6));
 }
 
 #[test]
+fn hogs_of_two_weights_end_with_loads_that_are_nearly_equal() {
+    for heavy in 0..=8 {
+        let (light, mut here) = ([33; 8], vec![100; heavy]);
+        here.extend(&light[heavy..]);
+        let mut there = vec![100; 8 - heavy];
+        there.extend(&light[..heavy]);
+        let (here, there) = settle(here, there);
+        let (here, there) = (here.iter().sum::<u64>(), there.iter().sum::<u64>());
+        assert!(here.abs_diff(there) < 40, "{heavy} heavy ones: {here} and {there}");
+    }
+}
+
+#[test]
 fn balance_moves_what_makes_loads_per_cpu_more_equal() {
-    // 8 CPUs with 8 tasks take 2 from 4 CPUs with 8.
-    assert_eq!(warm_balance(800, 8, 800, 4, 4, 100, 9), 2);
-    // At most `max`, at most what waits there.
-    assert_eq!(warm_balance(800, 8, 800, 4, 4, 100, 1), 1);
-    assert_eq!(warm_balance(0, 4, 5000, 3, 4, 100, 99), 3);
-    // A heavy task is not moved for a small difference.
-    assert_eq!(warm_balance(400, 4, 700, 2, 4, 300, 9), 0);
+    // 8 CPUs with 8 tasks take one from 4 CPUs with 8.
+    assert!(warm_balances(800, 8, 800, 4, 100));
+    // A heavy task is not moved for a small difference, and is moved if that halves the difference.
+    assert!(!warm_balances(400, 4, 799, 4, 300));
+    assert!(warm_balances(400, 4, 800, 4, 300));
     // An LLC without CPUs gives all; one without CPUs takes none.
-    assert_eq!(warm_balance(9000, 4, 100, 3, 0, 100, 9), 3);
-    assert_eq!(warm_balance(0, 0, 9000, 3, 4, 100, 9), 0);
+    assert!(warm_balances(9000, 4, 100, 0, 100));
+    assert!(!warm_balances(0, 0, 9000, 4, 100));
 }
 
 #[test]

@@ -39,6 +39,9 @@ int bpf_iter_scx_dsq_new(struct bpf_iter_scx_dsq *it, u64 dsq_id, u64 flags) __k
 struct task_struct *bpf_iter_scx_dsq_next(struct bpf_iter_scx_dsq *it) __ksym;
 void bpf_iter_scx_dsq_destroy(struct bpf_iter_scx_dsq *it) __ksym;
 
+/* Per CPU; only x86 has it. */
+extern const int __preempt_count __ksym __weak;
+
 /* Written by the loader before loading. */
 const volatile u32 nr_cpu_ids = 1; /* numbers of possible CPUs are below this */
 const volatile u32 nr_shards = 1;
@@ -80,7 +83,7 @@ struct task_ctx {
 	u64 mean_run;	/* from wake to sleep */
 	u64 sleep_at;	/* 0 while runnable */
 	u64 mean_sleep;
-	u64 woke_at[2]; /* the last synchronous wake that it made early [0] or late [1] in this run */
+	u64 woke_at[2]; /* the last wake that it made early [0] or late [1] in this run */
 	u64 post[2];	/* learned time from such a wake until it sleeps */
 	u64 bounce;
 	u64 pair;	/* how firmly it belongs to a pair that shares a CPU */
@@ -88,7 +91,7 @@ struct task_ctx {
 	u64 vtime;
 	u64 load;	/* its weight in the load of `load_shard`; 0 if it is not counted */
 	u32 load_shard;
-	u32 partner;	/* pid of the last task that woke it synchronously */
+	u32 partner;	/* pid of the last task that woke it */
 	s32 home;	/* -1 before its first placement */
 	s32 counted_at; /* the CPU where it is counted as a resident, or -1 */
 	s32 return_at;	/* the CPU that expects it back, or -1 */

@@ -170,7 +170,7 @@ POL_INLINE enum pol_look pol_look(struct pol_search *s, const struct pol_seen *c
 
 enum pol_hand {
 	POL_HAND_YES,
-	POL_HAND_STRANGER,  /* another task woke it last, or the wake is not synchronous */
+	POL_HAND_STRANGER,  /* another task woke it last, or the waker is not known */
 	POL_HAND_FAR,	    /* it would be due, but the waker's CPU is in another LLC and the pair not firm, or not allowed */
 	POL_HAND_QUEUED,    /* a task waits there already */
 	POL_HAND_RUNS_ON,   /* the waker usually runs on after such a wake */
@@ -320,9 +320,8 @@ POL_INLINE bool pol_llc_first(u64 llc_vtime, u64 home_vtime)
 }
 
 struct pol_side {
-	u64 load;   /* sum of the weights of the runnable tasks */
-	u64 queued; /* tasks in the LLC's queue: only these can be moved */
-	u64 cpus;   /* online */
+	u64 load; /* sum of the weights of the runnable tasks */
+	u64 cpus; /* online */
 };
 
 /* Compares loads per CPU without a division: returns whether `a` has more than `b`. */
@@ -333,26 +332,23 @@ POL_INLINE bool pol_is_busier(struct pol_side a, struct pol_side b)
 
 struct pol_balance_in {
 	struct pol_side here, there;
-	u64 weight, max;
+	u64 weight; /* of the task that may be moved */
 };
 
 /*
- * Returns how many tasks of weight `weight` the LLC `here` takes from `there`: at most `max`, and only as many as
- * make the loads per CPU more equal. Moving a task changes the difference of the loads per CPU by
- * weight/cpus_here + weight/cpus_there, and is worth it while the difference is at least that. An LLC without
- * online CPUs gives all it has.
+ * Returns whether the LLC `here` takes a task from `there`. That changes the difference of the loads per CPU by
+ * weight/cpus_here + weight/cpus_there, and is worth it if it makes the difference smaller, and if that was less than
+ * the change, at least halves it. If only moves by at most the difference were worth it, six heavy tasks would stay
+ * beside two and eight light ones. An LLC without online CPUs gives all it has.
  */
-POL_INLINE u64 pol_balance(const struct pol_balance_in *b)
+POL_INLINE bool pol_balances(const struct pol_balance_in *b)
 {
 	struct pol_side here = b->here, there = b->there;
-	u64 give = there.load * here.cpus, have = here.load * there.cpus, step = b->weight * (here.cpus + there.cpus), n;
+	u64 give = there.load * here.cpus, have = here.load * there.cpus, step = b->weight * (here.cpus + there.cpus);
 
-	if (!here.cpus || !step || (there.cpus && give <= have))
-		return 0;
-	n = there.cpus ? (give - have) / step : there.queued;
-	if (n > there.queued)
-		n = there.queued;
-	return n > b->max ? b->max : n;
+	if (!here.cpus || !there.cpus)
+		return here.cpus;
+	return give > have && (give - have) * 3 >= step * 2;
 }
 
 /* ---- Virtual time ---- */
@@ -485,7 +481,7 @@ POL_INLINE u64 pol_replay(const struct pol_logged *l)
 	case POL_WAIT_HOME: return pol_wait_home(&l->wait);
 	case POL_WAIT_LLC: return pol_wait_llc(&l->wait);
 	case POL_STEAL: return pol_may_steal(&l->steal);
-	case POL_BALANCE: return pol_balance(&l->balance);
+	case POL_BALANCE: return pol_balances(&l->balance);
 	case POL_PREEMPT: return pol_preempts(&l->preempt);
 	}
 	return POL_NEVER;

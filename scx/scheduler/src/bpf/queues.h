@@ -176,10 +176,11 @@ static __always_inline bool steal(s32 cpu, u32 shard, u64 now)
 __noinline bool balance(s32 cpu, u32 shard, u64 now)
 {
 	struct shard_ctx *s = shard_ctx(shard), *o;
-	struct pol_balance_in in = { .max = 1 };
+	struct pol_balance_in in = {};
 	struct pol_side here = {}, most = {}, there;
-	u64 was, vtime = 0, weight = 0, moves;
+	u64 was, vtime = 0, weight = 0;
 	u32 i, busiest = shard;
+	bool moves;
 
 	if (!s || nr_shards < 2 || !SET(balance) || SET(mode) == MODE_NOSTEAL)
 		return false;
@@ -194,7 +195,6 @@ __noinline bool balance(s32 cpu, u32 shard, u64 now)
 			continue;
 		there.load = o->load;
 		there.cpus = o->cpus;
-		there.queued = 1;
 		if (!there.cpus && steal_from(cpu, i, 0, now, true))
 			return true;
 		if (pol_is_busier(there, most) || (!there.cpus && there.load)) {
@@ -204,11 +204,10 @@ __noinline bool balance(s32 cpu, u32 shard, u64 now)
 	}
 	if (busiest == shard || !peek(DSQ_SHARD + busiest, &vtime, &weight))
 		return false;
-	most.queued = 1;
 	in.here = here;
 	in.there = most;
 	in.weight = weight;
-	moves = pol_balance(&in);
+	moves = pol_balances(&in);
 	log_balance(&in, POL_BALANCE, moves);
 	if (!moves || !scx_bpf_dsq_move_to_local(DSQ_SHARD + busiest))
 		return false;

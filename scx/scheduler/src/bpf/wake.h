@@ -15,8 +15,20 @@ static __always_inline bool idles(s32 cpu)
 	return is_idle;
 }
 
-/* Learns from a synchronous wake, and returns whether the wakee should run next on the waker's CPU. Only such wakes
- * come from the waker itself: in a timer interrupt, the current task is a bystander. */
+/* The bits of the preemption count that are set in an NMI, in a hard interrupt, and while a softirq is served. Kernels that
+ * count there how often interrupts were disabled do so in bits 16 to 23, where others count hard interrupts and NMIs. */
+#define IN_INTERRUPT 0x1fff0100
+
+/* Whether the current task is the waker. In a timer interrupt it is a bystander. A synchronous wake says that it is, also
+ * one that a socket makes in a softirq; the wakes of a futex are never synchronous. */
+static __always_inline bool is_waker(u64 wake_flags)
+{
+	if (wake_flags & SCX_WAKE_SYNC)
+		return true;
+	return bpf_ksym_exists(&__preempt_count) && !(*(int *)bpf_this_cpu_ptr(&__preempt_count) & IN_INTERRUPT);
+}
+
+/* Learns from a wake by the current task, and returns whether the wakee should run next on the waker's CPU. */
 static __noinline enum pol_hand try_partner(struct task_struct *p, struct task_ctx *t, s32 me, s32 home, u64 now)
 {
 	struct task_struct *waker = bpf_get_current_task_btf();

@@ -51,7 +51,7 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 		__sync_fetch_and_add(&self->wakes, 1);
 	if (mode == MODE_NOSTEAL)
 		return home;
-	if (mode == MODE_WARM && SET(hand_over) && (wake_flags & SCX_WAKE_SYNC) && !is_pinned(p)) {
+	if (mode == MODE_WARM && SET(hand_over) && is_waker(wake_flags) && !is_pinned(p)) {
 		enum pol_hand hand = try_partner(p, t, me, home, now);
 
 		if (hand == POL_HAND_YES) {
