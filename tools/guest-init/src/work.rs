@@ -6,6 +6,7 @@
 
 mod clock;
 mod hogs;
+mod mailbox;
 mod messages;
 mod pairs;
 mod pipeline;

@@ -33,9 +33,9 @@ macro_rules! files {
 }
 
 /// The scenarios that are built in, by name and text.
-const FILES: [(&str, &str); 24] = files![
-    "hackbench" "hackbench-pipes" "hogs" "hogs-beside" "hogs-weighted" "hotplug" "messages" "moved" "pinned" "pipeline" "rrj" "rrj-16-cpus" "rrj-25" "rrj-90"
-    "rrp" "rrp-10" "rrp-short" "rt-app" "sections" "storm" "stress-aggressive" "stress-cyclic" "timers" "timers-16-cpus"
+const FILES: [(&str, &str); 25] = files![
+    "hackbench" "hackbench-pipes" "hogs" "hogs-beside" "hogs-weighted" "hotplug" "messages" "moved" "pinned" "pipeline" "rrf" "rrj" "rrj-16-cpus" "rrj-25"
+    "rrj-90" "rrp" "rrp-10" "rrp-short" "rt-app" "sections" "storm" "stress-aggressive" "stress-cyclic" "timers" "timers-16-cpus"
 ];
 
 /// The scenarios that are built in.

@@ -1,6 +1,7 @@
 //! Pairs of a client and a server.
 
 use super::clock::Around;
+use super::mailbox::{MESSAGE, mailbox};
 use super::process::Process;
 use super::{Done, join};
 use anyhow::Context;
@@ -16,6 +17,8 @@ pub enum Over {
     Sockets,
     /// Two pipes.
     Pipes,
+    /// Two mailboxes in shared memory, with futexes. Their wakes are not synchronous: the kernel does not say that the waker sleeps soon.
+    Futexes,
 }
 
 /// Pairs of a client and a server.
@@ -64,12 +67,13 @@ impl Over {
                 let (answered, answer) = std::io::pipe().context("no pipe")?;
                 ((Box::new(answered), Box::new(ask)), (Box::new(asked), Box::new(answer)))
             }
+            Self::Futexes => {
+                let ((asked, ask), (answered, answer)) = (mailbox()?, mailbox()?);
+                ((Box::new(answered), Box::new(ask)), (Box::new(asked), Box::new(answer)))
+            }
         })
     }
 }
-
-/// A message is so long, in bytes.
-const MESSAGE: usize = 64;
 
 impl Pairs {
     /// Until all clients have done their rounds.
