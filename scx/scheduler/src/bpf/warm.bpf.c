@@ -78,7 +78,7 @@ s32 BPF_PROG(warm_select_cpu, struct task_struct *p, s32 prev_cpu, u64 wake_flag
 		queue_home(p, t, home, 0, (wait == POL_WAIT_PAIR ? SET(pair_us) : SET(wait_us)) * US);
 		return home;
 	}
-	if (mode == MODE_SHARED_QUEUE || SET(hot_windows) == HOT_KEPT)
+	if (mode == MODE_SHARED_QUEUE || (is_priced() && SET(hot_windows) == HOT_KEPT))
 		cpu = claim_by_search(p, home, now, mode == MODE_SHARED_QUEUE);
 	else
 		cpu = claim_in_llc(p, t, shard, behind(home), now);
