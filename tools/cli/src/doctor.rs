@@ -15,7 +15,7 @@ use warmcore_report::machine_boxes::counts;
 use warmcore_report::{Finding, State};
 use warmcore_results::system as host;
 use warmcore_runtime::observe::{self, Observable};
-use warmcore_sys::{affinity, clock, membarrier, platform, rseq};
+use warmcore_sys::{affinity, clock, membarrier, platform, rseq, slice};
 use warmcore_topo::Topology;
 
 /// Arguments of `warmcore doctor`.
@@ -48,7 +48,7 @@ pub fn command(args: &Args) -> anyhow::Result<()> {
 pub fn findings() -> Vec<Finding> {
     let mut found =
         vec![kernel(), libc(), areas(), backend(), budgets(), fences(), cpus(), machine(), time(), build()];
-    found.push(sched_ext::find(Path::new("/sys"), &platform::kernel()));
+    found.extend([slices(), sched_ext::find(Path::new("/sys"), &platform::kernel())]);
     match Topology::this_machine() {
         Ok(topology) => {
             found.push(places(&topology));
@@ -156,6 +156,16 @@ fn fences() -> Finding {
         Ok(()) => ok("membarrier", membarrier::describe()),
         Err(why) => {
             missing("membarrier", why, "without it, no exact snapshots of sections: the atomic backend runs")
+        }
+    }
+}
+
+fn slices() -> Finding {
+    match slice::enable_thread() {
+        Ok(()) => ok("time slices", "the kernel extends that of a thread that holds a lock"),
+        Err(why) => {
+            let advice = "a thread may lose its CPU while it holds a lock; all works without";
+            missing("time slices", why.to_string(), advice)
         }
     }
 }

@@ -788,6 +788,7 @@ fn one_cpu_is_enough_for_what_needs_no_second() {
     well(on_one_cpu(&mut warmcore(&["bench", "budget", "--quick", "--case", "hit"])));
     let doctor = well(on_one_cpu(&mut warmcore(&["doctor"])));
     assert!(doctor.contains("two-thread cases are left out"), "{doctor}");
+    assert!(doctor.contains("ok       time slices") || doctor.contains("missing  time slices"), "{doctor}");
 }
 
 /// Makes the system call `number` fail with `errno` in the command, as on a kernel without it: by a filter that the
