@@ -81,7 +81,7 @@ fn rows(root: &Path) -> anyhow::Result<Vec<Row>> {
     // are near the present counts.
     Ok(vec![
         row("lines of code, product", product, 22_735.0, product_parts),
-        row("lines of code, tools", tools, 37_843.0, tools_parts),
+        row("lines of code, tools", tools, 37_852.0, tools_parts),
         row("lines with a pronoun, per 100 lines with a comment", pronouns, 0.5, pronoun_parts),
         row("lines with a name that was replaced", words.len() as f64, 0.0, words),
         row("public structs with one name, across crates", structs, 2.0, struct_parts),

@@ -164,7 +164,7 @@ fn slices() -> Finding {
     match slice::enable_thread() {
         Ok(()) => ok("time slices", "the kernel extends that of a thread that holds a lock"),
         Err(why) => {
-            let advice = "a thread may lose its CPU while it holds a lock; all works without";
+            let advice = "a thread may lose its CPU while it holds a lock; all works without it";
             missing("time slices", why.to_string(), advice)
         }
     }

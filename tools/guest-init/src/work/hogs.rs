@@ -26,7 +26,7 @@ pub struct Hogs {
     pub interactive_sleep_us: u64,
 }
 
-/// The time in which all hogs have read when they begin.
+/// So long before they begin the hogs are told when.
 const WAKE_NS: u64 = 20_000_000;
 
 /// The kernel's weight of each nice value from 0 to 19: `sched_prio_to_weight` of kernel/sched/core.c.

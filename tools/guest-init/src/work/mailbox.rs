@@ -1,4 +1,4 @@
-//! A mailbox for one message in memory that processes share. Its semaphore is a futex, as a mutex and a condition variable are.
+//! A mailbox for one message in memory that processes share. Its semaphores are futexes, as a mutex and a condition variable are.
 
 use anyhow::Context;
 use std::cell::UnsafeCell;
@@ -8,8 +8,10 @@ use std::io::{self, Read, Write};
 pub const MESSAGE: usize = 64;
 
 struct Mailbox {
-    /// The number of messages that wait: at most one, as a sender waits for the answer.
+    /// 1 while a message waits.
     full: UnsafeCell<libc::sem_t>,
+    /// 1 while a message may be put in. No sender waits for that where the peers alternate, so it costs no system call there.
+    empty: UnsafeCell<libc::sem_t>,
     message: UnsafeCell<[u8; MESSAGE]>,
 }
 
@@ -19,7 +21,8 @@ pub struct Out(&'static Mailbox);
 /// The end that puts them in.
 pub struct In(&'static Mailbox);
 
-// SAFETY: a semaphore may be used by any thread, and the message is written before `sem_post` and read after `sem_wait`.
+// SAFETY: a semaphore may be used by any thread. Who has taken `empty` writes the message, and then posts `full`; who has taken
+// `full` reads it, and then posts `empty`. So none reads or writes it beside another.
 unsafe impl Sync for Mailbox {}
 
 /// A mailbox, which processes that are started from now on share. It is never freed.
@@ -35,35 +38,46 @@ pub fn mailbox() -> anyhow::Result<(Out, In)> {
     }
     // SAFETY: the mapping is large enough, page-aligned, zeroed, which is a valid message, and is never unmapped.
     let mailbox = unsafe { &*at.cast::<Mailbox>() };
-    // SAFETY: the semaphore is in shared memory, and is used by none yet.
-    let made = unsafe { libc::sem_init(mailbox.full.get(), 1, 0) };
-    anyhow::ensure!(made == 0, "no semaphore: {}", io::Error::last_os_error());
+    for (semaphore, value) in [(&mailbox.full, 0), (&mailbox.empty, 1)] {
+        // SAFETY: the semaphore is in shared memory, and is used by none yet.
+        done(unsafe { libc::sem_init(semaphore.get(), 1, value) }).context("no semaphore")?;
+    }
     Ok((Out(mailbox), In(mailbox)))
+}
+
+fn done(result: libc::c_int) -> io::Result<()> {
+    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+fn take(semaphore: &UnsafeCell<libc::sem_t>) -> io::Result<()> {
+    // SAFETY: `mailbox` has initialized it.
+    done(unsafe { libc::sem_wait(semaphore.get()) })
+}
+
+fn post(semaphore: &UnsafeCell<libc::sem_t>) -> io::Result<()> {
+    // SAFETY: `mailbox` has initialized it.
+    done(unsafe { libc::sem_post(semaphore.get()) })
 }
 
 impl Read for Out {
     fn read(&mut self, to: &mut [u8]) -> io::Result<usize> {
-        // SAFETY: `mailbox` has initialized the semaphore.
-        if unsafe { libc::sem_wait(self.0.full.get()) } != 0 {
-            return Err(io::Error::last_os_error());
-        }
+        take(&self.0.full)?;
         let n = to.len().min(MESSAGE);
-        // SAFETY: the sender has posted, and writes no other message before it has the answer.
+        // SAFETY: `full` was taken.
         to[..n].copy_from_slice(unsafe { &(&*self.0.message.get())[..n] });
+        post(&self.0.empty)?;
         Ok(n)
     }
 }
 
 impl Write for In {
     fn write(&mut self, from: &[u8]) -> io::Result<usize> {
+        take(&self.0.empty)?;
         let n = from.len().min(MESSAGE);
-        // SAFETY: the receiver has taken the message before and answered it, and reads after the post.
+        // SAFETY: `empty` was taken.
         unsafe { (&mut *self.0.message.get())[..n].copy_from_slice(&from[..n]) };
-        // SAFETY: `mailbox` has initialized the semaphore.
-        match unsafe { libc::sem_post(self.0.full.get()) } {
-            0 => Ok(n),
-            _ => Err(io::Error::last_os_error()),
-        }
+        post(&self.0.full)?;
+        Ok(n)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -76,22 +90,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_arrives_in_another_thread_and_is_taken_once() {
-        let ((mut asked, mut ask), (mut answered, mut answer)) = (mailbox().unwrap(), mailbox().unwrap());
-        let server = std::thread::spawn(move || {
-            for _ in 0..1000 {
-                let mut message = [0; MESSAGE];
-                asked.read_exact(&mut message).unwrap();
-                message.iter_mut().for_each(|byte| *byte = byte.wrapping_add(1));
-                answer.write_all(&message).unwrap();
-            }
+    fn messages_arrive_whole_and_in_order_however_fast_they_are_sent() {
+        let (mut out, mut sends) = mailbox().unwrap();
+        let sender = std::thread::spawn(move || {
+            (0..10_000).for_each(|round| sends.write_all(&[round as u8; MESSAGE]).unwrap());
         });
-        for round in 0..1000 {
-            let mut message = [round as u8; MESSAGE];
-            ask.write_all(&message).unwrap();
-            answered.read_exact(&mut message).unwrap();
-            assert_eq!(message, [(round as u8).wrapping_add(1); MESSAGE]);
+        for round in 0..10_000 {
+            let mut message = [0; MESSAGE];
+            out.read_exact(&mut message).unwrap();
+            assert_eq!(message, [round as u8; MESSAGE]);
         }
-        server.join().unwrap();
+        sender.join().unwrap();
     }
 }
